@@ -144,7 +144,11 @@ LAST_MOMENTS: Final = 2.0
 
 
 async def in_thread(
-    work: Callable[[], Any], name: str, *, notify: Callable[[], None], counts: Callable[[], bool]
+    work: Callable[[], Any],
+    name: str,
+    *,
+    notify: Callable[[], None] = lambda: None,
+    counts: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return or raise the function's result. It starts at once: there are as many threads as the worker takes calls.
 

@@ -28,7 +28,6 @@ from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import keep_secret_here, masked_value
-from perdure.activities.server_input import ANSWERS, ServerInputError
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, MediaError, ToolError
@@ -40,7 +39,7 @@ from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
 from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
-from perdure.tools.server_input import ServerAnswers
+from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 

@@ -137,7 +137,7 @@ async def _work(function: HookFunction, event: HookEvent) -> Any:
     try:
         if function.is_async:
             return await function.function(event)
-        work = in_thread(lambda: function.function(event), function.ref.name, notify=lambda: None, counts=lambda: False)
+        work = in_thread(lambda: function.function(event), function.ref.name)
         answer = await work
         return await answer if inspect.isawaitable(answer) else answer
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # which would end the worker

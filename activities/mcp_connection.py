@@ -73,10 +73,9 @@ from pydantic import (
 
 from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
 from perdure.activities.secrets import keep_secret, masked
-from perdure.activities.server_input import ServerInputError
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
 from perdure.runs.caller_context import looks_secret
-from perdure.tools.server_input import ServerInput
+from perdure.tools.server_input import ServerInput, ServerInputError
 from perdure.values.json import JsonObject
 from perdure.values.limits import (
     MAX_MCP_BLOCKS,

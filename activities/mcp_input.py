@@ -25,9 +25,8 @@ from mcp.types import (
     TextContent,
 )
 
-from perdure.activities.server_input import ANSWERS
 from perdure.errors import ToolError
-from perdure.tools.server_input import SampleRequest, ServerAnswers, ServerInput, ServerQuestion
+from perdure.tools.server_input import ANSWERS, SampleRequest, ServerAnswers, ServerInput, ServerQuestion
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import (
     MAX_SAMPLE,

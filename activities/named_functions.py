@@ -52,7 +52,7 @@ class NamedFunctions:
     async def call(self, name: str, where: str, argument: Any) -> Any:
         """Return the function's result for the argument; a sync function runs in a thread."""
         function = self.find(name, where)
-        given = await in_thread(lambda: function(argument), name, notify=lambda: None, counts=lambda: False)
+        given = await in_thread(lambda: function(argument), name)
         return await given if inspect.isawaitable(given) else given
 
 

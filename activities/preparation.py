@@ -14,8 +14,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure.activities.active_executions import others_poll
+from perdure.activities.deliveries import NotificationRoutes
 from perdure.activities.named_functions import NamedFunctions
-from perdure.activities.notifications import NotificationRoutes
 from perdure.activities.prices import list_price
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry

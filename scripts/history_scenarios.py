@@ -30,7 +30,6 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import Agent, Notification, Perdure, ToolError, hook, refuse, tool
-from perdure.activities.server_input import ANSWERS, ServerInputError
 from perdure.approvals.requests import APPROVE_ACTIVITY
 from perdure.client.forks import fork_run
 from perdure.errors import PerdureError
@@ -56,7 +55,7 @@ from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import END
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.tools.invocation import SpaceClaim
-from perdure.tools.server_input import SampleRequest, ServerInput, ServerQuestion
+from perdure.tools.server_input import ANSWERS, SampleRequest, ServerInput, ServerInputError, ServerQuestion
 from tests.support import DONE, Harness, agent, harness, registry
 from tests.workflows.test_session import ECHO, HOLD, Gate, echo, idles
 from tests.workflows.test_session_replies import Channel, having

@@ -12,11 +12,10 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.common import SearchAttributeKey
 
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.session_reports import SessionReports
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
-    from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingMemo
+    from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo
     from perdure.runs.run import RunState
     from perdure.runs.version_switches import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
     from perdure.runs.views import details, waiting_entry
@@ -24,6 +23,36 @@ with workflow.unsafe.imports_passed_through():
 
 
 _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+
+
+class SessionReports:
+    """The reports of one execution to the session at the beginning of its id."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        """Number of the last report."""
+        self._signals: set[asyncio.Task[None]] = set()
+
+    def send(self, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None) -> None:
+        """Send a `RunWaits` of this run, or of one below it that can send none."""
+        # The time also counts up where this run goes on as new, or is reset.
+        self._count = max(self._count + 1, int(workflow.time() * 1000))
+        report = RunWaits(
+            run_id=run_id, count=self._count, waits=waits, closed=closed, left=None if left is None else sorted(left)
+        )
+        session = workflow.get_external_workflow_handle(workflow.info().workflow_id.partition("/")[0])
+        self._signals.add(task := asyncio.create_task(session.signal(WAITS, report)))
+        task.add_done_callback(self._forget)
+
+    async def until_sent(self) -> None:
+        """Wait until the session has all reports. A server sends no signal of an execution that ends in the same task."""
+        if self._signals:
+            await workflow.wait([*self._signals])
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._signals.discard(task)
+        if not task.cancelled():
+            task.exception()  # the session may be gone
 
 
 @runtime_checkable

@@ -16,9 +16,9 @@ from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
+from perdure.workflows.display import SessionReports
 from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
-from perdure.workflows.session_reports import SessionReports
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Policy, parse_policy

@@ -20,10 +20,9 @@ from perdure.cli._errors import CommandError, one_line_errors
 from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
 from perdure.cli._keys import read_key
-from perdure.cli._options import configured
+from perdure.cli._options import configured, local_user
 from perdure.cli._run_view import deciding
 from perdure.client.selection import age
-from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps, loads
 from perdure.values.templates import changes

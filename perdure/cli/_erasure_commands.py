@@ -13,10 +13,9 @@ from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, local_user
 from perdure.client.selection import read_since
 from perdure.errors import RunError
-from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.values.json import dumps
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from perdure.cli._console import harmless
@@ -63,19 +62,6 @@ def one_line_errors() -> Iterator[None]:
         # Whoever read the output has gone; without this the interpreter complains once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(FAILED) from None
-
-
-def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file that an option names. A file that cannot be written ends the command, with one line.
-
-    `mode`: the permissions of a new file, without those that the umask takes away.
-    """
-    with one_line_errors():
-        try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise CommandError(f"{path} cannot be written: {error.strerror}", USAGE) from None
 
 
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:

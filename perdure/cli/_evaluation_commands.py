@@ -17,12 +17,12 @@ from rich.text import Text
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors, write_text
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
-from perdure.cli._options import configured
+from perdure.cli._options import configured, write_file
 from perdure.client.selection import Selection
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
@@ -118,7 +118,7 @@ def evaluate(
         return
     compared = None if earlier is None else compare(earlier, result)
     if out is not None:
-        write_text(out, dumps(result.as_json()) + "\n")
+        write_file(out, dumps(result.as_json()) + "\n")
     if as_json:
         print(dumps(result.as_json() | ({} if compared is None else {"comparison": compared.as_json()})))
     else:
@@ -270,13 +270,13 @@ def record(
             if out is None:
                 print(cases.case_text(case))
             else:
-                write_text(out, cases.case_text(case) + "\n")
+                write_file(out, cases.case_text(case) + "\n")
             return
         to.mkdir(parents=True, exist_ok=True)
         count = 0
         async for name in each(perdure):
             path = to / f"{_NOT_OF_FILES.sub('-', name)}.json"
-            write_text(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
+            write_file(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
             count += 1
         print(f"{count:,} cases in {to}")
 

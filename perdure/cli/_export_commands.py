@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.agents.files import json_option
-from perdure.cli._errors import one_line_errors, write_text
+from perdure.cli._errors import one_line_errors
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, write_file
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps
@@ -69,4 +69,4 @@ def write_export(exported: JsonObject, out: Path | None) -> None:
     if out is None:
         print(dumps(exported))
     else:
-        write_text(out, f"{dumps(exported)}\n", mode=0o600)
+        write_file(out, f"{dumps(exported)}\n", mode=0o600)

@@ -11,11 +11,11 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import json_option
 from perdure.approvals.policy import parse_policy
 from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors, write_text
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
-from perdure.cli._options import configured
+from perdure.cli._options import configured, write_file
 from perdure.cli._run_view import started_and_shown
 from perdure.cli._what_if_view import print_what_if
 from perdure.client.selection import Selection
@@ -168,7 +168,7 @@ def what_if(
 
         options = {"--policy": policy, "--rules": rules, "--agent-file": agent_file, "--model": model}
         changes = {name: text for name, text in options.items() if text is not None}
-        write_text(html, what_if_page(report, changes))
+        write_file(html, what_if_page(report, changes))
     raise SystemExit(0 if report.played or not report.runs else FAILED)
 
 

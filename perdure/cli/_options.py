@@ -1,8 +1,9 @@
-"""Flags made from the settings: each is defined once, in `perdure.hosting.settings`."""
+"""Options: the flags of settings, each defined once in `perdure.hosting.settings`; files to write; and who decides."""
 
 from __future__ import annotations
 
 import functools
+import getpass
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -118,3 +119,27 @@ def _option(name: str, words: str) -> Any:
         rich_help_panel=about(field).group,
     )
     return Annotated[bool | None if switch else str | None, option]
+
+
+def write_file(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file that an option names. A file that cannot be written ends the command, with one line.
+
+    `mode`: the permissions of a new file, without those that the umask takes away.
+    """
+    with one_line_errors():
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise CommandError(f"{path} cannot be written: {error.strerror}", USAGE) from None
+
+
+def local_user() -> str:
+    """Return the value of `--by` where it is left out: this process's user, with `sudo` the caller. A user without a name is `uid 1000`.
+
+    The name proves nothing: whoever has the machine may set it. It is never empty, so each decision names somebody.
+    """
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # no entry for this number, as in a container
+        return f"uid {os.getuid()}"

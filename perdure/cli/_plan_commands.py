@@ -13,9 +13,9 @@ from rich.text import Text
 
 from perdure.agents.files import Planned, json_option
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors, write_text
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, write_file
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
 from perdure.plan import Call, Plan, SimulatedCall, Simulation, simulate
@@ -166,7 +166,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
     if svg is None:
         print(to_mermaid(drawing))
         return
-    write_text(svg, to_svg(drawing, most=_WIDE) + "\n")
+    write_file(svg, to_svg(drawing, most=_WIDE) + "\n")
     calls = sum(node.status != "path" for node in drawing.nodes)
     print(f"{svg}: {_count(calls, 'call')}, {_count(len(drawing.edges), 'edge')}", file=sys.stderr)
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.cli._console import screen, table
-from perdure.cli._errors import USAGE, CommandError, one_line_errors, write_text
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, execute
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, write_file
 from perdure.hosting.settings import Settings
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import JsonObject, dumps
@@ -228,4 +228,4 @@ def schema(
     if out is None:
         print(text)
         return
-    write_text(out, text + "\n")
+    write_file(out, text + "\n")

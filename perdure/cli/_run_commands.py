@@ -18,11 +18,10 @@ from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, Priority, RunId, connected, context_option
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, local_user
 from perdure.cli._plan_commands import print_drawing
 from perdure.cli._run_view import print_parts, print_result, print_run
 from perdure.cli._undo_commands import print_effects
-from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run

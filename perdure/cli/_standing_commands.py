@@ -11,8 +11,7 @@ from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
-from perdure.hosting.local_user import local_user
+from perdure.cli._options import configured, local_user
 from perdure.hosting.settings import Settings
 from perdure.runs.standing_approvals import STANDING_SHARED, StandingApproval
 from perdure.values.json import dumps, shorten

@@ -13,8 +13,8 @@ from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands
+from perdure.cli._options import local_user
 from perdure.cli._run_view import started_and_shown
-from perdure.hosting.local_user import local_user
 from perdure.runs.undo import Effect, UndoPlan
 from perdure.values.json import dumps, shorten
 

@@ -390,8 +390,10 @@ _LIVE: Final[frozenset[Topic]] = frozenset({"assistant", "reasoning"})
 
 
 class EventRelay:
-    """One `EventSource` for each run and session that is watched. A watcher has no queue: it takes what its source has when it is ready for it. So
-    a slow one keeps nobody waiting. One that is slower than the source keeps events is told what it missed.
+    """One `EventSource` for each run and session that is watched.
+
+    A watcher has no queue: it takes its source's events when it is ready for them. So a slow watcher keeps nobody waiting. A
+    watcher that is slower than its source keeps events receives a notice of the events that it missed.
     """
 
     def __init__(self, client: Client) -> None:
@@ -407,9 +409,10 @@ class EventRelay:
         patient: bool = False,
         awaits_score: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """A run's, until it has ended. Raises what keeps its first events from being read; `patient`: but for that no worker answers yet.
+        """Yield the events of a run, until it has ended. The score of the run follows its end, if there is one.
 
-        The score of the run, if it is there, follows its end. `awaits_score`: wait for it.
+        `patient`: wait at the beginning until a worker answers. `awaits_score`: wait for the score. Raises the error that keeps
+        the first events from being read.
         """
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
@@ -441,7 +444,7 @@ class EventRelay:
                     yield event
 
     async def session(self, id: str, from_: str | None, topics: frozenset[Topic]) -> AsyncGenerator[Event, None]:
-        """A session's, and its runs', until the session has ended."""
+        """Yield the events of a session and of its runs, until the session has ended."""
         cursor = place(from_, session=True)
         bell = asyncio.Event()
         with self._watching(id, bell, topics) as own, ExitStack() as stack:

@@ -36,6 +36,7 @@ from perdure.runs.evaluation import (
     EVALUATION_WORKFLOW,
     PROGRESS_QUERY,
     SCORES_FORM,
+    Decide,
     EvaluationInput,
     EvaluationPlan,
     EvaluationProgress,
@@ -165,26 +166,32 @@ async def start_evaluation(
     task_queue: str,
     evaluators: Iterable[Json] = (),
     models: Iterable[str] = (),
+    repeat: int,
+    parallel: int,
+    timeout: float,
+    decide: Decide,
     tenant: str | None = None,
     id: str | None = None,
-    **options: Any,  # the other parameters of `Perdure.evaluate`, which `EvaluationPlan` checks
 ) -> Evaluation:
     """Start an evaluation, or return the one of this id. Raises `SettingsError` for a dataset that cannot be evaluated."""
     cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
     name = id or f"eval-{new_run_id(agent.parsed)}"
     check_run_id(name)
-    wanted = options | {
-        "id": name,
-        "name": cases.name,
-        "agent": agent.document(),
-        "delegates": agent.delegates(),
-        "models": [*models] or [""],
-        "cases": cases.cases,
-        "evaluators": [*cases.evaluators, *evaluators],
-        "tenant": tenant or "",
-    }
     try:
-        plan = EvaluationPlan(**wanted)
+        plan = EvaluationPlan(
+            id=name,
+            name=cases.name,
+            agent=agent.document(),
+            delegates=agent.delegates(),
+            models=[*models] or [""],
+            cases=cases.cases,
+            evaluators=[*cases.evaluators, *evaluators],
+            repeat=repeat,
+            parallel=parallel,
+            timeout=timeout,
+            decide=decide,
+            tenant=tenant or "",
+        )
     except ValidationError as error:
         raise SettingsError(f"the evaluation is not valid: {first_problem(error)}") from None
     plan.check()

@@ -14,17 +14,16 @@ from perdure.activities import other_runs, transcripts
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.audit import AuditWriter, audit
 from perdure.activities.calls import ToolActivity
+from perdure.activities.deliveries import DeliverActivity, NotificationRoutes, NotifyActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.evaluations import ScoreActivity
 from perdure.activities.hooks import HookActivity
 from perdure.activities.ledger import find_standing_approvals, reserve, use_standing_approval
 from perdure.activities.model_texts import SampleActivity
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
-from perdure.activities.notifications import NotificationRoutes, NotifyActivity
 from perdure.activities.preparation import PrepareActivity, next_task
 from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
-from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
 from perdure.activities.resets import end_former, end_left_behind, execution, read_former_record
 from perdure.activities.secrets import Masking, keep_secret

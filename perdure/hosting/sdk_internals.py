@@ -59,7 +59,7 @@ class Converter(DataConverter):
     """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
 
     files: NamedStorage | None = None
-    """The storage of files without external storage. External storage would also take large values."""
+    """The storage of files, as of a `FilesConverter`."""
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         read = super()._decode_reference_payload_sequence

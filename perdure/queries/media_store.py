@@ -37,6 +37,15 @@ class NamedStorage(Protocol):
 
 
 @runtime_checkable
+class FilesConverter(Protocol):
+    """A data converter with a storage of its own for files, beside the external storage, which also takes large values."""
+
+    @property
+    def files(self) -> NamedStorage | None:
+        """Return the storage of files; `None`: files go to the external storage."""
+
+
+@runtime_checkable
 class ErasableStorage(Protocol):
     """A storage from which the values of one workflow can be removed (R24.5)."""
 
@@ -96,8 +105,8 @@ class MediaStore:
         self._tenant = tenant
         self._codec = converter.payload_codec
         drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
-        places = (*drivers, getattr(converter, "files", None))
-        self._storage = next((each for each in places if isinstance(each, NamedStorage)), None)
+        own = converter.files if isinstance(converter, FilesConverter) else None
+        self._storage = next((each for each in drivers if isinstance(each, NamedStorage)), own)
 
     @property
     def is_there(self) -> bool:

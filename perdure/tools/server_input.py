@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Final
 
@@ -147,6 +148,18 @@ class ServerAnswers(WireModel):
         earlier = self.answers if asked.repeats else {}
         sampled = self.sampled + len(asked.samples)
         return ServerAnswers(answers={**earlier, **answers}, state=asked.state, sampled=sampled)
+
+
+ANSWERS: Final[ContextVar[ServerAnswers]] = ContextVar("answers")
+"""The answers so far, in the activity of a run's call; without a value nobody can be asked."""
+
+
+class ServerInputError(Exception):
+    """A server asks for something before it returns a result."""
+
+    def __init__(self, asked: ServerInput) -> None:
+        super().__init__(asked.server)
+        self.asked = asked
 
 
 def _form_problem(form: JsonObject) -> str | None:

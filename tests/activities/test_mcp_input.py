@@ -10,8 +10,7 @@ import pytest
 
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
-from perdure.activities.server_input import ANSWERS, ServerInputError
-from perdure.tools.server_input import ServerAnswers, ServerQuestion
+from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError, ServerQuestion
 from tests.activities.test_mcp import call, offered_by
 from tests.support import ROOT
 

@@ -17,10 +17,9 @@ import httpx2
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
-from perdure.activities.server_input import ANSWERS, ServerInputError
 from perdure.errors import ToolError
 from perdure.tools.decorator import ToolContext
-from perdure.tools.server_input import ServerAnswers, ServerQuestion
+from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError, ServerQuestion
 
 VALUES: dict[str, Any] = {"string": "text", "integer": 5, "number": 3, "boolean": True, "object": {}, "array": []}
 SCHEMA = "json_schema_2020_12_tool"

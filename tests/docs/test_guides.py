@@ -16,9 +16,9 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from perdure import Agent, PerdurePlugin
+from perdure.activities.deliveries import check_apprise
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
-from perdure.activities.notifications import check_apprise
 from perdure.activities.registry import Registry
 from perdure.gateway.server import served
 from perdure.gateway.triggers import parse_triggers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.rate_headers import requested_pause
+from perdure.activities.failures import requested_pause
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 OPENAI = {

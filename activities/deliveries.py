@@ -1,13 +1,12 @@
-"""The delivery of one notification: by Apprise, by a signed webhook, or by a function of the worker's (R19.5, R19.8)."""
+"""Deliveries: a notification by Apprise, a signed webhook or a function of the worker's, a reply by a function (R19.5, R19.8, R24.2)."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 from standardwebhooks import Webhook
@@ -34,6 +33,7 @@ from perdure.runs.notifications import (
 )
 from perdure.runs.routes import NO_SUCH_ROUTE, Delivered, RouteFunction, RouteFunctions, name_of
 from perdure.runs.wire import PrepareInput
+from perdure.sessions.replies import DELIVER_ACTIVITY, Reply, ReplyDelivery, reply_for_route
 from perdure.values.json import JsonObject, dumps
 from perdure.values.problems import close_names
 
@@ -136,32 +136,55 @@ class NotifyActivity:
             case WebhookRoute() as route:
                 return await _post(route.url, [httpx2.URL(route.url).host], route.secret, notification)
             case RouteFunction() as route:
-                said = await self._call(route, notification)
-                return _refused(masked(said.reason)) if isinstance(said, Refused) else Delivered()
-        words = f"this worker has no notification route {name_of(notification.route)!r}"
-        if await others_poll():
-            raise ApplicationError(words, type=NO_SUCH_ROUTE)
-        return _refused(words)
+                return await _by_function(route, notification, f"notification {notification.key}", self._underway)
+        return await _not_here(f"this worker has no notification route {name_of(notification.route)!r}")
 
     async def _call_back(self, address: str, notification: Notification, push: StatusPush | None) -> Delivered:
         if problem := self._routes.callback_problem(address):
-            if await others_poll():
-                raise ApplicationError(problem, type=NO_SUCH_ROUTE)
-            return _refused(problem)
+            return await _not_here(problem)
         hosts, secret = self._routes.callback()
         return await _post(address, hosts, secret, notification, push)
 
-    async def _call(self, route: RouteFunction, notification: Notification) -> Any:
-        if route.is_async:
-            return await route.function(notification)
-        given_up = threading.Event()
-        work = functools.partial(route.function, notification)
-        name = f"notification {notification.key}"
-        return await in_thread(work, name, notify=given_up.set, counts=lambda: self._underway.interrupted)
+
+class DeliverActivity:
+    """The activity that delivers a reply by one of the worker's `routes`."""
+
+    def __init__(self, routes: RouteFunctions, underway: ActiveExecutions | None = None) -> None:
+        self._routes = routes
+        self._underway = underway or ActiveExecutions()
+
+    @activity.defn(name=DELIVER_ACTIVITY)
+    async def deliver(self, delivery: ReplyDelivery) -> Delivered:
+        """Call the route's function. Temporal retries its exceptions. Where this worker has no such route, another worker is asked."""
+        route = self._routes.get(delivery.route)
+        if route is None:
+            return await _not_here(f"this worker has no route {name_of(delivery.route)!r}")
+        async with self._underway.working(f"reply {delivery.key}"), supervised_heartbeat():
+            reply = reply_for_route(delivery, delivery.earlier + activity.info().attempt)
+            return await _by_function(route, reply, f"reply {delivery.key}", self._underway)
+
+
+async def _not_here(why: str) -> Delivered:
+    """Return a refusal; where other workers poll, raise a failure, so that one of them is asked."""
+    if await others_poll():
+        raise ApplicationError(why, type=NO_SUCH_ROUTE)
+    return _refused(why)
 
 
 def _refused(why: str) -> Delivered:
     return Delivered(status="refused", why=why)
+
+
+async def _by_function(
+    route: RouteFunction, message: Notification | Reply, title: str, underway: ActiveExecutions
+) -> Delivered:
+    """Call a route's function. Its exceptions are failures."""
+    if route.is_async:
+        result = await route.function(message)
+    else:
+        work = functools.partial(route.function, message)
+        result = await in_thread(work, title, counts=lambda: underway.interrupted)
+    return _refused(masked(result.reason)) if isinstance(result, Refused) else Delivered()
 
 
 async def _by_apprise(address: str, notification: Notification) -> Delivered:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from perdure.activities.notifications import NotificationRoutes, check_apprise, signed, webhook_body
+from perdure.activities.deliveries import NotificationRoutes, check_apprise, signed, webhook_body
 from perdure.errors import SettingsError
 from perdure.runs.notifications import Notification, WebhookRoute, notification_route, notification_routes_of
 from perdure.runs.routes import RouteFunctions
