@@ -12,7 +12,7 @@ from typing import Any
 from perdure.activities.hooks import HookRegistry
 from perdure.agents.agent import Agent
 from perdure.agents.frameworks import is_framework_agent
-from perdure.agents.modules import import_named
+from perdure.agents.modules import import_named, place_of
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.decorator import hook_functions
 from perdure.runs.notifications import notification_routes_of
@@ -99,7 +99,7 @@ def load_tools(modules: Iterable[str]) -> Registry:
         scoring = _evaluators_of(module)
         if not found and not hooks and not routes and not informing and not scoring:
             raise ToolDefinitionError(
-                f"the module {name!r} has no tools: decorate functions with @tool{_place_of(module)}"
+                f"the module {name!r} has no tools: decorate functions with @tool{place_of(module)}"
             )
         registry.evaluators += scoring
         for route in routes:
@@ -134,12 +134,6 @@ def _line_of(error: Exception) -> str:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
     inner = frames[-1] if frames else None
     return "" if inner is None or inner.filename == __file__ else f" ({Path(inner.filename).name}, line {inner.lineno})"
-
-
-def _place_of(module: ModuleType) -> str:
-    """Return where a module is, if that is elsewhere: an installed one may have the name of one that is here."""
-    file = getattr(module, "__file__", None)
-    return "" if file is None or Path(file).is_relative_to(Path.cwd()) else f" (it is {file})"
 
 
 def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:

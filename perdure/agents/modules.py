@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -34,6 +35,12 @@ def import_setting(name: str, setting: str) -> ModuleType:
         raise SettingsError(
             f"{setting}: the module {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def place_of(module: ModuleType) -> str:
+    """Return where a module is, if that is elsewhere: an installed one may have the name of one that is here."""
+    file = getattr(module, "__file__", None)
+    return "" if file is None or Path(file).is_relative_to(Path.cwd()) else f" (it is {file})"
 
 
 def names_module(text: str) -> bool:

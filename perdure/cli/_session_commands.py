@@ -24,6 +24,7 @@ from perdure.cli._options import configured
 from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import read_context
+from perdure.sessions.replies import shorten_text
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import MODES, ToolMessage
@@ -232,7 +233,7 @@ def show(
     whose = f", tenant {tenant}" if tenant else ""
     out.print(f"{view.session}: {view.agent}, {view.status}{whose}", markup=False)
     if view.queue:
-        rows = [(each.message_id, each.sender, each.mode, _short(each.text, 80)) for each in view.queue]
+        rows = [(each.message_id, each.sender, each.mode, shorten_text(each.text, 80)) for each in view.queue]
         out.print(table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
     if view.archived_through:
         words = (
@@ -365,7 +366,7 @@ def recall(
         print(dumps(found))
         return
     for each in found.get("found", ()):
-        print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {_short(each['text'], 200)}")
+        print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {shorten_text(each['text'], 200)}")
     print(
         found.get("text", "" if found.get("found") else f"no entry has {what!r}"),
         end="\n" if "found" not in found else "",
@@ -448,20 +449,15 @@ def _line(entry: JsonObject) -> str:
     at, kind = str(entry["at"])[:19], entry["type"]
     if kind == "message":
         why = f"  ({entry['why']})" if entry.get("why") else ""
-        return f"{at}  {entry['sender']}: {_short(entry['text'], 200)}{why}"
+        return f"{at}  {entry['sender']}: {shorten_text(entry['text'], 200)}{why}"
     if kind == "run":
         calls = ", ".join(f"{call['id']} {call['tool']} {call['status']}" for call in entry["calls"])
         return f"{at}    {entry['runId']} {entry['status']}{f': {calls}' if calls else ''}"
     if kind == "reply":
         text = entry["text"] if entry["text"] is not None else f"({entry.get('why') or 'nothing to say'})"
-        return f"{at}  → {_short(text, 500)}"
+        return f"{at}  → {shorten_text(text, 500)}"
     if kind == "delivery":
         why = f": {entry['why']}" if entry.get("why") else ""
-        return f"{at}    {entry['kind']} to {entry['route']} {entry['status']}{_short(why, 200)}"
+        return f"{at}    {entry['kind']} to {entry['route']} {entry['status']}{shorten_text(why, 200)}"
     what = entry.get("command") or entry.get("kind")
     return f"{at}    {kind} {what} {entry.get('sender') or ''}".rstrip()
-
-
-def _short(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"

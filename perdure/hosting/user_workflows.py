@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +11,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, Workflo
 from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
 from perdure.activities.registry import Registry
-from perdure.agents.modules import import_setting
+from perdure.agents.modules import import_setting, place_of
 from perdure.errors import SettingsError
 from perdure.hosting._worker_parts import PURE
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed, activity_name, workflow_name
@@ -47,7 +46,7 @@ def load_workflows(modules: Iterable[str]) -> UserWorkflows:
         workflows = dict(_named(module, workflow_name))
         if not workflows:
             raise SettingsError(
-                f"workflows: the module {name!r} has no workflow: decorate a class with @workflow.defn{_place_of(module)}"
+                f"workflows: the module {name!r} has no workflow: decorate a class with @workflow.defn{place_of(module)}"
             )
         for each, cls in workflows.items():
             if found.workflows.setdefault(each, cls) is not cls or each in taken:
@@ -73,11 +72,6 @@ def _named(module: ModuleType, name_of: Callable[[Any], str | None]) -> Iterator
             )
         if name:
             yield name, value
-
-
-def _place_of(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None)
-    return "" if file is None or Path(file).is_relative_to(Path.cwd()) else f" (it is {file})"
 
 
 class MixedRunner(WorkflowRunner):

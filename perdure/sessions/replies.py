@@ -123,9 +123,10 @@ def _line(call: CallView) -> str:
     return f"{call.tool}({params}){outcome}"
 
 
-def shorten_text(text: str) -> str:
+def shorten_text(text: str, most: int = _SHOWN) -> str:
+    """Return a text as one line of at most `most` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ from perdure.testing._servers import Server, serve
 from perdure.testing._waits import Clock, LocalPerdure, LocalRun, TestRuns
 from perdure.testing.scripted_model import Script, ScriptedModel
 from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Kill, Toolbox, Workers, unlike_once
-from perdure.values.json import Json, JsonObject, dumps
+from perdure.tools.tool import task_queue_of
+from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
@@ -299,7 +300,7 @@ async def run_locally(
         if not isinstance(more := worker.get("endpoints"), Endpoints):
             servers = {} if isinstance(model, AsyncOpenAI) else scripted.servers()
             options["endpoints"] = Endpoints(asking, more, servers, options["settings"].model_files)
-        others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
+        others = {str(found) for each in registry.definitions().values() if (found := task_queue_of(each))} - {queue}
 
         def build(client: Client) -> list[WorkerGroup]:
             elsewhere = [
@@ -388,11 +389,6 @@ async def _settled(client: Client, run_id: str, call_id: str) -> None:
         if all(each.activity_id != call_id for each in pending):
             return
         await asyncio.sleep(0.002)
-
-
-def _queue(definition: JsonObject) -> Json:
-    queue = definition.get("_taskQueue")
-    return queue.get("const") if isinstance(queue, dict) else queue
 
 
 def _with_heartbeats(document: JsonObject, faults: list[Kill]) -> JsonObject:

@@ -448,7 +448,10 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     declared = (code or {}).get("_exclusive", False)
     # The code knows whether it may run beside itself, under every name that an agent file gives it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
-    if code is None or tool.task_queue not in (None, _queue(code)):  # another worker's code, which may be anything
+    if code is None or tool.task_queue not in (
+        None,
+        task_queue_of(code),
+    ):  # another worker's code, which may be anything
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}
@@ -500,7 +503,8 @@ def _undo_of_code(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     return {} if fits else {"undo": declared}
 
 
-def _queue(definition: JsonObject) -> Json:
+def task_queue_of(definition: JsonObject) -> Json:
+    """Return the task queue that a definition names; `None`: it names none."""
     queue = definition.get("_taskQueue")
     return queue.get("const") if isinstance(queue, dict) else queue
 

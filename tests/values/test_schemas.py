@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from perdure.values._schema_keywords import VALIDATORS
 from perdure.values._schema_nodes import PatternError, UncoveredError, compile_pattern
 from perdure.values.limits import MOST_STEPS, CheckBudget, CheckSteps
-from perdure.values.schemas import VALIDATORS, Schema, draft_of
+from perdure.values.schemas import Schema, draft_of
 from tests.cpu import Cpu
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
