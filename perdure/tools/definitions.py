@@ -151,8 +151,6 @@ _NUMBERS: Final = frozenset(
 )
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords whose values are schemas by name."""
-_PLAIN: Final = ("enum", "const", "default", "examples", "required")
-"""Keywords whose values are no schemas."""
 _OF_TYPE: Final[dict[str, type]] = {
     **dict.fromkeys(_NAMED, dict),
     **dict.fromkeys(("required", "enum"), list),
