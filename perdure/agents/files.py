@@ -271,7 +271,8 @@ def example_input(schema: JsonObject, text: str | None) -> str:
     """Return an input of this schema in which the text is the first required value: `{"request": "hello"}`."""
     required = schema.get("required")
     name = required[0] if isinstance(required, list) and required else "request"
-    return json.dumps({name: text or "…"}, ensure_ascii=False)
+    is_text = text and text.lstrip()[:1] not in ("{", "[")  # an object with an error in its JSON is no request
+    return json.dumps({name: text if is_text else "…"}, ensure_ascii=False)
 
 
 PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"

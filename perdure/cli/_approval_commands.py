@@ -36,7 +36,9 @@ Roles = Annotated[
     list[str] | None,
     typer.Option("--role", metavar="NAME", help="A role of who decides, for a quorum; may be repeated."),
 ]
-Digest = Annotated[str | None, typer.Option(help="Of what was shown: refuse if something else waits by now.")]
+Digest = Annotated[
+    str | None, typer.Option(help="Digest of the call that you saw: refuse if another one waits by now.")
+]
 QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
 KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
 
@@ -47,7 +49,7 @@ def approvals(
     watch: Annotated[bool, typer.Option("--watch", help="Walk through them with keys, as they come.")] = False,
     by: By = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, without ID.")] = 1000,
-    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
+    page: Annotated[str | None, typer.Option(help="The page that the previous page named.")] = None,
     as_json: Json = False,
 ) -> None:
     """List what waits for a person, oldest first; with ID in full, as the run itself shows it."""
@@ -122,7 +124,7 @@ def approve(
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Let a call, or a plan, run."""
+    """Approve a call, or a plan: it runs."""
     options: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
     _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, roles=role, **options)
 
@@ -136,7 +138,7 @@ def reject(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Do not let it run; the model reads the reason."""
+    """Reject a call, or a plan: it does not run, and the model reads the reason."""
     _decide(run_id, as_json, call=call, decision="reject", reason=reason, digest=digest, by=by)
 
 
@@ -156,7 +158,7 @@ def edit(
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Let it run with other parameters; of a plan, with other calls."""
+    """Approve a call with other parameters, or a plan with other calls."""
     shown = None
     with one_line_errors():
         value = None if params is None else json_option(params, "the argument JSON")
@@ -176,7 +178,7 @@ def replace(
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Let another call run in its place."""
+    """Run another call in place of the one that waits."""
     with one_line_errors():
         other = json_option(replacement, "the replacement")
     _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, roles=role, **{"with": other})

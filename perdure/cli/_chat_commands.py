@@ -35,7 +35,9 @@ def chat(
     ],
     session: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="The session's key: one that is there goes on.", show_default="made up"),
+        typer.Option(
+            metavar="KEY", help="The session's key: an existing session continues.", show_default="a random one"
+        ),
     ] = None,
     reasoning: Annotated[
         bool, typer.Option("--reasoning", help="Also show what the model thinks, while it does.")

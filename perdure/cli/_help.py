@@ -38,15 +38,15 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Run": {
         "run": "Start an agent and print its result.",
         "wait, watch": "Wait for a run to end; show it live.",
-        "steer, withdraw": "Give a running run a message; take it back.",
+        "steer, withdraw": "Send a message to a running run; withdraw it.",
         "cancel, terminate": "End a run, or many: in order; at once.",
         "schedule": "Run an agent at fixed times; pause, trigger, backfill.",
         "plan": "Validate, simulate or draw a plan, without a server.",
     },
     "Decide": {
         "approvals, inbox": "List what waits for a person; serve a page for decisions.",
-        "approve, reject": "Let a call or a plan run, or not.",
-        "edit, replace": "Change the parameters of a call; run another in its place.",
+        "approve, reject": "Approve or reject a call or a plan.",
+        "edit, replace": "Change a call's parameters; run another in its place.",
         "answer": "Answer a question of a run.",
         "policy, standing": "Change what runs ask about; approve coming runs.",
     },
@@ -56,20 +56,20 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "session": "Show, watch, export, fork or delete a session.",
     },
     "Look": {
-        "list, show": "List runs; show one with its calls, state and result.",
-        "events": "Print the events of a run or a session.",
+        "list, show, events": "List runs; show one in full; print its events.",
         "tools, schema": "List a worker's tools; print the schema of agent files.",
-        "settings": "Print the settings in force and where each comes from.",
+        "settings, models": "Print the settings in force; try the models.",
     },
     "Operate": {
         "worker, serve": "Run a worker; run the HTTP gateway.",
-        "models, rollout, eval": "Try models; compare an agent's versions; score it.",
-        "token, trigger": "Manage the gateway's tokens; check a webhooks file.",
-        "audit, limits, erase": "Verify an audit log; show sums; remove a person's data.",
+        "rollout, eval": "Compare an agent's versions; score its runs.",
+        "token, trigger": "Manage the gateway's tokens; check a file of triggers.",
+        "audit, limits, erase": "Verify an audit log; show sums; remove personal data.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
         "fork, what-if": "Run again from a point; play runs under a change.",
-        "record, export, import": "Write runs as cases or files; restore them elsewhere.",
-        "replay, codec, codec-server": "Replay runs; list keys; decrypt for the UI.",
+        "export, import": "Write a run as a file; restore it elsewhere.",
+        "record, replay": "Write runs as cases; check that open runs would go on.",
+        "codec, codec-server": "List keys of encrypted values; decrypt for the Web UI.",
     },
 }
 """All commands with one line each, by what a person wants to do."""
@@ -169,7 +169,7 @@ def _overview(group: Any) -> list[str]:
     """Return the help of the program: its commands in groups, with a first step and the site's address."""
     lines = ["Usage: perdure COMMAND [ARGUMENTS] [OPTIONS]", "  " + (group.help or ""), START]
     for title, rows in COMMANDS.items():
-        lines += [f"{title}:", *(f"  {names:<18} {words}" for names, words in rows.items())]
+        lines += [f"{title}:", *(f"  {names:<20} {words}" for names, words in rows.items())]
     lines += ["Options: --version, --install-completion. More: perdure COMMAND --help"]
     return [*lines, f"Documentation: {SITE}"]
 
@@ -184,7 +184,14 @@ def _panels(command: Any) -> dict[str, list[Any]]:
 
 
 def _usage(ctx: Any) -> str:
-    return " ".join(ctx.get_usage().split()).translate(_BRACES).replace("[[", "[").replace("]]", "]")
+    return (
+        " ".join(ctx.get_usage().split())
+        .translate(_BRACES)
+        .replace("[[", "[")
+        .replace("]]", "]")
+        .replace("…]...", "…]")
+        .replace("…...", "…")
+    )
 
 
 _BRACES: Final = str.maketrans("", "", "{}")

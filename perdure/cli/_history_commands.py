@@ -196,7 +196,7 @@ def replay(
     ] = False,
     query: Annotated[
         str | None,
-        typer.Option(metavar="QUERY", help="Of those that run these alone, in the language of Temporal's lists."),
+        typer.Option(metavar="QUERY", help="Only the open ones that match, in Temporal's list filters."),
     ] = None,
 ) -> None:
     """Before a deploy: would workers of this version go on with these runs? A line for each; ends with 1 unless all would.

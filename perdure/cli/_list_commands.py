@@ -126,18 +126,20 @@ def list_command(
     sender: Sender = None,
     tenant: Tenant = None,
     reason: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Stopped for it: output, deadline, ModelFailed, …")
+        str | None, typer.Option(metavar="REASON", help="The reason for their end: output, deadline, ModelFailed, …")
     ] = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Something in them waits for a person.")] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Runs in which a call or a question waits for a person.")
+    ] = False,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Started by this schedule; with --tenant by that tenant's.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option("--agent-version", metavar="NAME", help="Of this version of their agent.")
+        str | None, typer.Option("--agent-version", metavar="NAME", help="Runs of this version of the agent.")
     ] = None,
     query: Query = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
-    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
+    page: Annotated[str | None, typer.Option(help="The page that the previous page named.")] = None,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -174,7 +176,7 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
 def terminate(
     runs: ChosenRuns, reason: Annotated[str, typer.Option(help="For the record.")] = "", as_json: Json = False
 ) -> None:
-    """End a run, or many, at once, without telling it: for what no worker can go on with. Calls of its tools that run go on."""
+    """End a run, or many, at once: for runs that no worker can continue. The run cleans up nothing, and tool calls that are running go on."""
     found = runs.change(
         "terminate",
         lambda run: run.terminate(reason),
@@ -233,7 +235,7 @@ def policy(
     change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change what a running run, or many, ask about; what waits is judged anew. Many runs get the change also if no worker answers now."""
+    """Change the approval policy of a running run, or of many. It is applied to waiting calls too. Many runs get the change also if no worker answers now."""
     with one_line_errors():
         keys: Any = {} if change is None else json_option(change, "--set")
         if not isinstance(keys, dict):

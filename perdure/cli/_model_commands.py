@@ -37,7 +37,7 @@ def check(
     settings: Settings,
     dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(t.name for t in TASKS))] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a server of one's own may want 1.")] = 4,
+    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a small local server may need 1.")] = 4,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="For one task.")] = 120.0,
     as_json: Json = False,
 ) -> None:

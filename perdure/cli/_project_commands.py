@@ -162,7 +162,7 @@ starting_app = Commands()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
 ) -> None:
-    """Write a project that runs: three tools, an agent, a script, a test, a model for tries without a key. No file that is there is touched."""
+    """Write a project that runs: three tools, an agent, a script, a test, a scripted model that needs no key. Existing files stay as they are."""
     from perdure.agents.schema import agent_schema  # as in `schema`: reads its own sources
 
     files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}

@@ -37,7 +37,7 @@ def start(
         list[str] | None, typer.Option(metavar="NAME", help="All new runs of this tenant; repeatable.")
     ] = None,
 ) -> None:
-    """Let a share of an agent's new runs take a candidate; a second time, change the share. Runs that have begun keep their version."""
+    """Let a share of an agent's new runs take a candidate; used again, change the share. Runs that have started keep their version."""
     if not share and not tenant:
         raise CommandError("no run would take the candidate: give --share, or --tenant", USAGE)
     folder = settings.agents_folder
@@ -59,7 +59,7 @@ def start(
 @rollout_app.command("stop")
 @configured("agents")
 def stop(settings: Settings, agent: Name) -> None:
-    """Roll back: new runs take the agent's own file again. Runs that have begun keep their version."""
+    """Roll back: new runs take the agent's own file again. Runs that have started keep their version."""
     with one_line_errors():
         others = read_rollouts(settings.agents_folder)
         if others.pop(agent, None) is None:

@@ -64,12 +64,14 @@ def run(
             metavar="JSON|@FILE", help='Prompt settings of this run, over config.prompt: {"text": "…", "skills": true}'
         ),
     ] = None,
-    sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
+    sender: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The person for whom it runs. Lists filter by it.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The tenant for which it runs.")] = None,
     context: Context = None,
     callback: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Where its end is sent, as a signed webhook; the worker allows hosts."),
+        typer.Option(metavar="ADDRESS", help="Address of a signed webhook at its end; the worker must allow its host."),
     ] = None,
     priority: Priority = None,
     as_json: Json = False,
@@ -125,7 +127,7 @@ def _with_files(value: object, files: Iterable[str]) -> object:
 @runs_app.command()
 def wait(
     run_id: RunId,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds; the run is not touched.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait; the run goes on.")] = 30.0,
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
@@ -199,7 +201,9 @@ def watch(
 def steer(
     run_id: RunId,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The new message.")],
-    id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The message's id: sent again with it, it is the same message.")
+    ] = None,
     by: Annotated[str, typer.Option("--by", envvar="USER", help="The sender, for the record.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -214,7 +218,7 @@ def withdraw(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id.")],
     as_json: Json = False,
 ) -> None:
-    """Withdraw a message from a run, as long as no Request holds it."""
+    """Withdraw a message that no Request of the run contains yet."""
     connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
     print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was taken back")
 

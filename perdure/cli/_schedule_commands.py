@@ -62,7 +62,9 @@ def create(
     note: Note = "",
     paused: Annotated[bool, typer.Option("--paused", help="Start nothing before 'resume'.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Change the schedule of this name.")] = False,
-    sender: Annotated[str, typer.Option(metavar="NAME", help="For whom the runs work: lists find them by it.")] = "",
+    sender: Annotated[
+        str, typer.Option(metavar="NAME", help="The person for whom the runs work. Lists filter by it.")
+    ] = "",
     tenant: Tenant = "",
     context: Context = None,
     priority: Priority = None,
@@ -98,7 +100,10 @@ def _check_input(settings: Settings, agent: str, text: str | None, context: Json
     example = "{}" if found is None else example_input(found.input_schema, text)
     value = MISSING if text is None else json_option(text, "--input", example)
     if found is None:
-        print(f"perdure: there is no {here} here: the workers' {agent!r} validates the input", file=sys.stderr)
+        print(
+            f"note: {here} does not exist here: the input was not validated. Each run reads the workers' file",
+            file=sys.stderr,
+        )
     else:
         found.check_context(context)
         found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC).isoformat()), explicit=True)
@@ -159,7 +164,7 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
 
 @schedule_app.command("pause")
 def pause(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
-    """Start no run by itself from now on; runs that work go on."""
+    """Start no run from now on; running ones go on."""
     connected(lambda perdure: perdure.schedule(name, tenant=tenant).pause(note))
     _done(name, "paused", as_json)
 
@@ -187,7 +192,7 @@ def backfill(
     first: Annotated[
         str, typer.Option("--from", metavar="TIME", help="2026-11-01, or 2026-11-01T02:00, in its time zone.")
     ],
-    last: Annotated[str, typer.Option("--to", metavar="TIME", help="The same; up to it.")],
+    last: Annotated[str, typer.Option("--to", metavar="TIME", help="The end, in the same form.")],
     overlap: Overlap = "buffer-all",
     tenant: Tenant = "",
     as_json: Json = False,

@@ -66,7 +66,7 @@ def demo(
     stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI up until Ctrl-C.")] = False,
     model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' asks OPENAI_BASE_URL.")] = "scripted",
 ) -> None:
-    """The whole thing on this machine, with no account and no key; its Web UI takes a free port unless one is given."""
+    """Run the demo on this machine: a server, a worker and an agent. It needs no account and no key. The Web UI takes a free port unless you name one."""
     from perdure.cli.demo import run_demo
 
     ui_port = settings.dev_ui_port if settings.sources.get("dev_ui_port") == "--ui-port" else 0

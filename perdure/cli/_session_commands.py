@@ -83,7 +83,7 @@ def say(
         str | None,
         typer.Option(
             metavar="AGENT",
-            help="Who answers: an agent file, a name in the agents folder, or MODULE:NAME; not needed where the session is there.",
+            help="Who answers: an agent file, a name in the agents folder, or MODULE:NAME; not needed for an existing session.",
         ),
     ] = None,
     id: Annotated[
@@ -103,7 +103,7 @@ def say(
         bool, typer.Option("--no-wait", help="Print the receipt, and do not wait for the reply.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Seconds to wait for the reply; the run is not touched.")
+        float | None, typer.Option(metavar="SECONDS", help="Seconds to wait for the reply; the run goes on.")
     ] = None,
     sender: Sender = None,
     tenant: Tenant = "",
@@ -144,7 +144,7 @@ def wait(
     session: Annotated[
         str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds; nothing is stopped.")] = WAIT,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait; the run goes on.")] = WAIT,
     sender: Annotated[
         str, typer.Option(metavar="NAME", help="The message's sender, where several senders used this id.")
     ] = "",
@@ -175,7 +175,7 @@ def check(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what an agent has, and what of another framework's agent does not carry over, with what to write instead."""
+    """Show an agent's parts. Of another framework's agent, also show the parts that do not carry over, with what to write instead."""
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are what is printed
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
@@ -201,9 +201,7 @@ def check(
 def show(
     session: Key,
     tenant: Tenant = "",
-    whole: Annotated[
-        bool, typer.Option("--all", help="Archived entries, too; fails where one cannot be read.")
-    ] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Archived entries, too; fails if one cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a session: its run, its queue, and its newest entries."""
@@ -268,7 +266,7 @@ def export(session: Key, out: Out = None, tenant: Tenant = "") -> None:
 
 @session_app.command("list")
 def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
-    """List a tenant's sessions, the last that did something first."""
+    """List a tenant's sessions, the most recently used first."""
 
     async def found(perdure: Perdure) -> tuple[list[Any], list[str]]:
         others = [other for other in await perdure.list_tenants() if other != tenant]
@@ -301,7 +299,7 @@ def withdraw(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Take a message back, until a Request holds it."""
+    """Withdraw a message that no Request contains yet."""
     who = _sender(sender)
     connected(
         lambda perdure: perdure.session(session, tenant=tenant).withdraw(message_id, sender=who, rights=_ALL, of=of)
@@ -311,7 +309,7 @@ def withdraw(
 
 @session_app.command("stop")
 def stop(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """End what runs; what waits goes on."""
+    """End the current run; messages that wait are handled next."""
     _command("stop", session, sender, tenant, as_json)
 
 
@@ -383,7 +381,7 @@ def fork(
         typer.Option("--at", metavar="R.N", help="R: after run R of the session. R.N: after Request N of that run."),
     ],
     key: Annotated[
-        str | None, typer.Option("--as", metavar="KEY", help="The new session's key.", show_default="made up")
+        str | None, typer.Option("--as", metavar="KEY", help="The new session's key.", show_default="a random one")
     ] = None,
     tenant: Tenant = "",
     as_json: Json = False,
@@ -401,7 +399,7 @@ def delete(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """End a session and what runs in it, and delete all its entries."""
+    """End a session and its run, and delete all its entries."""
     if not yes and not typer.confirm(f"delete the session {session!r} and all its messages?", err=True):
         raise SystemExit(FAILED)
     who = _sender(sender)

@@ -17,7 +17,7 @@ from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context, read_context
 from perdure.values.json import dumps
 
-token_app = Commands(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")
+token_app = Commands(no_args_is_help=True, help="Tokens of the gateway: each has a sender, a tenant and rights.")
 _FILE: Final = {"gateway_tokens": "--tokens"}
 
 
@@ -25,18 +25,19 @@ _FILE: Final = {"gateway_tokens": "--tokens"}
 @configured(flags=_FILE)
 def new(
     settings: Settings,
-    sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who it is for, as runs and decisions record it.")],
+    sender: Annotated[
+        str,
+        typer.Argument(metavar="SENDER", help="The person or program that uses it, as runs and decisions record it."),
+    ],
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant whose runs and sessions they see.")] = "",
     rights: Annotated[str, typer.Option(metavar="A,B,…", help="Their rights; * is all of them.")] = "read,send",
     roles: Annotated[str, typer.Option(metavar="A,B,…", help="Their roles, for approvals that need a quorum.")] = "",
-    days: Annotated[
-        float | None, typer.Option(min=0, help="Days until it is let in no more; never by default.")
-    ] = None,
+    days: Annotated[float | None, typer.Option(min=0, help="Days until it expires; by default it does not.")] = None,
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token and put what is kept of it into the file; it is printed this once. To change one that is in use, make another
-    for the same sender, and revoke the old one when nobody shows it any more."""
+    """Create a token, print it, and write its digest to the file. It is printed only once. To change a token that is in use,
+    create another for the same sender, and revoke the old one when nobody uses it any more."""
     from perdure.gateway.tokens import (  # a web server's, which no other command needs
         new_token,
         read_tokens,
@@ -54,14 +55,14 @@ def new(
     else:
         print(token)
         screen(stderr=True).print(
-            f"its id is {entry.id}; it is kept nowhere, {path} has only a digest of it", soft_wrap=True, markup=False
+            f"its id is {entry.id}; store it now: {path} has only its digest", soft_wrap=True, markup=False
         )
 
 
 @token_app.command("list")
 @configured(flags=_FILE)
 def list_tokens(settings: Settings, as_json: Json = False) -> None:
-    """List the tokens of the file, without themselves."""
+    """List the tokens of the file: ids, senders, tenants and rights."""
     from perdure.gateway.tokens import read_tokens
 
     with one_line_errors():
@@ -96,7 +97,7 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
 @token_app.command("revoke")
 @configured(flags=_FILE)
 def revoke(settings: Settings, id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")]) -> None:
-    """Take a token out of the file: a gateway lets it in no more within a second, nor who has signed in with it."""
+    """Remove a token from the file. Within a second the gateway rejects it, and the sign-ins that were made with it."""
     from perdure.gateway.tokens import read_tokens, write_tokens
 
     with one_line_errors():

@@ -66,9 +66,9 @@ class Exported(WireModel):
         try:
             exported = cls.model_validate(written)
         except ValidationError as error:
-            raise RunError(f"this is not an exported session or run: {first_problem(error)}") from None
+            raise RunError(f"the file is not an exported session or run: {first_problem(error)}") from None
         if exported.restore_session is not None and exported.restore_session.input.snapshot is None:
-            raise RunError("this is not an exported session or run: restoreSession.input has no snapshot")
+            raise RunError("the file is not an exported session or run: restoreSession.input has no snapshot")
         if exported.restore_session is None and exported.restore_run is None:
             name = exported.session or exported.run
             raise RunError(f"{name} cannot be restored from this file: {exported.problem or 'it has only entries'}")

@@ -73,7 +73,9 @@ async def serve_dev(
         runtime = worker_runtime()
         async with embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server:
             bound = server.client.service_client.config.target_host.rpartition(":")[2]
-            print(f"Temporal  localhost:{bound}", file=sys.stderr)
+            # clients look at 7233 unless the variable names another address
+            elsewhere = "" if bound == "7233" else f"; in other terminals: export TEMPORAL_ADDRESS=localhost:{bound}"
+            print(f"Temporal  localhost:{bound}{elsewhere}", file=sys.stderr)
             print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
             workers = _Workers(settings, server.client)
             async with beside(server.client):

@@ -460,7 +460,7 @@ def check_callback(address: str) -> str:
     if not address.isprintable() or " " in address or len(address) > MAX_ID:
         return f"a callback is an address of one line, of {MAX_ID:,} characters at most"
     if not re.fullmatch(r"https?://[^/@?#]+([/?][^#]*)?", address):
-        return "a callback is an http or https address without a user and a fragment: https://example.com/ended"
+        return "a callback is an http or https address without a user and a fragment, such as https://example.com/ended"
     return ""
 
 

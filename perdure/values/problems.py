@@ -124,6 +124,12 @@ def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
         allowed = [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         near = meant(found, allowed) if isinstance(found, str) else None
         return f"must be {error['ctx']['expected']}{got}" + (f"; did you mean '{near}'?" if near else "")
+    if kind == "union_tag_invalid":
+        allowed = [word.strip("'") for word in error["ctx"]["expected_tags"].split(", ")]
+        tag, name = error["ctx"]["tag"], error["ctx"]["discriminator"].strip("'")
+        near = meant(tag, allowed)
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"{name} {tag!r} is not one of {', '.join(allowed)}{hint}"
     message = str(error["msg"]).removeprefix("Value error, ")
     plain = message.replace("Input should be", "must be", 1)
     return plain if plain == message else plain + got

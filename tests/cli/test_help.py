@@ -148,6 +148,16 @@ def test_a_missing_argument_is_named_in_one_line_with_the_usage(path: tuple[str,
             'give JSON such as {"request": "hello"}, or @FILE',
         ),
         (
+            ["run", "a.json", "--input", '{"request": }'],
+            "perdure: --input is not valid JSON: Expecting value at line 1, column 13; "
+            'give JSON such as {"request": "…"}, or @FILE',
+        ),
+        (
+            ["what-if", "a", "--rules", '[{"rule": "preceeds"}]'],
+            "perdure: --rules: rule 'preceeds' is not one of precedes, followed_by, never_after, at_most, count_at_most, "
+            "only_from, needs; did you mean 'precedes'? at $[0]",
+        ),
+        (
             ["list", "--since", "yesterday"],
             'perdure: --since: "yesterday" is not a time: use 90min, 2h, 3d, or 2026-01-31T08:00',
         ),

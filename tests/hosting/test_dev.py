@@ -133,6 +133,7 @@ async def ended(run: Run[Any]) -> Any:
 
 async def test_a_run_goes_on_with_its_code_and_a_new_one_has_the_new_code(tmp_path: Path) -> None:
     async with dev(tmp_path) as it:
+        assert f"; in other terminals: export TEMPORAL_ADDRESS=localhost:{it.port}" in await it.until("Temporal ")
         await it.until("started")
         perdure = await it.perdure()
         before = await begun(perdure)
