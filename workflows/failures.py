@@ -94,6 +94,11 @@ def not_taken_up(error: ActivityError) -> bool:
     return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
+def is_lost(error: ActivityError) -> bool:
+    """Whether the activity's last attempt sent no heartbeat: its worker was lost, or too busy."""
+    return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.HEARTBEAT
+
+
 def away_of(error: ActivityError) -> ProviderAway | None:
     """Return the failure's report on a provider that is away; `None` for another failure (R20.5)."""
     return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None

@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
-from perdure.workflows.failures import attempts_of, away_of, kind_of, message_of
+from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
@@ -26,11 +26,11 @@ with workflow.unsafe.imports_passed_through():
         RequestInput,
         RequestResult,
     )
-    from perdure.plan import INTERRUPTED
+    from perdure.plan import INTERRUPTED, MOST_LOST
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import MODEL_PATIENCE
+    from perdure.runs.version_switches import LOST_IS_NOT_DOWN, MODEL_PATIENCE
     from perdure.runs.views import summary as line
     from perdure.runs.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
     from perdure.values.limits import SHORTEST
@@ -127,7 +127,7 @@ async def ask(
     the Request's context to activities of this process.
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
-    executions, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
+    executions, before, lost, routing, provider = 0, 0, 0, Routing(run), Provider(run, resting)
     observe(metrics.request_started(run.agent.name, run.records.past.log[-1]))
     try:
         while True:
@@ -147,6 +147,9 @@ async def ask(
                 ):  # its turn has not come yet, or nobody limits it now
                     continue
                 if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
+                    continue
+                if is_lost(error) and lost < MOST_LOST and run.prepared.follows(LOST_IS_NOT_DOWN):
+                    lost += 1  # the model may be well, and a fallback's worker would be lost too
                     continue
                 if kind == CONTEXT_TOO_LONG and not run.progress.tight:
                     request = run.ask_again(

@@ -33,7 +33,16 @@ from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
 from perdure.plan._plan import Plan
 from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
-from perdure.plan._retry import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN, RESERVED_CODES, RetryState
+from perdure.plan._retry import (
+    BEGUN,
+    INTERRUPTED,
+    LOST,
+    MOST_LOST,
+    NO_SUCH_TOOL,
+    NOT_BEGUN,
+    RESERVED_CODES,
+    RetryState,
+)
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
 from perdure.plan._structural_errors import QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, take_changed
@@ -59,6 +68,7 @@ __all__ = [
     "LOOP_FAILED",
     "LOOP_RESULTS",
     "LOST",
+    "MOST_LOST",
     "LoopForm",
     "NOT_BEGUN",
     "NO_SUCH_TOOL",

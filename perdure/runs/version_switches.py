@@ -25,6 +25,8 @@ HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The Request that a limit leaves counts as one of those that the run may make."""
+LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
+"""A Request whose workers were lost, or too busy, is asked again; its model does not count as down."""
 LEFT_CHILDREN_END: Final = "left-children-end"
 """What a reset of the run has left behind is cancelled at once, also where the run does not start it anew (R7.2)."""
 INFORMED_AGAIN: Final = "informed-again"
@@ -65,6 +67,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
             HELD_CALLS_STAY,
             LAST_REQUEST_COUNTS,
             LISTED_AGENT,
+            LOST_IS_NOT_DOWN,
             MODEL_PATIENCE,
             NOTIFIES,
             OUTPUT_BINDS_AT_END,

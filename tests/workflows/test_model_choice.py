@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 from rich.console import Console
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, ToolError, tool
@@ -17,7 +23,9 @@ from perdure.hosting.worker import build_worker
 from perdure.models.requests import Endpoint
 from perdure.runs.agent import POLICIES, Models, Situation, auto
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
+from perdure.workflows.requests import ATTEMPTS_BEFORE_FALLBACK
 from tests.support import DONE, agent, harness, registry
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -249,6 +257,34 @@ async def test_r9_4_fallback_to_another_model(down: Turn, dev_server: WorkflowEn
     [end] = [each for each in events if (each.topic, each.phase) == ("request", "end")]
     assert end.data["attempt"] == asked  # counted over both models
     assert view.log[0].reason.startswith("fallback: gpt-4o-mini is down (")
+
+
+async def test_a_worker_too_busy_to_heartbeat_does_not_make_the_model_count_as_down(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.workflows.requests.HEARTBEAT", timedelta(seconds=1))
+    address, run_id = dev_server.client.service_client.config.target_host, f"test-{uuid.uuid4().hex[:8]}"
+
+    async def is_given_up() -> None:
+        """Wait until no attempt of the run's Request counts."""
+        client = await Client.connect(address)
+        while True:
+            pending = (await client.get_workflow_handle(run_id).describe()).raw_description.pending_activities
+            if all(each.state != PendingActivityState.PENDING_ACTIVITY_STATE_STARTED for each in pending):
+                return
+
+    def answer(request: ChatRequest) -> Any:
+        if request.number <= ATTEMPTS_BEFORE_FALLBACK:  # the model is in the worker's process, and holds its event loop
+            busy = threading.Thread(target=lambda: asyncio.run(is_given_up()))
+            busy.start()
+            busy.join(HANG)
+        return DONE
+
+    async with harness(dev_server.client, [], answer) as it:
+        handle = await it.start(agent(config={"models": {"fallback": ["backup-1"]}}), run_id=run_id)
+        result = await handle.result()
+        asked = [request.model for request in it.model.requests]
+    assert (result.status, asked) == ("completed", ["gpt-4o-mini"] * (ATTEMPTS_BEFORE_FALLBACK + 1))
 
 
 async def test_r9_4_fallback_to_another_endpoint(
