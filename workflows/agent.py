@@ -28,7 +28,7 @@ from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, page_of, run_journal
 from perdure.workflows.preparation import prepare
 from perdure.workflows.requests import ask, choose
-from perdure.workflows.reservations import RequestShares
+from perdure.workflows.reservations import CallReservations, RequestShares
 from perdure.workflows.resets import FormerRecord, LeftBehind
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
@@ -140,6 +140,12 @@ class RunDriver:
         self._left = LeftBehind(self._may_leave)
         self._former = FormerRecord(run.rules)
         self.shares = RequestShares(run)
+        self._reservations = CallReservations(run)
+
+    async def settle(self) -> None:
+        """Settle at the run's end what it has reserved in its tenant's ledger."""
+        await self._reservations.settle()
+        await self.shares.settle()
 
     def _may_leave(self) -> bool:
         """Whether the run may have started what a reset leaves behind: a delegate, a loop or a user's workflow."""
@@ -271,7 +277,9 @@ class RunDriver:
         if goes_on and self.calls is not None:
             self.calls.go_on()
         else:
-            self.calls = CallRunner(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
+            self.calls = CallRunner(
+                run, self._waits, self.clock, self.sender, self._display.report, self._hooks, self._reservations
+            )
         self._display.report()
         result = await self.calls.run(answer)
         loop = self.calls.loop
@@ -332,6 +340,7 @@ class RunDriver:
             await self._left.until_ended()
             await self._former.until_read()
             await self.audit.settle(ends=False)
+            await self._reservations.settle()
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self.run_input.clocked and not self._parent.late.done()
             following = self.run_input.model_copy(update={"clocked": clocked})
@@ -471,14 +480,14 @@ class AgentWorkflow:
             try:
                 result = await driver.to_result()
             except (FailureError, PerdureError, ValidationError, asyncio.CancelledError) as error:
-                await driver.shares.settle()
+                await driver.settle()
                 await call_end_hooks(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
                 await driver.audit.settle()
                 await start_score(run)
                 await self._display.settle()
                 raise
-            await driver.shares.settle()
+            await driver.settle()
             await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
             await driver.audit.settle()

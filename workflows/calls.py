@@ -33,7 +33,7 @@ from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number,
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
-from perdure.workflows.reservations import reserve
+from perdure.workflows.reservations import CallReservations
 from perdure.workflows.resets import end_former
 from perdure.workflows.server_input import ServerDialog
 from perdure.workflows.timers import Alarm
@@ -230,6 +230,7 @@ class CallRunner:
         sender: Dispatcher,
         on_change: Callable[[], None],
         hooking: ExecutionHooks,
+        reservations: CallReservations,
     ) -> None:
         self._follows = run.prepared.follows
         self.loop = RequestLoop(run, self._follows)
@@ -238,6 +239,7 @@ class CallRunner:
         self._clock = clock
         self._sender = sender
         self._on_change = on_change
+        self._reservations = reservations
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._fault: BaseException | None = None
@@ -447,6 +449,8 @@ class CallRunner:
             ran = outcome or await self._outcome(call, was_requested)
         except RefusedCallError as error:
             outcome = ran = error.outcome
+        finally:
+            self._reservations.note_ended(call)
         self.loop.report(
             CallEnded(
                 call,
@@ -477,6 +481,7 @@ class CallRunner:
             if (refused := self.loop.begin(call) or await self._reserve(call)) is not None:
                 return refused
             if (known := self._agent_run.recorded(call, decided=True)) is not None:
+                self._reservations.note_begun(call)
                 return known
             if was_requested:
                 self._agent_run.journal.call_began(call)
@@ -484,6 +489,7 @@ class CallRunner:
             if call.spec.loop is not None:
                 return await self._run_delegate(call)
             if call.spec.known_tool.latent:
+                self._reservations.note_begun(call)
                 return Returned(call.state.result)
             if call.spec.known_tool.activity == SLEEP_UNTIL:
                 await self._begin(call)
@@ -520,14 +526,7 @@ class CallRunner:
         if wanted is None or call.spec.loop is not None:
             return None
         try:
-            answer = await self._rest(
-                call,
-                reserve(
-                    self._agent_run.identity.owner.tenant,
-                    wanted,
-                    f"what {call.id} {call.spec.tool_name} uses of the tenant's",
-                ),
-            )
+            answer = await self._rest(call, self._reservations.reserve(call, wanted))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -548,6 +547,7 @@ class CallRunner:
         await self._gate(call)
         if (refused := self.loop.still_refused(call)) is not None:
             raise RefusedCallError(refused)
+        self._reservations.note_begun(call)
         self._agent_run.note("begun", call=call.id)
         call.hold.queued = False
 

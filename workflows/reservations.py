@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Final
 
@@ -11,16 +12,18 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.plan import Call
     from perdure.runs.ledger import RESERVE_ACTIVITY, Reservation, ReservationAnswer, ReserveInput, Settlement
     from perdure.runs.limits import Limit
     from perdure.runs.run import RunState
     from perdure.runs.shared_budgets import accounts_of, amounts_of, settlements_of
+    from perdure.runs.version_switches import UNUSED_GIVEN_BACK
     from perdure.runs.views import summary as line
 
 _RESERVED_WITHIN: Final = timedelta(minutes=5)
 """Time for a reservation: a worker may have to start first."""
 _SETTLED_WITHIN: Final = timedelta(seconds=30)
-"""Time for the settlement at a run's end, which a ledger that is away does not hold up for longer."""
+"""Time for a settlement: a ledger that is away does not hold up a run's end for longer."""
 
 
 async def reserve(
@@ -93,3 +96,53 @@ class RequestShares:
 
     def _key(self, number: int) -> str:
         return f"{workflow.info().workflow_id}/{number}"
+
+
+class CallReservations:
+    """What the calls of one execution have reserved of sums over runs. A call that never begins gives it back (R23.1)."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._tenant = run.identity.owner.tenant
+        self._reserved: dict[str, Reservation] = {}
+        """By call: what it has reserved first, until it begins."""
+        self._unused: list[Settlement] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def reserve(self, call: Call, wanted: Reservation) -> ReservationAnswer:
+        """Reserve what a call needs. Raise `ActivityError` where the ledger does not answer in time."""
+        if self._sending is None and self._run.prepared.follows(UNUSED_GIVEN_BACK):
+            self._sending = asyncio.create_task(self._send())
+        self._reserved[call.id] = wanted
+        answer = await reserve(self._tenant, wanted, f"what {call.id} {call.spec.tool_name} uses of the tenant's")
+        if answer.refused or answer.held:
+            del self._reserved[call.id]
+        return answer
+
+    def note_begun(self, call: Call) -> None:
+        """Let the call keep what it has reserved: it is scheduled now."""
+        self._reserved.pop(call.id, None)
+
+    def note_ended(self, call: Call) -> None:
+        """Give back what a call has reserved that has ended, unless it has begun."""
+        if (reserved := self._reserved.pop(call.id, None)) is not None and self._sending is not None:
+            self._unused += [Settlement(key=reserved.key, account=each.account, amount=0) for each in reserved.amounts]
+
+    async def settle(self) -> None:
+        """Wait until what is to be given back has been. Without an answer it stays reserved."""
+        if self._unused:  # else no turn of the event loop is given away, which may change the order of commands
+            await workflow.wait_condition(lambda: not self._unused or self._sending is None or self._sending.done())
+
+    async def _send(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._unused))
+            settled = list(self._unused)
+            wanted = Reservation(key=settled[0].key, amounts=[], settled=settled)
+            try:
+                await reserve(
+                    self._tenant, wanted, "what calls that did not begin have reserved of the tenant's", _SETTLED_WITHIN
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+            del self._unused[: len(settled)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 import hashlib
+import operator
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
@@ -111,6 +112,8 @@ class ReservationAnswer(WireModel):
     """Why the granted amount is the last: there is no room for the `spare` beside it."""
     unit: str = Field(default="", exclude_if=lambda unit: not unit)
     """The unit of the account that is spent."""
+    held: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the key held an amount before: an execution that a reset has ended may have spent it."""
 
 
 class AccountView(WireModel):
@@ -168,7 +171,7 @@ class Ledger:
         for each in wanted.amounts:
             if (why := self._problem(each, wanted.key, today)) is not None:
                 return ReservationAnswer(refused=why, unit="" if each.spare is None else each.unit)
-        answer = ReservationAnswer()
+        answer = ReservationAnswer(held=any(self._holds(each.account, wanted.key) for each in wanted.amounts))
         for each in wanted.amounts:
             amount, left = exact(each.amount), exact(each.limit) - self._others(each, wanted.key, today)
             if each.spare is not None and amount + exact(each.spare) > left:
@@ -191,6 +194,10 @@ class Ledger:
         if holding:
             amounts = account.amounts[holding[-1]]
             amounts[_OLDER] = float(_total([amounts.get(_OLDER, 0.0), settled.amount]))
+
+    def _holds(self, account: str, key: str) -> bool:
+        known = self.accounts.get(account)
+        return known is not None and any(key in amounts for amounts in known.amounts.values())
 
     def views(self, today: str) -> list[AccountView]:
         """Return the accounts in their present periods."""

@@ -53,6 +53,8 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run tells it when it begins, and when it ceases, to wait for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure asks for standing approvals before it asks a person (R23.3)."""
+UNUSED_GIVEN_BACK: Final = "unused-given-back"
+"""What a call has reserved of a sum over runs is given back where the call never begins (R23.1)."""
 
 SINCE: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(
@@ -81,9 +83,9 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
-    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4, STANDING_APPROVALS: 5}
+    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4, STANDING_APPROVALS: 5, UNUSED_GIVEN_BACK: 6}
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 5 are 0.2.0: a rule that comes after a release has the next number, and so
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 6 are 0.2.0: a rule that comes after a release has the next number, and so
 has one whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """What this version records for runs that begin."""

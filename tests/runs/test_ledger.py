@@ -51,6 +51,16 @@ def test_a_settlement_gives_back_what_was_not_used() -> None:
     assert used(ledger, "2026-01-05") == 10
 
 
+def test_an_answer_says_that_the_key_held_an_amount_before() -> None:
+    ledger = Ledger()
+    assert [ledger.reserve(asks("a", 6), day).held for day in ("2026-01-30", "2026-01-30", "2026-01-31")] == [
+        False,
+        True,
+        True,
+    ]
+    assert not ledger.reserve(asks("b", 1), "2026-01-31").held
+
+
 def test_the_oldest_reservations_are_kept_as_a_sum() -> None:
     ledger, count = Ledger(), MAX_KEPT_RESERVATIONS + 10
     for number in range(count):

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, tool
+from perdure import Agent, Perdure, tool, workflow_tool
 from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.rules import at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
-from perdure.runs.ledger import ledger_id
+from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.testing import run_locally
-from perdure.testing.scripted_model import ChatRequest
+from perdure.testing.scripted_model import ChatRequest, Turn
+from perdure.values.limits import MAX_ID
 from tests.support import DONE, agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_durability import CALLS, answered, site
@@ -364,6 +365,60 @@ async def test_runs_of_a_tenant_at_once_cannot_pass_a_sum_together(dev_server: W
     refused = [call.error or {} for view in views for call in view.calls if call.status == "invalid"]
     assert len(refused) == 2
     assert "120 would be used this day, and 100 is the most" in refused[0]["message"]
+
+
+@pytest.mark.parametrize("end", ["dropped", "cancelled"])
+async def test_a_call_that_never_begins_gives_back_what_it_has_reserved(
+    dev_server: WorkflowEnvironment, end: str
+) -> None:
+    tenant, gate = uuid.uuid4().hex, asyncio.Event()
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 100, per="tenant/day")])
+    perdure, away = Perdure(dev_server.client), f"test-{uuid.uuid4().hex[:8]}"
+    ledger = ledger_id(tenant)
+    await dev_server.client.start_workflow(LEDGER_WORKFLOW, {"tenant": tenant}, id=ledger, task_queue=away)
+    script = [plan(pays(60)), Turn(plan({"_tool": "keep", "drop": ["1.0"]}), gate=gate), DONE, plan(pays(100)), DONE]
+
+    async def until_used(amount: float) -> None:
+        """Return once so much is used: only a look shows that."""
+        async with asyncio.timeout(HANG):
+            while True:
+                if [account.used for account in await perdure.limits(tenant=tenant)] == [amount]:
+                    return
+                await asyncio.sleep(0.02)
+
+    async with harness(dev_server.client, TOOLS, script) as it:
+        run = await perdure.start(clerk, "pay", tenant=tenant, task_queue=it.task_queue)
+        await it.until_answered(run.id)
+        await run.steer("Do not pay!")
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
+        async with harness(dev_server.client, TOOLS, [], task_queue=away):
+            await until_used(60)
+            if end == "cancelled":
+                await run.cancel()
+            gate.set()
+            view = await run.wait()
+            await until_used(0)
+            if end == "dropped":
+                later = await perdure.start(clerk, "pay", tenant=tenant, task_queue=it.task_queue)
+                await later.result()
+        await replay_history(await dev_server.client.get_workflow_handle(run.id).fetch_history(), data_converter())
+        await dev_server.client.get_workflow_handle(ledger).terminate()
+    assert [call.status for call in view.calls if call.id == "1.0"] == ["skipped"]
+    assert refunds() == ([100] if end == "dropped" else [])
+
+
+async def test_a_call_that_fails_before_it_begins_uses_nothing_of_a_sum_over_runs(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(dev_server.client)
+    ship = workflow_tool("Ship", name="ship", id="ship-{input}", input={"type": "string"})
+    clerk = Agent("clerk", tools=[ship], rules=[count_at_most("ship", 1, per="tenant/day")])
+    async with harness(dev_server.client, [ship], [plan({"_tool": "ship", "input": "7" * MAX_ID}), DONE]) as it:
+        run = await perdure.start(clerk, "ship", tenant=tenant, task_queue=it.task_queue)
+        view = await run.wait()
+        assert [account.used for account in await perdure.limits(tenant=tenant)] == [0]
+        await dev_server.client.get_workflow_handle(ledger_id(tenant)).terminate()
+    assert [(call.error or {})["code"] for call in view.calls] == ["id_too_long"]
 
 
 async def test_a_ledger_continues_as_new_with_its_accounts(impatient_server: WorkflowEnvironment) -> None:
