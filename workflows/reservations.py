@@ -99,7 +99,7 @@ class RequestShares:
 
 
 class CallReservations:
-    """What the calls of one execution have reserved of sums over runs. A call that never begins gives it back (R23.1)."""
+    """Reservations of one execution's calls in sums over runs. A call that never begins gives its own back (R23.1)."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run

@@ -28,7 +28,7 @@ from pydantic import (
 from perdure.errors import AgentError
 from perdure.tools.tool import Tool, known_as
 from perdure.values.json import Json, JsonObject, dumps, whole_numbers
-from perdure.values.limits import MAX_RULES, CheckBudget
+from perdure.values.limits import MAX_AMOUNT, MAX_RULES, CheckBudget
 from perdure.values.problems import first_problem
 from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, stranger
 from perdure.values.references import MISSING, Missing, get
@@ -272,7 +272,7 @@ class CountAtMost(BaseRule):
 
     rule: Literal["count_at_most"] = "count_at_most"
     of: ToolName
-    count: int = Field(ge=0)
+    count: int = Field(ge=0, le=1_000_000_000)
     per: SumSpan = "run"
 
     @model_validator(mode="after")
@@ -409,13 +409,15 @@ def keys_of(path: str, tool: Tool) -> tuple[str, ...]:
 
 
 def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
-    """Return the number at `TOOL.PARAMETER` of a call of the tool, or what is wrong with it: only numbers from 0 on can
-    be summed."""
+    """Return the number at `TOOL.PARAMETER` of a call of the tool, or what is wrong with it: only numbers from 0 to
+    `MAX_AMOUNT` can be summed."""
     value = get(params, keys_of(of, tool))
     if value is MISSING:
         return f"{of} is missing, and its sum is limited"
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return f"{of} is not a number of 0 or more, and its sum is limited"
+    if value > MAX_AMOUNT:
+        return f"{of} is more than {MAX_AMOUNT:g}, and its sum is limited"
     return exact(value)
 
 

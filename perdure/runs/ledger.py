@@ -11,7 +11,7 @@ import hashlib
 import operator
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from perdure.rules import CountAtMost, RuleBook
 from perdure.rules.rules import exact
 from perdure.runs.standing_approvals import StandingRecord
 from perdure.values.json import WireModel, dumps
-from perdure.values.limits import MAX_KEPT_RESERVATIONS, CheckBudget
+from perdure.values.limits import MAX_AMOUNT, MAX_KEPT_RESERVATIONS, CheckBudget
 
 LEDGER_WORKFLOW: Final = "Ledger"
 RESERVE: Final = "reserve"
@@ -29,6 +29,7 @@ ACCOUNTS_QUERY: Final = "accounts"
 RESERVE_ACTIVITY: Final = "perdure.reserve"
 
 Period: TypeAlias = Literal["day", "month"]
+Amount: TypeAlias = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 _OLDER: Final = ""
 """Key of the sum of the oldest reservations of a period."""
 _SPENT: Final = "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is free again from {free} (UTC)"
@@ -48,12 +49,12 @@ class ReservedAmount(WireModel):
     """The account's name in the ledger."""
     title: str
     """The account in words: `at_most(refund.euros, sum=5000, per="tenant/day")`."""
-    amount: float
-    limit: float
+    amount: Amount
+    limit: float = Field(allow_inf_nan=False)
     period: Period = "day"
     unit: str = ""
     """The unit of the amounts, such as `calls` or `tokens`."""
-    spare: float | None = Field(default=None, exclude_if=lambda spare: spare is None)
+    spare: Amount | None = Field(default=None, exclude_if=lambda spare: spare is None)
     """An amount beside it, for a last Request. Where there is no room for both, what is left is granted, and the answer
     says so. `None`: the amount is granted or refused."""
 
@@ -66,7 +67,7 @@ class Settlement(WireModel):
 
     key: str
     account: str
-    amount: float
+    amount: Amount
 
 
 class Reservation(WireModel):

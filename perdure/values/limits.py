@@ -118,6 +118,8 @@ MAX_FLOWS: Final = 200
 """Flow rules of a policy."""
 MAX_RULES: Final = 200
 """Rules of an agent file, or of a worker."""
+MAX_AMOUNT: Final = 1e300
+"""The largest number that a rule sums: sums of many stay in the range of a 64-bit float."""
 MAX_KEPT_RESERVATIONS: Final = 1_000
 """Reservations of an account and a period that a tenant's ledger keeps one by one, so that none counts twice."""
 MAX_STANDING_APPROVALS: Final = 50

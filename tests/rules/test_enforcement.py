@@ -53,6 +53,20 @@ def begin(book: RuleBook, id: str, raw: dict[str, Any], *, ends: str = "done") -
     return None
 
 
+@pytest.mark.parametrize("number", [10**400, 1e308, float("inf"), float("nan")])
+def test_r23_1_a_number_that_no_sum_can_take_is_refused(number: float) -> None:
+    calls: list[dict[str, Any]] = [{"_tool": "refund", "euros": euros} for euros in (0.5, number)]
+    for rule in (at_most("refund.euros", 100), at_most("refund.euros", 100, per="tenant/day")):
+        book = RuleBook([rule])
+        assert begin(book, "1.0", calls[0]) is None
+        assert "refund.euros is " in (breach(book, calls[1]) or "")
+        plan = new_plan(tools=TOOLS)
+        for call in calls:
+            plan.add(call)
+        plan.close()
+        assert judge_plan(plan, book)[0].status == "violated"
+
+
 def test_r23_1_a_sum_takes_numbers_as_they_are_written_and_no_others() -> None:
     book = RuleBook([at_most("refund.euros", 0.3)])
     for number in range(3):

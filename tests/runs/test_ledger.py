@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perdure.runs.ledger import Account, Ledger, Reservation, ReservedAmount, Settlement
 from perdure.values.limits import MAX_KEPT_RESERVATIONS
@@ -59,6 +61,13 @@ def test_an_answer_says_that_the_key_held_an_amount_before() -> None:
         True,
     ]
     assert not ledger.reserve(asks("b", 1), "2026-01-31").held
+
+
+@pytest.mark.parametrize("amount", [-1, 1e301, float("nan"), float("inf")])
+def test_a_ledger_takes_no_amounts_that_it_cannot_sum(amount: float) -> None:
+    for wrong in (lambda: asks("a", amount), lambda: Settlement(key="a", account="euros", amount=amount)):
+        with pytest.raises(ValidationError):
+            wrong()
 
 
 def test_the_oldest_reservations_are_kept_as_a_sum() -> None:

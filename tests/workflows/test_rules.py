@@ -411,7 +411,7 @@ async def test_a_call_that_fails_before_it_begins_uses_nothing_of_a_sum_over_run
     dev_server: WorkflowEnvironment,
 ) -> None:
     tenant, perdure = uuid.uuid4().hex, Perdure(dev_server.client)
-    ship = workflow_tool("Ship", name="ship", id="ship-{input}", input={"type": "string"})
+    ship: Any = workflow_tool("Ship", name="ship", id="ship-{input}", input={"type": "string"})
     clerk = Agent("clerk", tools=[ship], rules=[count_at_most("ship", 1, per="tenant/day")])
     async with harness(dev_server.client, [ship], [plan({"_tool": "ship", "input": "7" * MAX_ID}), DONE]) as it:
         run = await perdure.start(clerk, "ship", tenant=tenant, task_queue=it.task_queue)
