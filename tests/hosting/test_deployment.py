@@ -15,6 +15,7 @@ import yaml
 from perdure.hosting.server import find_program
 from perdure.hosting.settings import CONFIG, Settings, load, variable
 from perdure.hosting.worker_group import model_rates
+from perdure.runs.wire import ATTRIBUTES
 from perdure.tools.invocation import model_queue, runs_queue, tool_queue
 from tests.support import ROOT
 
@@ -220,3 +221,13 @@ def test_metrics_are_served_where_they_are_looked_for(tmp_path: Path, monkeypatc
     assert "127.0.0.1:9464:9464" in COMPOSE["worker"]["ports"]
     ports = {each["name"]: each["containerPort"] for each in pod(manifests)["containers"][0]["ports"]}
     assert ports["metrics"] == 9464
+
+
+def test_the_search_attributes_that_an_operator_adds_by_hand_are_those_of_the_engine() -> None:
+    cloud, production = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("cloud.md", "production.md"))
+    rows = re.findall(r"^\| (`Perdure[^|]*) \| (\w+) \|$", cloud, re.MULTILINE)
+    assert {name: kind for names, kind in rows for name in re.findall(r"\w+", names)} == ATTRIBUTES
+    kinds = list(ATTRIBUTES.values())
+    numbers = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("Keyword", "Int", "Double"))
+    assert f"{len(kinds)} search attributes ({numbers})" in production
+    assert {name for name in ATTRIBUTES if name not in production} == set()
