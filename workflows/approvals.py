@@ -74,9 +74,9 @@ class RunApprovals:
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when another timeout counts than before, or requests are asked again; then it is another."""
 
-    def begin(self, guard: Guard, rules: int, requester: str) -> None:
-        """Set the guard and the rules of the run, and for whom it works. Decisions that came before wait for this."""
-        self.approval_queue.guard, self.approval_queue.requester, self._rules = guard, requester, rules
+    def begin(self, guard: Guard, rules: int) -> None:
+        """Set the guard and the rules of the run. Decisions that came before wait for this."""
+        self.approval_queue.guard, self._rules = guard, rules
         self.resets.begin(follows(rules, RESETS_COUNT))
 
     def verdict_of(self, approval_request: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:

@@ -318,6 +318,7 @@ class LoopDriver:
             whose=loop.whose,
             routes_above=loop.routes_above,
             said=loop.said,
+            requesters=loop.requesters,
             standing=loop.standing,
         )
 

@@ -49,6 +49,7 @@ class Mailbox:
             message = context.accept(self._run.progress, only(sent))
             if message is None:
                 return
+            self._run.note_requesters()
             self._run.note("message", only(sent))
             self._run.journal.message_accepted(message)
         except DecisionError as error:
@@ -77,6 +78,7 @@ class Mailbox:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}` (R10.7). Raise `DecisionError`."""
         taken = context.withdraw(self._progress, only(sent))
         if self._run is not None:
+            self._run.note_requesters()
             self._run.note("withdrawn", only(sent))
             self._run.journal.withdrawn(str(taken["id"]))
         return taken

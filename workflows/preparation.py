@@ -245,4 +245,4 @@ def _set_guard(
         prefix=f"{workflow.info().workflow_id}/",
         unlent=run_input.unlent_rules,
     )
-    people.begin(guard, prepared.rules, run_input.whose.sender)
+    people.begin(guard, prepared.rules)

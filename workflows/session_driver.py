@@ -254,6 +254,7 @@ class SessionDriver:
                 kept.sources,
                 kept.whose(first),
                 last_message=running.messages[-1].text,
+                requesters=[*dict.fromkeys(each.sender for each in running.messages if each.sender != first.sender)],
                 reasons=kept.shows_reasoning,
                 rule_record=kept.rule_record,
             ),

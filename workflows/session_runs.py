@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -242,15 +242,16 @@ def run_input(
     whose: RunOwner,
     *,
     last_message: str = "",
+    requesters: Sequence[str] = (),
     reasons: bool = False,
     rule_record: RuleRecord | None = None,
 ) -> RunInput:
-    """Return the input of a run; `last_message`: the one that it answers. With `reasons` its model's reasoning is recorded.
+    """Return the input of a run; `last_message`: the one that it answers. `requesters`: who else has sent it messages. With `reasons` its model's reasoning is recorded.
 
     Its result may have any size that the workflow can receive: there is one at a time.
     """
     fields = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
-    fields |= {"said": clip(last_message, MAX_SHOWN_MESSAGE), "rule_record": rule_record}
+    fields |= {"said": clip(last_message, MAX_SHOWN_MESSAGE), "rule_record": rule_record, "requesters": [*requesters]}
     return RunInput(**fields, records=True, reasons=reasons, free=MAX_STORED)
 
 

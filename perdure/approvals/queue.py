@@ -47,8 +47,8 @@ class ApprovalQueue:
     guard: Guard = field(default_factory=Guard)
     rules: RuleBook = field(default_factory=RuleBook)
     """The run's rules: a person can allow only what they leave to people (R23.2)."""
-    requester: str = ""
-    """The person for whom the run works."""
+    requesters: list[str] = field(default_factory=list)
+    """The person for whom the run works, and others whose messages it has. All requests share the list."""
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
     refusals: list[JsonObject] = field(default_factory=list)
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
@@ -101,7 +101,7 @@ class ApprovalQueue:
             floor=breach is not None or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             digests=self.digests,
             quorums=self._quorums([call], shown=True),
-            requester=self.requester,
+            requesters=self.requesters,
         )
         request.reason += what_runs(request)
         plan.hold(call)
@@ -149,7 +149,7 @@ class ApprovalQueue:
             Approval(requested_at=time),
             digests=self.digests,
             quorums=self._quorums(plan.written(), shown=False),
-            requester=self.requester,
+            requesters=self.requesters,
             new_plan=new_plan,
         )
         request.reason += what_runs(request)
@@ -236,7 +236,7 @@ class ApprovalQueue:
             )
         before = [] if revised else request.approval.approvers
         approver = Approver(by=decision.by, roles=decision.roles, at=time, waited=waited)
-        if problem := approval_problem(quorums, approver, before, request.requester):
+        if problem := approval_problem(quorums, approver, before, request.requesters):
             raise DecisionError(f"{request.title}: {problem}")
         return replace(judged, approver=approver, quorums=added)
 

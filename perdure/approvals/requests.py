@@ -51,8 +51,8 @@ class ApprovalRequest:
     """The queue's cache of digests, so that a value in several requests is hashed once."""
     quorums: list[Quorum] = field(default_factory=list)
     """The quorums that its approvals must meet (R24.6); of a plan those of all its calls."""
-    requester: str = ""
-    """The person for whom the run works, whom a quorum may exclude."""
+    requesters: Sequence[str] = ()
+    """The people whose messages the run has, whom a quorum may exclude."""
     revised: DecisionKind | None = None
     """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None
@@ -100,7 +100,7 @@ class ApprovalRequest:
     @property
     def missing(self) -> str:
         """The approvals that a quorum still needs, in words; empty if none is missing, or there is no quorum."""
-        return missing_words(self.quorums, self.approval.approvers, self.requester)
+        return missing_words(self.quorums, self.approval.approvers, self.requesters)
 
     @property
     def full_reason(self) -> str:

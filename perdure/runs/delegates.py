@@ -363,6 +363,7 @@ def _below(
         "whose": run.identity.owner,
         "routes_above": run.approval_routes,
         "said": run.identity.last_message,
+        "requesters": [each for each in run.approval_queue.requesters if each != run.identity.owner.sender],
     }
 
 

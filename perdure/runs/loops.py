@@ -240,6 +240,8 @@ class LoopInput(WireModel):
     keeps_version: bool = False
     """Whether the loop stays with its worker's version until it ends, as the run does."""
     said: str = Field(default="", exclude_if=operator.not_)
+    requesters: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """People, besides the sender, whose messages the run has (R24.6)."""
     standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
     """The standing approvals that hold for the parts (R23.3)."""
     asks: bool = False

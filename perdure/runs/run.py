@@ -76,6 +76,8 @@ class RunIdentity:
     """The budgets of the run above that many runs share (R24.8)."""
     last_message: str = ""
     """The last message of the person in its session, for people who decide."""
+    requesters: tuple[str, ...] = ()
+    """People, besides the owner's sender, whose messages the run begins with (R24.6)."""
 
     @classmethod
     def of(cls, run_input: RunInput, queue: str = "") -> RunIdentity:
@@ -87,6 +89,7 @@ class RunIdentity:
             routes_above=run_input.routes_above,
             reasoning=run_input.reasons,
             last_message=run_input.said,
+            requesters=tuple(run_input.requesters),
             budgets_above=tuple(run_input.budgets),
         )
 
@@ -158,6 +161,7 @@ class RunState:
         self._only_output = False  # asked for an output alone: it counts whatever is beside it
         self._text: KnownText | None = None
         """Text of the last answer's output, while its calls run."""
+        self.note_requesters()
 
     @property
     def state(self) -> State:
@@ -191,9 +195,16 @@ class RunState:
     def restore(self, progress: RunProgress, past: PastRequests, state: State) -> None:
         """Continue from the state of an earlier execution (R6.8)."""
         self.progress = progress
+        self.note_requesters()
         self.limits.pool.expected = progress.expected
         self.records.restore(past, progress.number)
         self.provenance.restore(state, past.calls, self.tools)
+
+    def note_requesters(self) -> None:
+        """Set whose messages the run has: a quorum may exclude these people (R24.6)."""
+        messages = [*self.progress.inbox, *self.progress.heard]
+        names = [self.identity.owner.sender, *self.identity.requesters, *(message.sender for message in messages)]
+        self.approval_queue.requesters[:] = dict.fromkeys(filter(None, names))
 
     def values(self) -> Iterator[Json]:
         """Yield the values that continue-as-new carries on, as far as they grow with the run."""

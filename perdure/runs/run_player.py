@@ -242,8 +242,10 @@ class _RunPlayer:
         match step.kind:
             case "message":
                 accept(run.progress, data[0])
+                run.note_requesters()
             case "withdrawn":
                 withdraw(run.progress, data[0])
+                run.note_requesters()
             case "used" if step.call in self.played.started:
                 run.progress.include(*data)
             case "taken_back" if step.call in self.played.started:
@@ -559,7 +561,7 @@ _MOST_TURNS: Final = 10_000
 def _new_run(start: RunStart, setup: RunSetup) -> RunState:
     agent = parse_agent(setup.document)
     given = start.input
-    queue = ApprovalQueue(guard=start.guard(agent.config.approval), requester=given.whose.sender)
+    queue = ApprovalQueue(guard=start.guard(agent.config.approval))
     queue.rules = start.rule_book(agent.config.rules)
     fork = None if given.fork is None else Fork(given.fork.read(ForkRecord, FORK_FORM, "the record of the fork"))
     run = RunState(

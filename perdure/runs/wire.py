@@ -415,6 +415,8 @@ class RunInput(WireModel):
     callback: str = ""
     """Address to which the run's end is sent (R19.8)."""
     said: str = Field(default="", exclude_if=operator.not_)  # the person's last message in its session, for approvers
+    requesters: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """People, besides the sender, whose messages the run begins with: a quorum may exclude them (R24.6)."""
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False

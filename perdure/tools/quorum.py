@@ -57,7 +57,7 @@ class Quorum(BaseModel):
     roles: Roles = Field(default_factory=list)
     """Each of them has one of these roles; an empty list permits everybody who may decide."""
     excluded: Literal["requester"] | None = Field(default=None, alias="not")
-    """`requester`: the person for whom the run works may not approve."""
+    """`requester`: the people who have sent the run its messages may not approve."""
     escalate: Escalation | None = None
 
     @model_validator(mode="after")
@@ -66,27 +66,27 @@ class Quorum(BaseModel):
             raise ValueError("'escalate' adds to 'roles', and there are none: without 'roles' everybody may approve")
         return self
 
-    def objection(self, who: Approver, requester: str) -> str | None:
+    def objection(self, who: Approver, requesters: Sequence[str]) -> str | None:
         """Return why this person's approval does not count, or `None`."""
-        if self.excluded is not None and requester and _same(who.by, requester):
+        if self.excluded is not None and any(_same(who.by, each) for each in requesters):
             return f"{who.by} has requested it, so others must approve it"
         roles = self._roles_after(who.waited)
         if roles and not roles & {*who.roles}:
             return f"an approval takes {_role_words(sorted(roles))}, which {who.by} does not have"
         return None
 
-    def missing(self, approvers: Sequence[Approver], requester: str) -> int:
+    def missing(self, approvers: Sequence[Approver], requesters: Sequence[str]) -> int:
         """Return how many approvals are missing."""
-        counted = [each for each in approvers if self.objection(each, requester) is None]
+        counted = [each for each in approvers if self.objection(each, requesters) is None]
         return max(self.by - len(counted), 0)
 
-    def words(self, missing: int, requester: str) -> str:
+    def words(self, missing: int, requesters: Sequence[str]) -> str:
         """Return the missing approvals in words: `2 approvals with the role finance, not by ann`."""
         count = f"{missing} {'more ' if missing < self.by else ''}approval{'' if missing == 1 else 's'}"
         roles = f" with {_role_words(self.roles)}" if self.roles else ""
         later = self.escalate
         escalated = "" if later is None else f" (after {later.after:g} s also with {_role_words(later.roles)})"
-        others = f", not by {requester}" if self.excluded is not None and requester else ""
+        others = f", not by {' or '.join(requesters)}" if self.excluded is not None and requesters else ""
         return f"{count}{roles}{escalated}{others}"
 
     def _roles_after(self, waited: float) -> set[str]:
@@ -104,21 +104,21 @@ def quorum_of(rule: Json) -> Quorum | None:
 
 
 def approval_problem(
-    quorums: Sequence[Quorum], who: Approver, approvers: Sequence[Approver], requester: str
+    quorums: Sequence[Quorum], who: Approver, approvers: Sequence[Approver], requesters: Sequence[str]
 ) -> str | None:
     """Return why an approval does not count for any of the quorums, or `None`."""
     if not who.by:
-        return f"it needs {missing_words(quorums, approvers, requester)}: name who decides, as 'by'"
+        return f"it needs {missing_words(quorums, approvers, requesters)}: name who decides, as 'by'"
     if any(_same(who.by, each.by) for each in approvers):
         return f"{who.by} has approved it already"
-    objections = [quorum.objection(who, requester) for quorum in quorums]
+    objections = [quorum.objection(who, requesters) for quorum in quorums]
     return objections[0] if all(objections) else None
 
 
-def missing_words(quorums: Sequence[Quorum], approvers: Sequence[Approver], requester: str) -> str:
+def missing_words(quorums: Sequence[Quorum], approvers: Sequence[Approver], requesters: Sequence[str]) -> str:
     """Return the approvals that are missing, in words; an empty text if none is."""
-    counts = [(quorum, quorum.missing(approvers, requester)) for quorum in quorums]
-    return " and ".join(quorum.words(count, requester) for quorum, count in counts if count)
+    counts = [(quorum, quorum.missing(approvers, requesters)) for quorum in quorums]
+    return " and ".join(quorum.words(count, requesters) for quorum, count in counts if count)
 
 
 def _role_words(roles: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ def waiting(
     rule: Any, call: dict[str, Any] | None = None, requester: str = "ann", **policy: Any
 ) -> tuple[ApprovalQueue, ApprovalRequest]:
     plan = Plan(1, tools=TOOLS, state=State())
-    queue = ApprovalQueue(Guard(Policy(tools={"refund": rule}, **policy)), requester=requester)
+    queue = ApprovalQueue(Guard(Policy(tools={"refund": rule}, **policy)), requesters=[requester])
     added = plan.add(call or {"_tool": "refund", "euros": 50})
     plan.close()
     plan.take_ready()
