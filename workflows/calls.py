@@ -592,6 +592,8 @@ class CallRunner:
             usage = Usage(**each.model_dump(exclude={"model", "requests"}))
             run.note("reported", each.model, usage, each.requests)
             run.progress.usage.count(each.model, usage, run.prepared.prices, requests=each.requests)
+            if run.shared_budgets:
+                run.progress.unsettled.count(each.model, usage, run.prepared.prices, requests=each.requests)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Await work that is not the run's own."""

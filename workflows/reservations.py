@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.models.usage import RunUsage
     from perdure.plan import Call
     from perdure.runs.ledger import RESERVE_ACTIVITY, Reservation, ReservationAnswer, ReserveInput, Settlement
     from perdure.runs.limits import Limit
@@ -60,10 +61,12 @@ class RequestShares:
         if isinstance(amounts, str):
             self._limit(amounts, "dollars", refused=True)
             return
-        wanted = Reservation(key=self._key(number), amounts=amounts, settled=self._settled())
+        reported = self._take_reported()
+        wanted = Reservation(key=self._key(number), amounts=amounts, settled=self._settled(reported))
         try:
             answer = await reserve(self._tenant, wanted, f"the share of Request {number} in shared budgets")
         except ActivityError as error:
+            run.progress.unsettled.include(reported)
             if is_cancelled_exception(error):
                 raise
             self.refused = f"the tenant's ledger does not answer: {message_of(error)}"
@@ -74,20 +77,28 @@ class RequestShares:
 
     async def settle(self) -> None:
         """Settle the last Request at the run's end, however it ends. Without an answer its share stays reserved."""
-        if settled := self._settled():
+        reported = self._take_reported()
+        if settled := self._settled(reported):
             wanted = Reservation(key=self._key(self._run.progress.reserved), amounts=[], settled=settled)
             try:
                 await reserve(self._tenant, wanted, "what the last Request has used of shared budgets", _SETTLED_WITHIN)
             except ActivityError:
+                self._run.progress.unsettled.include(reported)
                 return
             self._run.progress.reserved = 0
 
-    def _settled(self) -> list[Settlement]:
+    def _take_reported(self) -> RunUsage:
+        """Return what calls have reported since the last settlement."""
+        progress = self._run.progress
+        reported, progress.unsettled = progress.unsettled, RunUsage()
+        return reported
+
+    def _settled(self, reported: RunUsage) -> list[Settlement]:
         number, log = self._run.progress.reserved, self._run.records.past.log
         if not number:
             return []
         request = next((view for view in reversed(log) if view.number == number), None)
-        return settlements_of(self._accounts, self._key(number), request)
+        return settlements_of(self._accounts, self._key(number), request, reported)
 
     def _limit(self, words: str, unit: str, *, refused: bool) -> None:
         limits = self._run.limits

@@ -66,6 +66,8 @@ class RunProgress(WireModel):
     """Whether people were informed that the budget is nearly used (R19.5)."""
     reserved: int = Field(default=0, exclude_if=operator.not_)
     """Number of the Request whose share of budgets is reserved and not settled; 0: none (R24.8)."""
+    unsettled: RunUsage = Field(default_factory=RunUsage, exclude_if=lambda usage: not usage.by_model)
+    """What its calls have used of models themselves, as they report it, and is not settled either."""
     tight: bool = False
     """Whether the context was too long for the model, and is shortened since (R9.7)."""
 

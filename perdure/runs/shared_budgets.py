@@ -2,7 +2,7 @@
 
 A run reserves one Request's share before each Request, and one more for its best answer. The tenant's ledger grants both,
 or the first alone: then that Request is the last. The next reservation, or the run's end, settles what was used.
-Each run settles its own Requests, so that a delegate's usage counts once, for the agent of the outermost run.
+Each run settles its own Requests, and what its tools report, so that a delegate's usage counts once, for the agent of the outermost run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
-from perdure.models.usage import Price, Usage, price_of
+from perdure.models.usage import Price, RunUsage, Usage, price_of
 from perdure.runs.budget import ASSUMED, ExpectedUsage
 from perdure.runs.ledger import Period, ReservedAmount, Settlement
 from perdure.values.json import WireModel, dumps
@@ -104,14 +104,19 @@ def amounts_of(
     return amounts
 
 
-def settlements_of(accounts: Sequence[SharedAccount], key: str, request: RequestView | None) -> list[Settlement]:
-    """Return what a Request has used, as `show` counts it: nothing without an answer.
+def settlements_of(
+    accounts: Sequence[SharedAccount], key: str, request: RequestView | None, reported: RunUsage
+) -> list[Settlement]:
+    """Return what a Request has used, as `show` counts it, with what its calls have `reported`. Without an answer it has used nothing.
 
     What an answer of unknown price has reserved stays reserved.
     """
     used: dict[str, float | None] = {"tokens": 0.0, "dollars": 0.0}
     if request is not None and request.status == "done":
         used = {"tokens": float(request.usage.tokens), "dollars": request.cost}
+    if reported.by_model:
+        dollars = None if used["dollars"] is None or reported.cost is None else used["dollars"] + reported.cost
+        used = {"tokens": (used["tokens"] or 0.0) + reported.tokens, "dollars": dollars}
     return [
         Settlement(key=key, account=account.key, amount=amount)
         for account in accounts

@@ -7,9 +7,10 @@ import json
 import uuid
 from typing import Any
 
+import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, tool
+from perdure import Agent, Perdure, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.hosting.connection import data_converter
 from perdure.runs.ledger import ACCOUNTS_QUERY, ledger_id
@@ -135,6 +136,29 @@ async def test_a_delegate_counts_once_for_the_agent_of_the_outermost_run(
         await run.result()
         found = [(each.title, each.unit, each.used) for each in await perdure.limits(tenant=tenant)]
     assert found == [("budget of agent boss", "tokens", 3000), (f"budget of tenant {tenant}", "dollars", 0.003)]
+
+
+@tool(safe=True)
+def judge(ctx: ToolContext) -> str:
+    """Ask a model of its own."""
+    ctx.report_usage("scripted", prompt_tokens=200, completion_tokens=50)
+    return "good"
+
+
+async def test_what_a_tool_uses_of_a_model_counts_in_the_budget(time_skipping: WorkflowEnvironment) -> None:
+    perdure, tenant = Perdure(time_skipping.client), uuid.uuid4().hex
+    budgets = [DAILY | {"sum": 9000}, DAILY | {"unit": "dollars", "sum": 1, "share": 0.001}]
+    prices = {"scripted": {"prompt": 1, "completion": 1}}
+    asks = Turn({"calls": [{"_tool": "judge"}], "output": None}, usage=(900, 100))
+    last = Turn({"calls": [{"_tool": "judge", "_outputPath": "†state.x"}], "output": "†state.x"}, usage=(900, 100))
+    named = {"prices": prices, "fast_model": "scripted", "smart_model": "scripted"}
+    async with harness(time_skipping.client, [judge], [asks, last], budgets=budgets, **named) as it:
+        run = await perdure.start(Agent("asker", tools=[judge]), "ask", tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        view = await run.view()
+        found = {each.unit: each.used for each in await perdure.limits(tenant=tenant)}
+    assert found == {"tokens": view.usage.tokens, "dollars": pytest.approx(view.usage.cost)}
+    assert view.usage.tokens == 2500
 
 
 impatient_server = impatient(20)
