@@ -105,7 +105,7 @@ class OidcConfig(BaseModel):
         for path, wanted in self.require.items():
             if _claim(claims, path) != wanted:
                 raise ClaimsError(f"the claim `{path}` does not have the value that this gateway requires")
-        if self.sender == "email" and claims.get("email_verified") is False:
+        if self.sender == "email" and claims.get("email_verified") in (False, "false"):  # some providers write a text
             raise ClaimsError("the provider has not verified the address in the claim `email`")
         roles = self._roles(claims)
         rights = {right for role, given in self.rights.items() if role == EVERYBODY or role in roles for right in given}

@@ -45,6 +45,7 @@ def test_one_text_is_one_role() -> None:
     ("given", "claims", "message"),
     [
         ({}, {"email_verified": False}, "has not verified the address"),
+        ({}, {"email_verified": "false"}, "has not verified the address"),
         ({"sender": "name"}, {}, "the claim `name` is missing"),
         ({"tenant": "realm_access"}, {}, "the claim `realm_access` is missing, or is not a text"),
         ({"tenant": "org"}, {"org": ""}, "the claim `org` is missing"),
