@@ -202,8 +202,9 @@ class RunState:
 
     def note_requesters(self) -> None:
         """Set whose messages the run has: a quorum may exclude these people (R24.6)."""
-        messages = [*self.progress.inbox, *self.progress.heard]
-        names = [self.identity.owner.sender, *self.identity.requesters, *(message.sender for message in messages)]
+        names = [self.identity.owner.sender, *self.identity.requesters]
+        names += [message.sender for message in self.progress.inbox]
+        names += [message.sender for message in self.progress.heard]
         self.approval_queue.requesters[:] = dict.fromkeys(filter(None, names))
 
     def values(self) -> Iterator[Json]:

@@ -154,28 +154,29 @@ async def test_who_steers_a_run_of_a_session_has_requested_what_it_plans(dev_ser
     """Also in a delegate that begins after it, and where an approval of theirs came before."""
     clerk = Agent("clerk", tools=[refund], approval=POLICY)
     desk = Agent("desk", tools=[clerk, refund], approval=POLICY)
-    delegated = {"calls": [{"_tool": "clerk", "request": "Pay.", "_outputPath": "†state.clerk"}], "output": None}
-
+    kept = {"_tool": "keep", "calls": ["1.0"]}
+    delegated = {"calls": [kept, {"_tool": "clerk", "request": "Pay.", "_outputPath": "†state.clerk"}], "output": None}
     outer, inner = [PLAN[0], delegated, DONE], [PLAN[0], DONE]
 
     def model(request: ChatRequest) -> Any:
-        return (outer if "clerk" in str(request.tools) else inner).pop(0)
+        return (outer if "Pay A-1 back." in request.text else inner).pop(0)
 
     async with harness(dev_server.client, [refund], model) as it:
         perdure = Perdure(dev_server.client, task_queue=it.task_queue)
         session = perdure.session(some_name(), agent=desk)
         receipt = await session.send("Pay A-1 back.", sender="ann")
-        run = receipt.run_id or ""
-        await it.until_waiting(run, "1.0")
-        await perdure.get_run(run).approve("1.0", by="bob", roles=["finance"])
+        above = perdure.get_run(receipt.run_id or "")
+        await it.until_waiting(above.id, "1.0")
+        await above.approve("1.0", by="bob", roles=["finance"])
         await session.send("To me, please.", sender="Bob", mode="steer")
-        await it.until_waiting(f"{run}/2.0", "1.0")
-        below = perdure.get_run(f"{run}/2.0")
-        (request,) = await below.waiting()
-        assert request.missing == "2 approvals with the role finance, not by ann or Bob"
-        for name in ("ann", "bob"):
-            with pytest.raises(DecisionRefusedError, match=f"{name} has requested it, so others must approve it"):
-                await below.approve("1.0", by=name, roles=["finance"])
-        for name in ("cleo", "dora"):
-            await below.approve("1.0", by=name, roles=["finance"])
+        below = perdure.get_run(f"{above.id}/2.1")
+        await it.until_waiting(below.id, "1.0")
+        for run in (above, below):
+            request = next(each for each in await run.waiting() if each.call == "1.0")
+            assert request.missing == "2 approvals with the role finance, not by ann or Bob"
+            for name in ("ann", "bob"):
+                with pytest.raises(DecisionRefusedError, match=f"{name} has (requested|approved) it"):
+                    await run.approve("1.0", by=name, roles=["finance"])
+            for name in ("cleo", "dora"):
+                await run.approve("1.0", by=name, roles=["finance"])
         await session.reply(receipt, timeout=HANG)

@@ -151,8 +151,8 @@ async def test_what_a_tool_uses_of_a_model_counts_in_the_budget(time_skipping: W
     prices = {"scripted": {"prompt": 1, "completion": 1}}
     asks = Turn({"calls": [{"_tool": "judge"}], "output": None}, usage=(900, 100))
     last = Turn({"calls": [{"_tool": "judge", "_outputPath": "†state.x"}], "output": "†state.x"}, usage=(900, 100))
-    named = {"prices": prices, "fast_model": "scripted", "smart_model": "scripted"}
-    async with harness(time_skipping.client, [judge], [asks, last], budgets=budgets, **named) as it:
+    options: dict[str, Any] = {"prices": prices, "fast_model": "scripted", "smart_model": "scripted"}
+    async with harness(time_skipping.client, [judge], [asks, last], budgets=budgets, **options) as it:
         run = await perdure.start(Agent("asker", tools=[judge]), "ask", tenant=tenant, task_queue=it.task_queue)
         await run.result()
         view = await run.view()
