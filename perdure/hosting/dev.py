@@ -239,11 +239,11 @@ class _Workers:
         self._former.append(self._current)
         self._current = started
         self._orphans = [each for each in self._orphans if each not in taken_over]
-        for each in replaced:
+        print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
+        for each in replaced:  # behind that line, for they write lines of their own
             self._former.remove(each)
             self._ending.append(each)
             each.interrupt()
-        print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
 
     async def _start(self, *, checks_agents: bool, adopted: Sequence[str]) -> _DevWorker:
         """Start a worker, and make its version current. Raises `_FaultError`."""
