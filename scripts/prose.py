@@ -18,6 +18,8 @@ from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("perdure", "workflows", "activities")
+WITH_CODES: Final = ("protocol.md", "architecture.md")
+"""The pages for who changes Perdure: these have codes of rules."""
 MOST_WORDS: Final = 30
 """Style asks for 20 words or fewer; above this number a sentence has two facts in any case."""
 
@@ -43,6 +45,7 @@ TERMS: Final = {
 """Words that this project does not use, each with those that it does."""
 
 _TERM: Final = re.compile("|".join(rf"(?P<t{n}>\b(?:{term})\b)" for n, term in enumerate(TERMS)), re.IGNORECASE)
+_RULE: Final = re.compile(r"\bR\d{1,2}\.\d{1,2}\b")
 _END: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)[\"')]*\s+(?=[\"'(]*[A-Z†¶0-9])|\n")
 _WORD: Final = re.compile(r"\w[\w'’.,:/%-]*")
 _CODE: Final = "¶"
@@ -54,12 +57,14 @@ def sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in _END.split(text) if sentence.strip()]
 
 
-def problems_of(sentence: str) -> Iterator[str]:
-    """Yield what is wrong with a sentence."""
+def problems_of(sentence: str, codes: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a sentence. `codes`: whether it may have codes of rules."""
     if (count := len(_WORD.findall(sentence)) + sentence.count(_CODE)) > MOST_WORDS:
         yield f"{count} words, at most {MOST_WORDS}"
     if opening := OPENINGS.match(sentence):
         yield f'begins with "{opening[0]}": begin with a subject'
+    if not codes and (code := _RULE.search(sentence)):
+        yield f'"{code[0]}": leave out the code of a rule; link to docs/protocol.md'
     for found in _TERM.finditer(sentence):
         replacement = list(TERMS.values())[int(str(found.lastgroup)[1:])]
         yield f'"{found[0]}": use {replacement}'
@@ -130,7 +135,8 @@ def problems(paths: list[Path]) -> list[str]:
         for line, text in read(path.read_text(encoding="utf-8")):
             for sentence in sentences(text):
                 found += [
-                    f"{path.relative_to(ROOT)}:{line}: {problem}: {sentence[:160]}" for problem in problems_of(sentence)
+                    f"{path.relative_to(ROOT)}:{line}: {problem}: {sentence[:160]}"
+                    for problem in problems_of(sentence, path.name in WITH_CODES)
                 ]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any, Final, get_args
@@ -73,8 +74,11 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
         yield prefix + name, shown, " ".join(description).replace("|", "\\|").replace("`None`", "`null`")
 
 
+_RULES: Final = re.compile(r" \(R\d[^)]*\)")
+
+
 def described(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring under each field, those of parent classes included."""
+    """Return the docstring under each field without the codes of rules, those of parent classes included."""
     found: dict[str, str] = {}
     for kind in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
@@ -82,7 +86,7 @@ def described(model: type[BaseModel]) -> dict[str, str]:
         for field, below in zip(body.body, body.body[1:], strict=False):
             text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and below.value.value
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):
-                found[field.target.id] = " ".join(text.split())
+                found[field.target.id] = _RULES.sub("", " ".join(text.split()))
     return found
 
 
@@ -96,6 +100,8 @@ def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
     definitions |= schema.pop("$defs", {})
     for kind in [model, *_inside(model)]:
         described_schema, words = (schema if kind is model else definitions.get(kind.__name__, {})), described(kind)
+        if "description" in described_schema:
+            described_schema["description"] = _RULES.sub("", described_schema["description"])
         for name, field in kind.model_fields.items():
             if name in words and (field.alias or name) in described_schema.get("properties", {}):
                 described_schema["properties"][field.alias or name]["description"] = words[name]
@@ -125,7 +131,7 @@ def _when_type(kind: str, model: type[BaseModel], definitions: JsonObject) -> Js
     schema = _schema(model, definitions)
     if model in _DATA:
         kept = {name: each for name, each in schema["properties"].items() if name not in _HIDDEN}
-        schema |= {"properties": kept | {kind: {"description": "The data; or it stands beside these keys."}}}
+        schema |= {"properties": kept | {kind: {"description": "The data; or its keys are beside these."}}}
         schema["additionalProperties"] = True
     if kind == "error":
         schema |= {"required": [], "properties": schema["properties"] | {"data": {"type": "object"}}}

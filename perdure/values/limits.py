@@ -33,7 +33,7 @@ INLINE_INPUT: Final = 64_000
 """Bytes of a delegate's input up to which it travels in the command that starts it: 500 of them are 32 MB of history. A
 larger one is a claim check, which costs an activity."""
 
-# Files as values (R20.3).
+# Files as values.
 
 MAX_MEDIA: Final = 20_000_000
 """Bytes of one file: providers take requests of 20 to 50 MB, in which a file has a third more as base64."""
@@ -263,7 +263,7 @@ CARRIED_EVENTS_SIZE: Final = 32_000
 MAX_MEMO: Final = 20_000
 """Bytes of a run's memo."""
 
-# A prompt (R10.19).
+# A prompt.
 
 MAX_INSTRUCTIONS: Final = 20_000
 """Characters of `config.prompt.text`: 5,000 tokens in every Request."""
@@ -358,7 +358,7 @@ MAX_MCP_PROBLEMS: Final = 100
 """Log lines about one MCP server's tools; a list that changes may bring new ones for ever."""
 
 
-# Notifications (R19.5) and callbacks (R19.8).
+# Notifications, callbacks and the audit log.
 
 MAX_ROUTES: Final = 20
 """Routes that an agent file may name for one kind of notification: each is an activity."""
@@ -405,6 +405,8 @@ def duration_words(seconds: float) -> str:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"
 
+
+# Checks of values against schemas.
 
 MOST_STEPS: Final = 1_500_000
 """Steps for one value against one schema, and once more for the errors' texts. A step takes 0.1 to 0.3 µs: the largest
@@ -502,6 +504,8 @@ class CheckSteps:
             self.take(count)
 
 
+# Queries of a run.
+
 QUERY_TIMEOUT: Final = 10.0
 """Seconds of one query: a worker that holds the run answers in milliseconds, one that has to replay it in a second."""
 ATTEMPTS: Final = 12
@@ -524,18 +528,26 @@ def after_answer(pause: float, *, found: bool) -> float:
     return SHORTEST_PAUSE if found else min(2 * pause, LONGEST_PAUSE)
 
 
+# Evaluations.
+
 MAX_EVALUATED: Final = 2_000
 """Runs of one evaluation: their scores are one result of a workflow."""
 MAX_EVALUATION: Final = 500_000
 """Bytes of the agent and the cases of one evaluation: each of its executions begins with them."""
-LONGEST: Final = 100 * 365 * 86_400.0
-"""A hundred years in seconds: more than any wait, less than the overflow of any of Temporal's clocks (292 years)."""
+
+# Undo.
+
 MAX_UNDONE: Final = 2_000
 """Effects that one undo run takes back, the newest; the next one goes on with the others. Each is a call of one plan."""
 MAX_UNDO_PARAMS: Final = 256_000
 """Bytes of the parameters of one undo: all of an undo run travel in its input."""
 MAX_UNDO_DEPTH: Final = 20
 """Runs of delegates inside each other whose effects are read."""
+
+# Times.
+
+LONGEST: Final = 100 * 365 * 86_400.0
+"""A hundred years in seconds: more than any wait, less than the overflow of any of Temporal's clocks (292 years)."""
 SHORTEST: Final = 0.001
 """A millisecond, Temporal's own unit: a time-out that is rounded to zero counts as none, and the server refuses it."""
 

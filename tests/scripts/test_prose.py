@@ -20,6 +20,7 @@ LONG = " ".join(["word"] * 31) + "."
         ("Whoever asks gets it.", 'begins with "Whoever"'),
         ("The value stands there.", '"stands"'),
         ("It is simply a list.", '"simply"'),
+        ("A call ends once (R5.3).", '"R5.3"'),
     ],
 )
 def test_a_sentence_is_refused(sentence: str, wrong: str) -> None:
