@@ -33,6 +33,7 @@ from perdure.rules.rules import (
     names_of,
     same_key,
     value_at,
+    with_defaults,
 )
 from perdure.values.json import JsonObject, WireModel, shorten
 from perdure.values.limits import CheckBudget
@@ -144,7 +145,7 @@ class RuleBook:
         """Return the rules that the call would break if it began now; its parameters are resolved."""
         found = []
         for rule in self.concerning(call):
-            if not rule.covers(call.inputs.params, checks):
+            if not rule.covers(_params_of(call), checks):
                 continue
             if (words := self._broken(rule, call)) is not None:
                 found.append(Breach(rule, words))
@@ -184,11 +185,11 @@ class RuleBook:
             return
         self._begun.add(call.id)
         for rule in self.concerning(call):
-            if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(call.inputs.params):
+            if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
                 amount = (
                     Fraction(1)
                     if isinstance(rule, CountAtMost)
-                    else amount_of(rule.of, call.spec.known_tool, call.inputs.params)
+                    else amount_of(rule.of, call.spec.known_tool, _params_of(call))
                 )
                 self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun")
@@ -223,7 +224,7 @@ class RuleBook:
         for name in names_of(call.spec.known_tool):
             for rule in self._by_event.get(name, ()):
                 if event == (rule.event if isinstance(rule, NeverAfter) else "done"):
-                    key = same_key(call.inputs.params, [first for first, _ in rule.pairs])
+                    key = same_key(_params_of(call), [first for first, _ in rule.pairs])
                     if key is not None:
                         self._note(rule, key, 1)
 
@@ -255,11 +256,11 @@ class RuleBook:
         """Return the amounts that the call needs of what all runs of the tenant use together."""
         found: list[tuple[AtMost | CountAtMost, Fraction]] = []
         for rule in self.concerning(call):
-            if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(call.inputs.params, checks):
+            if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(_params_of(call), checks):
                 amount = (
                     Fraction(1)
                     if isinstance(rule, CountAtMost)
-                    else amount_of(rule.of, call.spec.known_tool, call.inputs.params)
+                    else amount_of(rule.of, call.spec.known_tool, _params_of(call))
                 )
                 found += [(rule, amount)] if isinstance(amount, Fraction) else []
         return found
@@ -273,7 +274,7 @@ class RuleBook:
         return self.is_stale and any(rule.has_record for rule in self.concerning(call))
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
-        params = call.inputs.params
+        params = _params_of(call)
         if rule.key in self._unlent:
             return "the run above has not foreseen such a call here"
         if isinstance(rule, Precedes):
@@ -371,6 +372,10 @@ def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | 
 def number(value: Fraction) -> str:
     """Return the number for people."""
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
+
+
+def _params_of(call: Call) -> JsonObject:
+    return with_defaults(call.inputs.params, call.spec.known_tool)
 
 
 def _may_break_after_begin(rule: Rule, call: Call) -> bool:

@@ -37,6 +37,7 @@ from perdure.rules.rules import (
     names_of,
     same_key,
     value_at,
+    with_defaults,
 )
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, WireModel
@@ -183,7 +184,9 @@ class PlanJudge:
         self._file()
         resolved = call.spec.loop is None and call.state.status in _RESOLVED
         for rule in self._rules_of(call):
-            if isinstance(rule, FollowedBy) and not (resolved and not rule.covers(call.inputs.params)):
+            if isinstance(rule, FollowedBy) and not (
+                resolved and not rule.covers(with_defaults(call.inputs.params, call.spec.known_tool))
+            ):
                 for use in self._uses_of(rule, call.place[0]):
                     if (found := self._followed(rule, use)).status != "proven":
                         return Breach(rule, found.words)
@@ -442,7 +445,7 @@ class PlanJudge:
         thens, key = self._find_others(rule, rule.thens, names), self._key(use, firsts)
         same, possible = thens.masks(key)
         if use.place is None and use.call.state.status in _RESOLVED:
-            resolved = same_key(use.call.inputs.params, firsts)
+            resolved = same_key(with_defaults(use.call.inputs.params, use.call.spec.known_tool), firsts)
             equal = 0 if resolved is None else thens.masks(("value", resolved))[0]
             same = equal if use.call.inputs.changed else same | equal
         done, loop = self._known(use.home).done, self._plan.calls[use.home]
@@ -621,10 +624,11 @@ class PlanJudge:
             return ("value", "")
         parts: list[Json] = []
         literals: list[Json] = []
+        params = _written_params(use.call)
         for name in names:
-            if name.partition(".")[0] not in use.call.spec.params:
+            if name.partition(".")[0] not in params:
                 return _MISSING
-            value = value_at(name, use.call.spec.params)
+            value = value_at(name, params)
             if value is MISSING:
                 return None
             template = parse_template(value)[0]
@@ -869,7 +873,11 @@ def _is_sure(form: Call) -> bool:
 
 
 def _literal_params(call: Call) -> JsonObject | None:
-    return call.spec.params if call.spec.template.literal else None
+    return _written_params(call) if call.spec.template.literal else None
+
+
+def _written_params(call: Call) -> JsonObject:
+    return with_defaults(call.spec.params, call.spec.known_tool)
 
 
 def _may_cover(rule: Rule, use: _Use) -> bool:
@@ -889,4 +897,4 @@ def _literal_amount(of: str, call: Call) -> Fraction | str | None:
     name = keys_of(of, call.spec.known_tool)[0]
     if name in call.spec.params and not parse_template(call.spec.params[name])[0].literal:
         return None
-    return amount_of(of, call.spec.known_tool, call.spec.params)
+    return amount_of(of, call.spec.known_tool, _written_params(call))

@@ -309,6 +309,13 @@ class Tool(BaseModel):
         return Schema(self.parameters)
 
     @cached_property
+    def defaults(self) -> JsonObject:
+        """The parameters' defaults, as their schema has them."""
+        properties = self.parameters.get("properties")
+        found = properties.items() if isinstance(properties, dict) else ()
+        return {name: about["default"] for name, about in found if isinstance(about, dict) and "default" in about}
+
+    @cached_property
     def output_schema(self) -> Schema | None:
         return None if self.output is None else Schema(self.output)
 

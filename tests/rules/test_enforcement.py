@@ -23,6 +23,7 @@ from perdure.rules import (
     parse_rules,
     precedes,
 )
+from perdure.tools.tool import parse_tool
 from tests.cpu import least_laps
 from tests.plan.test_plan import any_tool, new_plan
 
@@ -51,6 +52,33 @@ def begin(book: RuleBook, id: str, raw: dict[str, Any], *, ends: str = "done") -
     call.state.status, call.state.started = ends, "now"  # type: ignore[assignment]
     book.note_ended(call)
     return None
+
+
+def test_r23_1_a_parameter_that_is_left_out_has_the_default_of_the_tools_schema() -> None:
+    properties = {"reason": {"type": "string", "default": "other"}, "euros": {"type": "number", "default": 60}}
+    tools = {
+        "refund": parse_tool({"name": "refund", "properties": properties, "_activity": "refund"}, activities=["refund"])
+    }
+    other = {"properties": {"reason": {"const": "other"}}, "required": ["reason"]}
+    for rule, count in (
+        (count_at_most("refund", 0, when=other), 1),
+        (at_most("refund.euros", 100), 2),
+        (never_after("refund", "refund", event="done", same="reason"), 2),
+        (precedes("check", "refund", same="reason"), 1),
+    ):
+        plan, book = new_plan(tools=TOOLS | tools), RuleBook([rule])
+        plan.add({"_tool": "check", "reason": "late"})
+        for number in range(count):
+            plan.add({"_tool": "refund", "_after": [f"1.{number}"]})
+        plan.close()
+        assert judge_plan(plan, book)[0].status == "violated", rule.words
+        found = None
+        for _ in range(1 + count):
+            for call in plan.take_ready():
+                found = book.begin(call)
+                plan.end(call, Returned(1))
+                book.note_ended(call)
+        assert found is not None, rule.words
 
 
 @pytest.mark.parametrize("number", [10**400, 1e308, float("inf"), float("nan")])
