@@ -21,12 +21,13 @@ from perdure.values.json import dumps
 
 if TYPE_CHECKING:
     from perdure.client.erasure import ErasureReport
+    from perdure.client.perdure import Perdure
 
 erasure_app = Commands()
 
 
 @erasure_app.command()
-@configured("task_queue", "audit")
+@configured("task_queue", "audit", "retention")
 def erase(
     settings: Settings,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; default: no tenant.")] = "",
@@ -35,6 +36,9 @@ def erase(
         str | None,
         typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
     ] = None,
+    old: Annotated[
+        bool, typer.Option("--old", help="Only data that is older than --retention says, of each tenant that it names.")
+    ] = False,
     shared: Annotated[
         bool,
         typer.Option(
@@ -51,42 +55,64 @@ def erase(
 ) -> None:
     """Remove a person's runs and sessions, or old ones, from Temporal and from external storage. This cannot be undone. Repeat it where it was broken off."""
     with one_line_errors():
-        if not sender and before is None:
-            raise CommandError("name the person by --sender, or a time by --before, or both", USAGE)
+        if old and (tenant or sender or before is not None or shared):
+            raise CommandError(
+                "--old has no --tenant, --sender, --before or --shared: the setting retention names tenants and ages",
+                USAGE,
+            )
+        if not old and not sender and before is None:
+            raise CommandError(
+                "name the person by --sender, or a time by --before, or both; or --old, with the setting retention",
+                USAGE,
+            )
         try:
             until = None if before is None else read_since(before, datetime.now(UTC))
         except RunError as error:
             raise CommandError(f"--before: {error}", USAGE) from None
     who = by or local_user()
     given: dict[str, Any] = {"tenant": tenant, "sender": sender, "before": until, "shared": shared, "by": who}
-    planned = connected(lambda perdure: perdure.erase(dry_run=True, **given))
+
+    async def run(perdure: Perdure, *, dry_run: bool) -> list[ErasureReport]:
+        if old:
+            return await perdure.apply_retention(dry_run=dry_run, by=who)
+        return [await perdure.erase(dry_run=dry_run, **given)]
+
+    planned = connected(lambda perdure: run(perdure, dry_run=True))
     with one_line_errors():
         is_wanted = not dry_run and _is_confirmed(planned, yes=yes, as_json=as_json)
     if not is_wanted:
         _print(planned, as_json=as_json)
         return
-    report = connected(lambda perdure: perdure.erase(**given))
-    _print(report, as_json=as_json)
-    if report.executions:
+    reports = connected(lambda perdure: run(perdure, dry_run=False))
+    _print(reports, as_json=as_json)
+    if any(report.executions for report in reports):
         print(
             "perdure: the server removes histories within minutes; repeat the command to see that nothing is left",
             file=sys.stderr,
         )
     if settings.audit is not None:
         print("perdure: the audit log keeps its lines: who decided what, and this erasure", file=sys.stderr)
-    raise SystemExit(FAILED if any(each.what == "run" for each in report.remaining) else 0)
+    left = [each for report in reports for each in report.remaining]
+    raise SystemExit(FAILED if any(each.what == "run" for each in left) else 0)
 
 
-def _is_confirmed(planned: ErasureReport, *, yes: bool, as_json: bool) -> bool:
+def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> bool:
     """Whether there is something to remove, and somebody wants it. Raises `CommandError` where nobody can be asked."""
-    if not planned.executions or yes:
-        return planned.executions > 0
+    found = [report for report in planned if report.executions]
+    if not found or yes:
+        return bool(found)
     if as_json or not sys.stdin.isatty():
-        raise CommandError(f"nothing was removed: {_counts(planned)} would be. Add --yes", USAGE)
+        what = "; ".join(f"{_of(report, len(found) > 1)}{_counts(report)}" for report in found[:5])
+        raise CommandError(f"nothing was removed: {what} would be. Add --yes", USAGE)
     _print(planned, as_json=False)
     if not click.confirm("remove all of this for good?", err=True):
         raise CommandError("nothing was removed")
     return True
+
+
+def _of(report: ErasureReport, is_one_of_many: bool) -> str:
+    """Return the tenant of a report, where there are several."""
+    return f"{harmless(report.tenant) or 'no tenant'}: " if is_one_of_many else ""
 
 
 def _counts(report: ErasureReport) -> str:
@@ -101,17 +127,21 @@ def _counts(report: ErasureReport) -> str:
     return ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in named)
 
 
-def _print(report: ErasureReport, *, as_json: bool) -> None:
-    if as_json:
-        print(dumps(report.as_json()))
-        return
+def _print(reports: list[ErasureReport], *, as_json: bool) -> None:
     out = screen()
-    out.print(f"{'would remove' if report.dry_run else 'removed'} {_counts(report)}", markup=False, soft_wrap=True)
-    runs = [*report.runs, *report.session_runs]
-    for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):
-        for id in ids:
-            out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
-    if report.remaining:
-        rows = [(each.what, harmless(each.id), harmless(each.why), each.until) for each in report.remaining]
-        out.print("remains:")
-        out.print(table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))
+    if not reports and not as_json:
+        out.print("nothing is older than its tenant's retention")
+    for report in reports:
+        if as_json:
+            print(dumps(report.as_json()))
+            continue
+        line = f"{_of(report, len(reports) > 1)}{'would remove' if report.dry_run else 'removed'} {_counts(report)}"
+        out.print(line, markup=False, soft_wrap=True)
+        runs = [*report.runs, *report.session_runs]
+        for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):
+            for id in ids:
+                out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
+        if report.remaining:
+            rows = [(each.what, harmless(each.id), harmless(each.why), each.until) for each in report.remaining]
+            out.print("remains:")
+            out.print(table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))

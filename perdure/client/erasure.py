@@ -11,7 +11,7 @@ import base64
 import contextlib
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -42,6 +42,7 @@ from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
 from perdure.sessions.wire import END, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
 from perdure.values.json import JsonObject, loads
+from perdure.values.limits import read_duration
 
 __all__ = ["ErasureReport", "Remaining"]
 
@@ -149,6 +150,21 @@ class _Target:
     is_open: bool = False
 
 
+async def retention_ends(client: Client, retention: Mapping[str, str], now: datetime) -> dict[str, datetime]:
+    """Return the time by tenant before which its data has become too old. `retention`: ages by tenant, as the setting has them.
+
+    `*` names all tenants that have something so old, and those without a name.
+    """
+    ends = {tenant: now - timedelta(seconds=read_duration(age) or 0) for tenant, age in retention.items()}
+    others = ends.pop("*", None)
+    if others is not None:
+        types = f"'{AGENT_WORKFLOW}', '{SESSION_WORKFLOW}', '{EVALUATION_WORKFLOW}'"
+        async for each in client.list_workflows(f"WorkflowType IN ({types}) AND StartTime < '{others.isoformat()}'"):
+            known: str = await read_memo(each, TENANT_MEMO, "", str)
+            ends.setdefault(each.typed_search_attributes.get(TENANT) or known, others)
+    return ends
+
+
 class Eraser:
     """One erasure. `sender`: the person; `None`: everybody. `before`: only runs that ended, and sessions that were last used, before this time."""
 
@@ -201,6 +217,8 @@ class Eraser:
         return found
 
     async def _judge_session(self, found: Execution) -> _Target | None:
+        if self._before is not None and found.start_time >= self._before:
+            return None  # no query: a namespace has many sessions
         key = await read_memo(found, KEY_MEMO, "", str) or found.id
         is_open = found.status is WorkflowExecutionStatus.RUNNING
         target = _Target(found.id, key, self._tenant, is_open)

@@ -22,7 +22,7 @@ from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations, standing_approvals
 from perdure.client.approvals import PAGE
-from perdure.client.erasure import Eraser, ErasureReport
+from perdure.client.erasure import Eraser, ErasureReport, retention_ends
 from perdure.client.errors import clear_errors
 from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
 from perdure.client.key_use import KeyRewrite, KeyUse, key_uses, rewrite_keys
@@ -510,6 +510,31 @@ class Perdure:
                 counts |= {"executions": report.executions, "files": report.files, "remaining": len(report.remaining)}
                 await self._audit_erasure(tenant, f"{id}/end", {**about, **counts, "complete": True})
             return report
+
+    async def apply_retention(self, *, dry_run: bool = False, by: str = "") -> list[ErasureReport]:
+        """Erase what is older than the setting `retention` says, and return the report of each tenant that had something so old.
+
+        `dry_run`: change nothing, and report what would be removed. `by`: who has it done, for the audit log. Raises `RunError` where
+        the setting names no tenant.
+
+        ```python
+        for report in await perdure.apply_retention(dry_run=True):
+            print(report.tenant, report.before, len(report.runs))
+        ```
+        """
+        # R24.5
+        if not (retention := in_force().retention):
+            raise RunError("there is no retention: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml")
+        with clear_errors(self.client):
+            ends = await retention_ends(self.client, retention, datetime.now(UTC))
+        reports = []
+        for tenant, before in sorted(ends.items()):
+            report = await self.erase(tenant=tenant, before=before, dry_run=True)
+            if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
+                report = await self.erase(tenant=tenant, before=before, by=by)
+            if report.executions:
+                reports.append(report)
+        return reports
 
     async def _audit_erasure(self, tenant: str, key: str, data: AuditData) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

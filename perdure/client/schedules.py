@@ -39,7 +39,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AGENT, names_attribute, start_attributes
 from perdure.client.errors import clear_errors
-from perdure.client.selection import of_tenant, read_duration, schedule_id, schedule_name
+from perdure.client.selection import of_tenant, schedule_id, schedule_name
 from perdure.client.tenancy import TENANT_MEMO, owned_memo, share
 from perdure.errors import InputError, RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
@@ -49,7 +49,7 @@ from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
 from perdure.values.json import Json, JsonObject, check, shorten
-from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text
+from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text, read_duration
 from perdure.values.messages import Priority, check_priority
 from perdure.values.references import MISSING
 
@@ -554,16 +554,13 @@ def _no_zone(timezone: str) -> str:
 
 
 def _seconds(given: ScheduleDuration, name: str) -> float:
-    try:
-        seconds = (
-            read_duration(given)
-            if isinstance(given, str)
-            else given.total_seconds()
-            if isinstance(given, timedelta)
-            else float(given)
-        )
-    except ScheduleError as error:
-        raise ScheduleError(f"{name}: {error}") from None
+    seconds: float | None
+    if isinstance(given, str):
+        seconds = read_duration(given)
+        if seconds is None:
+            raise ScheduleError(f"{name}: {shorten(given, 40)} is not a length of time: use 30s, 5min, 2h, 3d or 1w")
+    else:
+        seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
     if not 0 <= seconds <= _LONGEST:
         raise ScheduleError(f"{name}: {seconds:g} s cannot be used: give 0 s to ten years")
     return seconds

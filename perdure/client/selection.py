@@ -25,6 +25,7 @@ from perdure.runs.wire import (
 )
 from perdure.sessions.wire import SESSION_PREFIX, digest
 from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.limits import read_duration
 
 STATUSES: Final = {
     "running": "Running",
@@ -36,7 +37,6 @@ STATUSES: Final = {
     "timed_out": "TimedOut",
 }
 """What `--status` takes, and what Temporal calls it; `failed` finds the refused ones too, which differ only in their stop reason."""
-_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,11 @@ def schedule_name(id: str) -> str:
     return id.partition(_OF_TENANT)[0]
 
 
-def read_duration(text: str) -> float:
-    """Return the seconds of `90s`, `5min`, `2h`, `3d` or `1w`. Raise `ScheduleError`."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
-        return float(found[1]) * _UNITS[found[2]]
-    raise ScheduleError(f"{shorten(text, 40)} is not a length of time: use 30s, 5min, 2h, 3d or 1w")
-
-
 def read_since(text: str, now: datetime) -> datetime:
     """Raises `RunError` for what is no time."""
     try:
-        if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
-            return now - timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+        if (age := read_duration(text)) is not None:
+            return now - timedelta(seconds=age)
         time = datetime.fromisoformat(text.strip())
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -47,7 +47,7 @@ from perdure.runs.routes import is_route_name
 from perdure.runs.shared_budgets import SharedBudget
 from perdure.runs.wire import TASK_QUEUE
 from perdure.values.json import shorten
-from perdure.values.limits import LONGEST
+from perdure.values.limits import LONGEST, read_duration
 from perdure.values.problems import close_names
 
 T = TypeVar("T")
@@ -99,31 +99,39 @@ def _json(value: Any) -> Any:
 
 def _rates(value: Any) -> Any:
     """`NAME=NUMBER,…`, or what `_json` reads."""
-    if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
-        read = _json(value)
-        if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
-            raise ValueError("each rate must be a number")
-        return read
-    rates: dict[str, str] = {}
-    for part in _names(value):
-        name, equals, number = part.rpartition("=")
-        if not equals or not name:
-            raise ValueError("must be NAME=NUMBER, several with commas, such as search=120")
-        rates[name.strip()] = number.strip()
-    return rates
+    read = _pairs(value, "NUMBER", "search=120")
+    if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
+        raise ValueError("each rate must be a number")
+    return read
 
 
 def _kinds(value: Any) -> Any:
     """`NAME=KIND+KIND,…`, or what `_json` reads."""
+    read = _pairs(value, "KIND", "llava*=images,my-model=images+documents")
+    if not isinstance(value, str) or not isinstance(read, dict):
+        return read
+    return {
+        name: [kind.strip() for kind in each.split("+") if kind.strip()] if isinstance(each, str) else each
+        for name, each in read.items()
+    }
+
+
+def _ages(value: Any) -> Any:
+    """`TENANT=AGE,…`, or what `_json` reads."""
+    return _pairs(value, "AGE", "acme=30d,*=365d")
+
+
+def _pairs(value: Any, form: str, example: str) -> Any:
+    """`NAME=VALUE,…`, or what `_json` reads. `form`: what a value is."""
     if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
         return _json(value)
-    kinds: dict[str, list[str]] = {}
+    pairs: dict[str, str] = {}
     for part in _names(value):
-        name, equals, read = part.rpartition("=")
+        name, equals, text = part.rpartition("=")
         if not equals or not name:
-            raise ValueError("must be NAME=KIND, several with commas, such as llava*=images,my-model=images+documents")
-        kinds[name.strip()] = [kind.strip() for kind in read.split("+") if kind.strip()]
-    return kinds
+            raise ValueError(f"must be NAME={form}, several with commas, such as {example}")
+        pairs[name.strip()] = text.strip()
+    return pairs
 
 
 def _pollers(value: Any) -> Any:
@@ -167,6 +175,13 @@ def _sink(value: str) -> str:
     raise ValueError("must be file:/PATH, https://…, postgresql://USER@HOST/DATABASE, or otel")
 
 
+def _age(value: str) -> str:
+    """A length of time, more than none and at most a hundred years."""
+    if 0 < (read_duration(value) or 0) <= 36_500 * 86_400:
+        return value
+    raise ValueError("must be an age, such as 12h, 30d or 52w")
+
+
 Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
 Rules = Annotated[tuple[Rule, ...], BeforeValidator(_json)]
 Kinds = Annotated[dict[str, tuple[FileKind, ...]], BeforeValidator(_kinds)]
@@ -176,6 +191,8 @@ Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]
 """How often a minute, by name."""
+Ages = Annotated[dict[str, Annotated[str, AfterValidator(_age)]], BeforeValidator(_ages)]
+"""How old data becomes, by tenant."""
 
 
 PREFIX: Final = "PERDURE_"
@@ -427,6 +444,12 @@ class Settings(BaseSettings):
         None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
     )
     storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
+    retention: Ages = setting(
+        {},
+        "How old ended runs and idle sessions become, with their values and files, by tenant; *: all others. `perdure erase --old` carries it out",
+        DATA,
+        "TENANT=AGE,…",
+    )
     codec: str | None = setting(
         None,
         "The codec that encrypts payloads in Temporal: perdure.encryption:aes_gcm",

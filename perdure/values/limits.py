@@ -8,6 +8,7 @@ module.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -404,6 +405,13 @@ def duration_words(seconds: float) -> str:
         if seconds >= 2 * length or seconds == length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def read_duration(text: str) -> float | None:
+    """Return the seconds of `90s`, `5min`, `2h`, `3d` or `1w`; `None` for another text."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
+        return float(found[1]) * {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}[found[2]]
+    return None
 
 
 # Checks of values against schemas.

@@ -22,7 +22,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Media, Perdure, RunNotFoundError, tool
 from perdure.activities.transcripts import recall
-from perdure.client.erasure import Eraser, _senders_in
+from perdure.client.erasure import Eraser, _senders_in, retention_ends
 from perdure.errors import MediaError, RunError
 from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
@@ -170,6 +170,52 @@ async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_o
         assert f"{both.id}-2" in rest.runs
         await until_gone(api, tenant)
         await until_gone(api, f"{tenant}-2")
+
+
+async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
+    dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = Agent.of(agent("long"))
+    async with working(dev_server) as (api, _, tenant):
+        other = f"{tenant}-other"
+        old = await api.start(document, sender="ann", tenant=tenant)
+        kept = await api.start(document, sender="ann", tenant=other)
+        await old.result(HANG)
+        await kept.result(HANG)
+        session = api.session("idle", tenant=tenant, agent=document)
+        await session.ask("hello", sender="ann", timeout=HANG)
+        await until_listed(api, tenant, 2)
+        await until_listed(api, other, 1)
+        async with asyncio.timeout(HANG):
+            while True:
+                if [each async for each in api.list_sessions(tenant=tenant)]:
+                    break
+                await asyncio.sleep(0.05)
+        monkeypatch.delenv("PERDURE_RETENTION", raising=False)
+        with pytest.raises(RunError, match="there is no retention: set PERDURE_RETENTION"):
+            await api.apply_retention()
+        ends = await retention_ends(api.client, {"*": "0.001s", other: "30d"}, datetime.now(UTC))
+        assert ends[tenant] > ends[other]
+        env = {
+            "TEMPORAL_ADDRESS": api.client.service_client.config.target_host,
+            "PERDURE_STORAGE": str(storage),
+            "PERDURE_TASK_QUEUE": api.task_queue,
+            "PERDURE_RETENTION": f"{tenant}=0.001s,{other}=30d",
+        }
+        planned = await perdure("erase", "--old", "--dry-run", env=env)
+        assert planned.out.startswith("would remove 1 session, 1 run, "), planned.err
+        refused = await perdure("erase", "--old", env=env)
+        assert (refused.code, "Add --yes" in refused.err) == (2, True)
+        mixed = await perdure("erase", "--old", "--tenant", tenant, env=env)
+        assert (mixed.code, "--old has no --tenant" in mixed.err) == (2, True)
+        done = await perdure("erase", "--old", "--yes", "--json", env=env)
+        [report] = map(json.loads, done.out.splitlines())
+        assert (done.code, report["tenant"], report["runs"], report["sessions"]) == (0, tenant, [old.id], ["idle"])
+        assert not await session.exists()
+        await until_gone(api, tenant)
+        nothing = await perdure("erase", "--old", "--yes", env=env)
+        assert (nothing.code, nothing.out) == (0, "nothing is older than its tenant's retention\n")
+        assert (await kept.view()).status == "completed"
 
 
 async def until_gone(api: Perdure, tenant: str) -> None:

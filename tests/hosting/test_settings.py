@@ -100,6 +100,12 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ("[prices.m]\nprompt = 1", "prices.m.completion in perdure.toml: Field required"),
         ("wait = true", "wait in perdure.toml: must be a value, not true"),
         ("threads = false", "threads in perdure.toml: must be a value, not false"),
+        (
+            'retention = "acme"',
+            'retention in perdure.toml: must be NAME=AGE, several with commas, such as acme=30d,*=365d, not "acme"',
+        ),
+        ("retention = {acme = 30}", "retention.acme in perdure.toml: must be a valid string"),
+        ('retention = "acme=0d"', "retention.acme in perdure.toml: must be an age, such as 12h, 30d or 52w"),
         ("model_limits = {m = true}", 'model_limits in perdure.toml: each rate must be a number, not {"m": true}'),
         ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),
         (
