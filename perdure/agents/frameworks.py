@@ -26,7 +26,14 @@ from perdure.hooks.events import BeforeAgentStart, BeforeToolCall, HookEvent, Ho
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.tools.decorator import ToolFunction, plain_schema
 from perdure.tools.framework_agents import PYDANTIC_AI, framework_of, plain_name
-from perdure.tools.frameworks import CONTEXT, RETRIES, framework_tools, lost_options, overridden_methods
+from perdure.tools.frameworks import (
+    CONTEXT,
+    RETRIES,
+    TOOLSET_METHODS,
+    framework_tools,
+    lost_options,
+    overridden_methods,
+)
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import HostedTool
 from perdure.values.problems import first_problem
@@ -85,6 +92,15 @@ class FrameworkAgent:
     def leave(self, part: str, instead: str) -> None:
         """Note a part that does not carry over."""
         self.not_carried.append(NotCarried(self.name, part, instead))
+
+    def leave_methods(self, framework: str, read: frozenset[str] = frozenset()) -> None:
+        """Note the methods that the application has in place of the framework's. `read`: those that carry over."""
+        for name in overridden_methods(self.source, framework):
+            if name not in read:
+                self.leave(
+                    f"the method {name} of {type(self.source).__name__}",
+                    "only the framework's own loop calls it: write its work as a tool, an instruction or a hook, or run the agent by agent_tool",
+                )
 
     def typed(self, context: JsonObject) -> Any:
         """Return a run's context as the agent's functions take it. Raise `AgentError`."""
@@ -326,7 +342,8 @@ class _OpenAIAgents:
     def _read_instructions(self, agent: FrameworkAgent, source: Any) -> None:
         if source.prompt is not None:
             agent.leave("prompt", "write its text as the instructions")
-        if not callable(source.instructions):
+        own = _SYSTEM_PROMPT & set(overridden_methods(source, "agents"))
+        if not own and not callable(source.instructions):
             agent.instructions = source.instructions or ""
             return
 
@@ -353,6 +370,11 @@ class _OpenAIAgents:
         for option, instead in _AS_TOOL.items():
             if _captured(tool.on_invoke_tool, option) is not None:
                 agent.leave(f"{option} of {named}", instead)
+        if tool._failure_error_function not in (None, self._sdk.default_tool_error_function):
+            agent.leave(
+                f"failure_error_function of {named}",
+                "a delegate that fails is a call that failed, which a plan can branch on",
+            )
 
     def _read_handoff(self, agent: FrameworkAgent, handoff: Any) -> None:
         if isinstance(handoff, self._sdk.Handoff):
@@ -390,6 +412,8 @@ class _OpenAIAgents:
         other = self._find(target)
         shown: JsonObject = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         definition: JsonObject = {"name": name, "description": description, **shown, "_delegate": other.name}
+        if name in agent.tool_names():
+            raise AgentError(f"agent {agent.name!r} has two tools called {name!r}: rename one of them")
         agent.delegations.append(definition | {"_resolution": "upfront"})
         enabled, then = getattr(source, "is_enabled", True), getattr(source, "on_invoke_handoff", None)
         if not callable(enabled) and _captured(then, "on_handoff") is None:
@@ -410,11 +434,16 @@ class _OpenAIAgents:
         wanted = source.output_type
         if isinstance(wanted, self._sdk.AgentOutputSchema):
             agent.output = wanted.output_type
+            if "validate_json" in overridden_methods(wanted, "agents"):
+                self._leave_validation(agent, wanted)
         elif isinstance(wanted, self._sdk.AgentOutputSchemaBase):
             agent.output = str if wanted.is_plain_text() else wanted.json_schema()
-            agent.leave(f"validate_json of {type(wanted).__name__}", "give a type as the output, which validates it")
+            self._leave_validation(agent, wanted)
         else:
             agent.output = wanted or str
+
+    def _leave_validation(self, agent: FrameworkAgent, schema: Any) -> None:
+        agent.leave(f"validate_json of {type(schema).__name__}", "give a type as the output, which validates it")
 
     def _read_model(self, agent: FrameworkAgent, source: Any) -> None:
         model = source.model
@@ -476,6 +505,7 @@ class _OpenAIAgents:
             )
 
     def _read_rest(self, agent: FrameworkAgent, source: Any) -> None:
+        agent.leave_methods("agents", _SYSTEM_PROMPT)
         usual = {each.name: each for each in dataclasses.fields(self._sdk.Agent)}
         for each in dataclasses.fields(source):
             value = getattr(source, each.name)
@@ -491,6 +521,8 @@ class _OpenAIAgents:
                 agent.leave(each.name, _OPENAI_INSTEAD.get(each.name, "write a hook, or run the agent by agent_tool"))
 
 
+_SYSTEM_PROMPT: Final = frozenset(["get_system_prompt"])
+"""The method of an agent that makes its instructions."""
 _AS_TOOL: Final = {
     "custom_output_extractor": "the output of the other agent is the result",
     "input_builder": "the other agent has the parameters as its input",
@@ -561,6 +593,7 @@ def _read_pydantic_ai(source: Any, name: str, make_context: MakeContext | None) 
         )
     _read_pydantic_model(agent, source)
     _read_pydantic_rest(agent, source)
+    agent.leave_methods("pydantic_ai")
     return agent
 
 
@@ -633,7 +666,7 @@ def _read_toolset(agent: FrameworkAgent, toolset: Any, timeout: float | None) ->
     before = len(agent.functions)
     if "MCP" in kind:
         agent.leave(f"the toolset {kind}", "name the server in the file of --mcp, and its tools in the agent")
-    elif not isinstance(tools, dict) or overridden_methods(toolset):
+    elif not isinstance(tools, dict) or TOOLSET_METHODS & set(overridden_methods(toolset, "pydantic_ai")):
         agent.add_tool(toolset, f"the toolset {kind}")
     else:
         for name, tool in tools.items():
@@ -718,7 +751,9 @@ def _read_pydantic_model(agent: FrameworkAgent, source: Any) -> None:
     settings = source.model_settings
     if callable(settings):
         agent.leave("model_settings as a function", "give values")
-    elif settings:
+        settings = None
+    settings = {**(getattr(model, "settings", None) or {}), **(settings or {})}  # a model may have its own
+    if settings:
         given = {name: value for name, value in settings.items() if value is not None}
         if isinstance(given.get("thinking"), str):
             given["reasoning_effort"] = given.pop("thinking")
@@ -735,7 +770,18 @@ def _read_capability(agent: FrameworkAgent, capability: Any) -> None:
         agent.host(hosted, tool, f"the tool {tool.kind!r}", _defaults(tool))
     else:
         shown = f"NativeTool({type(tool).__name__})" if kind == "NativeTool" else kind
-        agent.leave(f"the capability {shown}", "write a tool or a hook, or run the agent by agent_tool")
+        other = "write a tool or a hook, or run the agent by agent_tool"
+        agent.leave(f"the capability {shown}", _CAPABILITY_INSTEAD.get(kind, other))
+
+
+_CAPABILITY_INSTEAD: Final = {
+    "ProcessHistory": "a session compacts its conversation itself; a before_compaction hook sees what leaves it",
+    "PrepareTools": "give each agent the tools that it needs, or refuse a call in a before_tool_call hook",
+    "Hooks": "write hooks of Perdure's (docs/hooks.md)",
+    "MCP": "name the server in the file of --mcp, and its tools in the agent",
+    "HandleDeferredToolCalls": "mark the tools with requires_approval=True: people decide in the run's inbox",
+    "ProcessEventStream": "follow run.events()",
+}
 
 
 _PYDANTIC_HOSTED: Final[Mapping[str, HostedTool]] = {

@@ -27,6 +27,8 @@ _OPENAI: Final = "agents.tool.FunctionTool"
 _PYDANTIC_AI: Final = "pydantic_ai.tools.Tool"
 _PYDANTIC_AI_TOOLSET: Final = "pydantic_ai.toolsets.abstract.AbstractToolset"
 _LANGCHAIN: Final = "langchain_core.tools.base.BaseTool"
+_LANGCHAIN_SINGLE: Final = "langchain_core.tools.simple.Tool"
+"""LangChain's tool of one text, which has no schema of its own."""
 
 
 def framework_tools(target: object) -> list[ToolFunction]:
@@ -41,7 +43,7 @@ def framework_tools(target: object) -> list[ToolFunction]:
         print(function.name, function.definition["_retries"])
     ```
     """
-    names = {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
+    names = _class_names(target)
     if _OPENAI in names:
         return [_of_openai(target)]
     if _PYDANTIC_AI in names:
@@ -62,9 +64,14 @@ _OPTIONS: Final = {
     },
     _OPENAI: {
         "defer_loading": _SHOWN,
+        "timeout_behavior": "a call beyond its time limit fails with `timeout`, and the run goes on",
         "timeout_error_function": "a call beyond its time limit fails with `timeout`, which a plan can branch on",
         "custom_data_extractor": "read the call's result in an after_tool_call hook",
         "allowed_callers": "leave the tool out of the agents that are not to call it",
+    },
+    _LANGCHAIN: {
+        "return_direct": "a plan returns a tool's result as its output: say in the instructions when",
+        "extras": "no provider's own options of a tool are sent",
     },
 }
 
@@ -79,17 +86,32 @@ def lost_options(function: ToolFunction) -> list[tuple[str, str]]:
     """
     code = function.function
     tool = code.tool if isinstance(code, _Invocation) else None
-    names = {f"{each.__module__}.{each.__qualname__}" for each in type(tool).__mro__}
+    names = _class_names(tool)
     known = [
         (name, instead) for kind, options in _OPTIONS.items() if kind in names for name, instead in options.items()
     ]
-    return [(name, instead) for name, instead in known if getattr(tool, name, None) not in (None, False, {})]
+    unset: tuple[Any, ...] = (None, False, {}, "error_as_result")
+    return [(name, instead) for name, instead in known if getattr(tool, name, None) not in unset]
 
 
-def overridden_methods(toolset: ForeignObject) -> list[str]:
-    """Return the methods of a toolset of Pydantic AI that an application's subclass has in place of the framework's."""
-    own = [each for each in type(toolset).__mro__ if not each.__module__.startswith(("pydantic_ai.", "builtins"))]
-    return [name for name in ("get_tools", "call_tool", "get_instructions") if any(name in vars(each) for each in own)]
+def _class_names(target: object) -> set[str]:
+    """Return the full names of an object's class and its bases."""
+    return {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
+
+
+def overridden_methods(target: ForeignObject, framework: str) -> list[str]:
+    """Return the methods that an application's subclass, or the object itself, has in place of the framework's.
+
+    `framework`: the name of its package.
+
+    ```python
+    assert overridden_methods(agents.Agent(name="triage"), "agents") == []
+    ```
+    """
+    bases = [each for each in type(target).__mro__ if each.__module__.partition(".")[0] == framework]
+    own = [each for each in type(target).__mro__ if each not in bases and each.__module__ not in ("builtins", "typing")]
+    names = dict.fromkeys(name for each in (*own, target) for name in vars(each) if not name.startswith("__"))
+    return [name for name in names if any(inspect.isfunction(vars(each).get(name)) for each in bases)]
 
 
 def tool_functions(target: object) -> list[ToolFunction]:
@@ -220,7 +242,7 @@ async def _answer(value: ForeignObject) -> ForeignObject:
 
 
 def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
-    if tool.prepare is not None:
+    if tool.prepare is not None or "prepare_tool_def" in overridden_methods(tool, "pydantic_ai"):
         _refuse(tool, "prepare", "give the tool to the agents that need it, or decide in a before_tool_call hook")
     if tool.args_validator is not None:
         _refuse(tool, "args_validator", "check the arguments in the function, or in a before_tool_call hook")
@@ -240,7 +262,7 @@ def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
 def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
     """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` for tools that are only known at run time."""
     kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
-    own = overridden_methods(toolset)
+    own = [each for each in overridden_methods(toolset, "pydantic_ai") if each in TOOLSET_METHODS]
     if own:
         raise ToolDefinitionError(f"the toolset {kind} has its own {own[0]}, which does not carry over: give its tools")
     if isinstance(tools, dict):
@@ -263,6 +285,10 @@ def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
     raise ToolDefinitionError(
         f"the toolset {kind} finds its tools while it runs: name an MCP server in the settings, or give its tools"
     )
+
+
+TOOLSET_METHODS: Final = frozenset(["get_tools", "call_tool", "get_instructions"])
+"""Methods of a toolset that decide about its tools while it runs."""
 
 
 def _copy_with(tool: ForeignObject, **attributes: object) -> ForeignObject:
@@ -302,32 +328,47 @@ async def _call_pydantic_ai(tool: ForeignObject, context: ToolContext[Any], para
 
 
 def _of_langchain(tool: ForeignObject) -> ToolFunction:
+    if tool.args_schema is None and _LANGCHAIN_SINGLE in _class_names(tool):
+        return _tool(tool, _call_langchain, {"properties": tool.args, "required": list(tool.args)})
     wanted = tool.tool_call_schema
     return _tool(tool, _call_langchain, wanted if isinstance(wanted, dict) else wanted.model_json_schema())
 
 
 async def _call_langchain(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
-    tools = importlib.import_module("langchain_core.tools")
+    tools, messages = (importlib.import_module(f"langchain_core.{each}") for each in ("tools", "messages"))
     known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
+    given: ForeignObject = params | _read_injected(tool, context)
+    if _call_id_arguments(tool):  # LangChain passes the id on from a call in this form alone
+        given = messages.ToolCall(name=tool.name, args=given, id=context.call_id, type="tool_call")
     try:
-        result: Json = await tool.ainvoke(params | _read_injected(tool, context), config={"configurable": known})
+        result: ForeignObject = await tool.ainvoke(given, config={"configurable": known})
     except tools.ToolException as error:
         raise ToolError("tool_error", str(error)) from None
-    return result
+    if not isinstance(result, messages.ToolMessage):
+        found: Json = result
+        return found
+    if result.status == "error":
+        raise ToolError("tool_error", str(result.content))
+    content: Json = result.content
+    return content
+
+
+def _call_id_arguments(tool: ForeignObject) -> list[str]:
+    """Return the arguments into which LangChain writes the id of the call."""
+    fields = getattr(tool.args_schema, "model_fields", {})
+    return [name for name, each in fields.items() if any("InjectedToolCallId" in str(mark) for mark in each.metadata)]
 
 
 def _read_injected(tool: ForeignObject, context: ToolContext[Any]) -> JsonObject:
     """Return the arguments that LangChain injects, from the run's context by name. Raise `ToolError` for one that is missing."""
     fields, shown = getattr(tool.args_schema, "model_fields", {}), tool.tool_call_schema
-    written = () if isinstance(shown, dict) else shown.model_fields
+    written = [*([] if isinstance(shown, dict) else shown.model_fields), *_call_id_arguments(tool)]
     given = context.context if isinstance(context.context, dict) else {}
     found: JsonObject = {}
     for name, each in fields.items():
         if name in written:
             continue
-        if any("InjectedToolCallId" in str(mark) for mark in each.metadata):
-            found[name] = context.call_id
-        elif name in given:
+        if name in given:
             found[name] = given[name]
         elif each.is_required():
             raise ToolError("no_context", f"{tool.name} needs {name!r} in the run's context")

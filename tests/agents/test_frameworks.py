@@ -14,7 +14,10 @@ import pytest
 from agents.realtime import RealtimeAgent
 from pydantic_ai import FunctionToolset, WebSearchTool
 from pydantic_ai.agent import WrapperAgent
-from pydantic_ai.capabilities import NativeTool, Thinking
+from pydantic_ai.capabilities import NativeTool, ProcessHistory, Thinking
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
@@ -168,14 +171,58 @@ async def _with_options() -> int:
     return 1
 
 
+class _Hidden(pydantic_ai.Tool[Any]):
+    async def prepare_tool_def(self, _: Any) -> None:
+        return None
+
+
+def _same(messages: Any) -> Any:
+    return messages
+
+
 class _Logging(FunctionToolset):
     async def call_tool(self, *given: Any) -> Any:
         return await super().call_tool(*given)
 
 
+class _Picky(agents.Agent[Any]):
+    async def get_all_tools(self, run_context: Any) -> Any:
+        return [each for each in await super().get_all_tools(run_context) if each.name != "secret"]
+
+
+class _Steered(pydantic_ai.Agent[Any, Any]):
+    async def run(self, *given: Any, **more: Any) -> Any:
+        return await super().run(*given, **more)
+
+
+class _Lenient(agents.AgentOutputSchema):
+    def validate_json(self, json_str: str) -> Any:
+        return json_str
+
+
+def _patched() -> Any:
+    agent = agents.Agent[Any](name="a")
+    agent.get_all_tools = _length  # type: ignore[method-assign,assignment]
+    return agent
+
+
 @pytest.mark.parametrize(
     ("source", "part"),
     [
+        (lambda: _Picky(name="a"), "the method get_all_tools of _Picky"),
+        (lambda: _patched(), "the method get_all_tools of Agent"),
+        (lambda: _Steered(), "the method run of _Steered"),
+        (lambda: agents.Agent(name="a", output_type=_Lenient(int)), "validate_json of _Lenient"),
+        (
+            lambda: agents.Agent(name="a", tools=[foreign.spanish.as_tool("t", "d", failure_error_function=_late)]),
+            "failure_error_function of the tool 't'",
+        ),
+        (lambda: pydantic_ai.Agent(capabilities=[ProcessHistory(_same)]), "the capability ProcessHistory"),
+        (
+            lambda: pydantic_ai.Agent(TestModel(settings={"stop_sequences": ["."]})),
+            "model_settings.stop_sequences",
+        ),
+        (lambda: pydantic_ai.Agent(tools=[_Hidden(_length)]), "the tool '_length'"),
         (lambda: agents.Agent(name="a", tool_use_behavior="stop_on_first_tool"), "tool_use_behavior"),
         (lambda: agents.Agent(name="a", hooks=agents.AgentHooks()), "hooks"),
         (lambda: agents.Agent(name="a", prompt={"id": "p"}), "prompt"),
@@ -223,6 +270,34 @@ def test_r21_2_nothing_is_dropped_in_silence(source: Any, part: str) -> None:
     found = of(source())
     assert part in parts(found)
     assert all(each.instead for each in found.not_carried)
+
+
+def test_r21_2_two_handoffs_of_one_name_are_one_line() -> None:
+    desk = agents.Agent(name="desk", handoffs=[agents.Agent(name="Seats"), agents.Agent(name="Seats")])
+    with pytest.raises(
+        AgentError, match=r"^agent 'desk' has two tools called 'transfer_to_seats': rename one of them$"
+    ):
+        of(desk)
+
+
+class _Greeter(agents.Agent[Any]):
+    async def get_system_prompt(self, run_context: Any) -> str:
+        return f"Greet {run_context.context['name']}."
+
+
+@asynchronous
+async def test_r21_2_a_subclasss_own_system_prompt_and_a_models_own_settings_carry_over(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    greeter = of(_Greeter(name="greeter", instructions="unused"))
+    assert parts(greeter) == []
+    async with run_locally(greeter, model=[{"calls": [], "output": "Hello."}], server=dev_server) as local:
+        await local.run({"request": "hi"}, context={"name": "Ann"})
+        assert "Greet Ann." in local.model.requests[0].text
+    assert "unused" not in local.model.requests[0].text
+    model = OpenAIChatModel("gpt-5.2", provider=OpenAIProvider(api_key="x"), settings={"temperature": 0.1, "seed": 1})
+    warm = of(pydantic_ai.Agent(model, model_settings={"temperature": 0.2}))
+    assert warm.document()["config"]["sampling"] == {"temperature": 0.2, "seed": 1}
 
 
 def _all(_: Any, __: Any) -> bool:

@@ -11,6 +11,7 @@ import agents
 import pydantic_ai
 import pytest
 from langchain_core import tools as langchain
+from langchain_core.messages import ToolMessage
 from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 from temporalio.testing import WorkflowEnvironment
 
@@ -18,7 +19,7 @@ from perdure import Agent
 from perdure.errors import AgentError, ToolDefinitionError, ToolError
 from perdure.testing import approve, run_locally
 from perdure.tools.decorator import ToolContext
-from perdure.tools.frameworks import framework_tools, tool_functions
+from perdure.tools.frameworks import framework_tools, lost_options, tool_functions
 
 asynchronous = pytest.mark.asyncio(loop_scope="session")
 
@@ -176,6 +177,25 @@ async def test_r21_1_an_argument_that_langchain_injects_is_read_from_the_runs_co
     assert await found.function(**found.bind({"account": "A"}, known)) == "ann: A"
     with pytest.raises(ToolError, match="balance needs 'customer' in the run's context"):
         await found.function(**found.bind({"account": "A"}, replace(CONTEXT, context={})))
+
+
+@langchain.tool
+def note(text: str, call: Annotated[str, langchain.InjectedToolCallId]) -> ToolMessage:
+    """Write a note."""
+    return ToolMessage(f"{text}: {call}", tool_call_id=call, status="error" if text == "bad" else "success")
+
+
+@asynchronous
+async def test_r21_1_langchains_call_id_messages_and_tools_of_one_text() -> None:
+    [found] = framework_tools(note)
+    assert list(found.definition["properties"]) == ["text"]
+    assert await found.function(**found.bind({"text": "A"}, CONTEXT)) == f"A: {CONTEXT.call_id}"
+    with pytest.raises(ToolError, match="bad: "):
+        await found.function(**found.bind({"text": "bad"}, CONTEXT))
+    [single] = framework_tools(langchain.Tool("shout", str.upper, "Shout.", return_direct=True))
+    assert (list(single.definition["properties"]), single.definition["required"]) == (["tool_input"], ["tool_input"])
+    assert await single.function(**single.bind({"tool_input": "hey"}, CONTEXT)) == "HEY"
+    assert [name for name, _ in lost_options(single)] == ["return_direct"]
 
 
 @pytest.mark.parametrize(
