@@ -161,7 +161,7 @@ async def test_people_decide_each_in_their_time() -> None:
     async with run_locally(agent, model=[first, DONE], people=people) as local:
         begun = await local.now()
         view = await local.run()
-        assert 86_400 < (await local.now() - begun).total_seconds() < 86_500
+        assert 86_400 < (await local.now() - begun).total_seconds() < 90_000  # they wait at the same time
         local.assert_once("pay", amount=1)
         assert "too much" in local.model.requests[1].text
     assert [(call.status, call.approval and call.approval.by) for call in view.calls[:2]] == [
