@@ -1,4 +1,4 @@
-"""What so many runs a second need, from measured figures: `python docs/scaling.py [FIGURES.json] [--rates 1,100,10000]`.
+"""What so many runs a second need, from measured figures: `python docs/scaling.py [FIGURES.json] [--rates 1,10,100,10000]`.
 
 Needs nothing but Python. The file has a kind of run in each key (`scaling.json` beside this is the form), and may change what is assumed under
 `assume`; docs/scaling.md says where each number comes from.
@@ -57,6 +57,10 @@ class Assumed:
     cloud_actions: float = 500.0
     cloud_requests: float = 2_000.0
     own_requests: float = 2_400.0
+    action_dollars: float = 50.0
+    """Of a million Actions in the Cloud: the list price of the first five million of a month. More of them cost less."""
+    core_dollars: float = 0.04
+    """Of a worker's core, for an hour."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,17 @@ class Need:
     partitions: int
     shards: int
     gigabytes: float
+    worker_dollars: float
+    """A day."""
+    action_dollars: float
+    """A day, at most."""
 
 
 def need(kind: Kind, rate: float, assumed: Assumed) -> Need:
     """What `rate` runs a second of this kind need.
 
     `cores` are the workers'; `processes` as many as have both the cores and the places; `server_cores` without its database; `gigabytes` of
-    histories, over the whole retention.
+    histories, over the whole retention. The dollars are those of a day, in which the rate never falls.
     """
     cores = _up(rate * kind.worker_cpu_ms / 1_000 / assumed.busy)
     return Need(
@@ -85,6 +93,8 @@ def need(kind: Kind, rate: float, assumed: Assumed) -> Need:
         partitions=max(4, _up(rate * kind.activities / assumed.partition_tasks)),
         shards=2 ** math.ceil(math.log2(max(1.0, rate * _of_shard(kind, assumed)))),
         gigabytes=rate * kind.bytes * DAY * assumed.retention_days / 1e9,
+        worker_dollars=cores * 24 * assumed.core_dollars,
+        action_dollars=rate * kind.actions * DAY * assumed.action_dollars / 1e6,
     )
 
 
@@ -125,8 +135,9 @@ def report(figures: dict[str, dict[str, float]], rates: list[float]) -> str:
     """Both tables. Raises `TypeError` for an assumption that there is not."""
     assumed = Assumed(**figures.get("assume", {}))
     lines = [
-        "| kind | runs / s | workers' cores | worker processes | server's cores | partitions | history shards | GB kept |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| kind | runs / s | workers' cores | worker processes | server's cores | partitions | history shards | GB kept "
+        "| workers, $ a day | Cloud, $ a day |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     kinds = kinds_of(figures)
     for name, kind in kinds.items():
@@ -134,7 +145,7 @@ def report(figures: dict[str, dict[str, float]], rates: list[float]) -> str:
             it = need(kind, rate, assumed)
             lines.append(
                 f"| {name} | {rate:,g} | {it.cores:,} | {it.processes:,} | {it.server_cores:,} | {it.partitions:,} | {it.shards:,} "
-                f"| {it.gigabytes:,.0f} |"
+                f"| {it.gigabytes:,.0f} | {it.worker_dollars:,.0f} | {it.action_dollars:,.0f} |"
             )
     lines += ["", "| kind | limit | reached at runs / s |", "|---|---|--:|"]
     for name, kind in kinds.items():
@@ -151,7 +162,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="What so many runs a second need, from measured figures.")
     parser.add_argument("figures", nargs="?", type=Path, default=Path(__file__).with_name("scaling.json"))
-    parser.add_argument("--rates", type=rates, default="1,100,10000", help="runs a second, with commas between")
+    parser.add_argument("--rates", type=rates, default="1,10,100,10000", help="runs a second, with commas between")
     given = parser.parse_args()
     try:
         told = report(json.loads(given.figures.read_text(encoding="utf-8")), given.rates)
