@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ from perdure.values.json import JsonObject, dumps, loads
 if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
+_LOG: Final = logging.getLogger("perdure.audit")
 _ANSWERS_WITHIN: Final = 20.0
 """Seconds for a collector, and for a statement of a database."""
 _BLOCK: Final = 1_000_000
@@ -69,7 +71,14 @@ class AuditWriter:
 
     @activity.defn(name=WRITE_AUDIT_ACTIVITY)
     async def write(self, lines: list[AuditLine]) -> None:
-        """Write lines to the sink. What fails is tried again, until the sink has them."""
+        """Write lines to the sink. What fails is a line in the worker's log and is tried again, until the sink has them."""
+        try:
+            await self._write(lines)
+        except ApplicationError as error:
+            _LOG.warning("lines from %s on are not written, and are tried again: %s", lines[0].number, error.message)
+            raise
+
+    async def _write(self, lines: Sequence[AuditLine]) -> None:
         if self._sink is None:
             raise ApplicationError("this worker has no audit sink: give all workers of the queue the setting audit")
         if self._table is not None:

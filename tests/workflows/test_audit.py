@@ -66,7 +66,7 @@ async def decide(it: Harness, run_id: str, call: str, decision: str = "approve",
 
 
 async def test_a_sink_that_is_away_for_an_hour_gets_all_entries_in_their_order(
-    time_skipping: WorkflowEnvironment, tmp_path: Path
+    time_skipping: WorkflowEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "away" / "audit.jsonl"
     rules = {"rules": [count_at_most("remove", 2).model_dump(mode="json", exclude_defaults=True)]}
@@ -81,6 +81,8 @@ async def test_a_sink_that_is_away_for_an_hour_gets_all_entries_in_their_order(
         await handle.result()
         await time_skipping.sleep(3600)
         assert not path.exists()
+        why = f"lines from 1 on are not written, and are tried again: file:{path}: No such file or directory"
+        assert why in caplog.text
         path.parent.mkdir()
         await time_skipping.sleep(120)
         found = await entries(path, 5)
