@@ -127,7 +127,7 @@ class ToolActivity:
         )
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
-        """The run that asks may be another worker's, with another floor: this one's own holds all the same (R7.1)."""
+        """Check this worker's own floor: the run may be another worker's, with another floor (R7.1)."""
         code, approved = function.definition, call.approved
         problem = floor_problem(self._floor, code, call.activity, reads.params, approved, clean=call.clean)
         if problem is not None:

@@ -110,7 +110,7 @@ class Heartbeat:
         return True
 
     def end(self) -> None:
-        """The attempt has failed: its last details are there for the next one."""
+        """Send the last details of a failed attempt, for the next attempt."""
         if self._news.is_set():
             activity.heartbeat(*self._details)
 

@@ -32,7 +32,7 @@ LONGEST_FILE_NAME: Final = 255
 
 
 def read_text(folder: Path, path: str, most: int) -> str:
-    """The text of a file of at most so many bytes. Raises `ToolError`."""
+    """Return the text of a file of at most so many bytes. Raises `ToolError`."""
     with opened(folder, path, os.O_RDONLY) as handle:
         size = os.fstat(handle).st_size
         if size > most:
@@ -69,7 +69,7 @@ def parts_of(path: str) -> list[str]:
 
 @contextmanager
 def walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> Iterator[int]:
-    """A handle of the folder that the parts lead to."""
+    """Open the folder that the parts lead to, and yield its handle."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -103,7 +103,7 @@ def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
 
 @contextmanager
 def skill_errors(path: str) -> Iterator[None]:
-    """The system's errors in words, without the folder's own place."""
+    """Raise the system's errors in words, without the folder's own place."""
     try:
         yield
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def skills_in(folder: Path) -> Iterator[Skill | str]:
 
 
 def read_skill_file(folder: str, text: str) -> Skill | str:
-    """A skill by its `SKILL.md`, or what is wrong with it: never raises."""
+    """Return a skill by its `SKILL.md`, or what is wrong with it: never raises."""
     front, _ = _split(text)
     if front is None:
         return f"skill {folder!r}: {SKILL_FILE} does not begin with front matter: ---, name and description, ---"
@@ -169,7 +169,7 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
 
 
 def _texts(front: str) -> dict[str, str]:
-    """The texts of its outermost keys. Nothing is made of the others: what merges its parts again and again would fill the memory, and tags
+    """Return the texts of its outermost keys. Nothing is made of the others: what merges its parts again and again would fill the memory, and tags
     that fit no value raise whatever they like. Raises what YAML's syntax is broken with."""
     root = yaml.compose(front, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -222,7 +222,7 @@ def skill_tools(folder: Path) -> list[Callable[..., Any]]:
 
 
 def _files(root: int, below: str = "", deep: int = 0) -> Iterator[str]:
-    """The paths of a skill's files: three folders deep, links left out."""
+    """Yield the paths of a skill's files: three folders deep, links left out."""
     with os.scandir(root) as entries:
         found = [entry for _, entry in zip(range(_FOLDERS), entries, strict=False)]
     for entry in found:
@@ -312,7 +312,7 @@ class PromptFolders:
 
 
 def reading_tool(parts: PromptParts, definitions: Mapping[str, JsonObject]) -> JsonObject:
-    """The tool by which the model reads the skills that are listed for it, and no others. Raises `ProtocolError`."""
+    """Return the tool by which the model reads the skills that are listed for it, and no others. Raises `ProtocolError`."""
     if (definition := definitions.get(READ_SKILL)) is None:
         raise ProtocolError(f"config.prompt.skills: the worker has no tool {READ_SKILL!r} to read them with")
     properties: JsonObject = dict(definition["properties"])

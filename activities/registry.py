@@ -82,7 +82,7 @@ class Registry:
 
 
 def load_tools(modules: Iterable[str]) -> Registry:
-    """The tools, hooks and routes of the named modules; the current directory is importable.
+    """Return the tools, hooks and routes of the named modules; the current directory is importable.
 
     Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds none.
     """

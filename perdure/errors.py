@@ -487,7 +487,7 @@ class ToolError(PerdureError):
 
 
 def clip(text: str, limit: int = MAX_PROBLEM) -> str:
-    """The text; of one longer than `limit` its beginning and its end, and how long it is."""
+    """Return the text; of one longer than `limit` its beginning and its end, and how long it is."""
     if len(text) <= limit:
         return text
     between = f" … ({len(text):,} characters) … "

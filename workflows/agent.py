@@ -352,7 +352,7 @@ class RunDriver:
         return self.calls is not None and self.calls.loop.waits
 
     def _rest(self, rests: bool) -> None:
-        """The model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
+        """Note that the model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
         if self.calls is not None:
             self.calls.rest(rests)
         self._display.report()
@@ -605,7 +605,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def change_policy(self, change: Sent[Policy]) -> None:
-        """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
+        """Change keys of `config.approval` from now on: `{"ask": "unsafe"}` (R7.7)."""
         await self._approvals.note_policy(change)
 
     @workflow.update(

@@ -141,7 +141,7 @@ class RunApprovals:
         return followed
 
     async def counted(self, raw: Json, update_id: str = "") -> Json:
-        """The decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
+        """Return the decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
 
         What a client has carried out is its result after a reset, too: it would be carried out twice.
         """
@@ -180,7 +180,7 @@ class RunApprovals:
         return policy
 
     async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
-        """The change of policy, as `counted`; one that asks about more counts in any case, and at once."""
+        """Return the change of policy, as `counted`; one that asks about more counts in any case, and at once."""
         change = parse_policy(raw)
         if not self.approval_queue.guard.only_tightens(change):
             await self.resets.check(update_id)

@@ -172,7 +172,7 @@ class RunDisplay:
             await self._reports.until_sent()
 
     def _report_waiting(self, run: RunState, *, waits: bool) -> None:
-        """A session's next message follows a run that waits for a person, unless its mode is another."""
+        """Report whether this run waits: a session's next message follows a run that waits for a person, unless its mode is another."""
         rule = SESSION_KNOWS_WAITING if run.identity.in_session else SESSION_KNOWS_DELEGATES
         if run.prepared.follows(rule):
             self._waits = waits

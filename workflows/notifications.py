@@ -216,7 +216,7 @@ class NotificationSender:
         return task
 
     def _started(self) -> None:
-        """The server has the current task's notification."""
+        """Note that the server has the current task's notification."""
         if (task := asyncio.current_task()) in self._starting:
             self._starting.discard(task)
             self._sending.add(task)

@@ -83,7 +83,7 @@ class Provider:
         return max(0.0, self._patience - (workflow.time() - self._began))
 
     def note(self, model: str, error: ActivityError) -> None:
-        """A Request to the model has failed: it is waited for if it is the first that is away."""
+        """Note that a Request to the model has failed. The provider is waited for if it is the first that is away."""
         if self._first is None and not self.waits and (away := away_of(error)) is not None:
             self._first = (model, away)
 

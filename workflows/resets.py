@@ -96,7 +96,7 @@ class Resets:
         self._on_reset()
 
     async def _execution(self) -> str:
-        """The id of this execution, asked once for all that comes in together.
+        """Return the id of this execution, asked once for all that comes in together.
 
         It is asked behind them: signals and updates that a reset has brought come in another order when the history is replayed.
         """
@@ -290,6 +290,6 @@ def _rotated(word: int, bits: int) -> int:
 
 
 def _execution_of(update_id: str) -> str:
-    """The execution that Perdure's client sent an update to; nothing of those that others sent."""
+    """Return the execution that Perdure's client sent an update to; nothing of those that others sent."""
     execution, slash, _ = update_id.partition("/")
     return execution if slash else ""

@@ -127,7 +127,7 @@ def _untitled(schema: SchemaPart) -> SchemaPart:
 
 
 def _when_type(kind: str, model: type[BaseModel], definitions: JsonObject) -> JsonObject:
-    """A message of this type; data may stand beside its keys, or under its own name (R2.2)."""
+    """Return the schema of a message of this type; data may stand beside its keys, or under its own name (R2.2)."""
     schema = _schema(model, definitions)
     if model in _DATA:
         kept = {name: each for name, each in schema["properties"].items() if name not in _HIDDEN}

@@ -243,7 +243,7 @@ def _edited(one: Any) -> tuple[Any, str]:
 
 
 def _walk(run_id: str | None, by: str) -> None:
-    """One after the other, as they come, until `q`."""
+    """Ask about one request after the other, as they come, until `q`."""
     console = screen()
     skipped: set[tuple[str, str]] = set()
     quiet = False

@@ -251,7 +251,7 @@ def _attached(file: Media) -> str:
 
 
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:
-    """Until there is no more to read; the exit code: 1 where something had no answer."""
+    """Send each line until there is no more to read. Return the exit code: 1 if a message had no answer."""
     code = 0
     who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
     lines = _lines()
@@ -315,6 +315,6 @@ async def _send_line(
 
 
 async def _announce_waiting(perdure: Perdure, run_id: str) -> None:
-    """A pipe cannot be asked: what waits, and the command that decides."""
+    """Print the request that waits, and the command that decides: a pipe cannot be asked."""
     async for one in perdure.get_run(run_id).waits():
         print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)

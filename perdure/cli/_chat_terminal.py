@@ -30,7 +30,7 @@ _HERE: Final = "› "
 
 
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject, *, reasoning: bool) -> int:
-    """Until whoever types leaves; the exit code."""
+    """Chat until the person leaves. Return the exit code."""
     with patch_stdout(raw=True):
         return await _Terminal(perdure, session, sender, context, reasoning=reasoning).run()
 

@@ -263,7 +263,7 @@ class ChatView(EventAdapter[Text, None]):
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """A text in lines of this width."""
+    """Return a text in lines of this width."""
     from rich.console import Console
 
     return list(text.wrap(Console(width=width, file=None), width))
@@ -293,12 +293,12 @@ def approval_lines(waits: PendingApproval) -> Iterator[Text]:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """One line, cut where the terminal ends."""
+    """Return one line, cut where the terminal ends."""
     return Text(_one_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _whole(text: str, style: str = "") -> Text:
-    """One line, in as many as it needs."""
+    """Return one line, in as many as it needs."""
     return Text(_one_line(text), style=style)
 
 

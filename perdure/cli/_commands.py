@@ -37,7 +37,7 @@ async def run_agent(
 
 
 async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
-    """The run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
+    """Return the run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
     view = await run.view()
     if verbose:
         print_exchanges(screen(stderr=aside), await run.exchanges())
@@ -54,7 +54,7 @@ async def watch(run: Run, *, verbose: bool = False) -> RunView:
 
 
 async def next_pending(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
-    """The oldest that waits, of this run or of all, but for those skipped."""
+    """Return the oldest that waits, of this run or of all, but for those skipped."""
     if run_id is not None:
         found, _ = await perdure.get_run(run_id).waiting_below()
         return next((one for one in found if (one.run_id, one.request.call) not in skipped), None)

@@ -113,7 +113,7 @@ def table(
     right: Sequence[str] = (),
     style: str | None = None,
 ) -> Table:
-    """A line a row, within the `width`: columns of `gives` are cut where there is too little room, the widest first, and of `drops` left
+    """Return a line a row, within the `width`: columns of `gives` are cut where there is too little room, the widest first, and of `drops` left
     out in their order where that is not enough; the rest is cut by the terminal alone."""
     cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
     wanted = {title: max([len(title), *(row[n].cell_len for row in cells)]) for n, title in enumerate(titles)}
@@ -142,5 +142,5 @@ def _room(widths: dict[str, int]) -> int:
 
 
 def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
-    """The least that these columns take."""
+    """Return the least that these columns take."""
     return _room({title: min(each, _LEAST) if title in gives else each for title, each in widths.items()})

@@ -65,7 +65,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
-    """A line for each mistake."""
+    """Print a line for each mistake, and exit."""
     for line in lines or [message]:
         print(f"perdure: {harmless(' '.join(line.split()))}", file=sys.stderr)
     raise SystemExit(code)

@@ -88,7 +88,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def serve_dev(settings: Settings) -> None:
-    """The gateway beside an embedded server and a worker, until interrupted."""
+    """Serve the gateway beside an embedded server and a worker, until interrupted."""
     check_reachable(settings)
     known: dict[str, object] = {"dev_ui_port": settings.dev_ui_port or free_port()}
     known |= {} if settings.web_ui else {"web_ui": f"http://localhost:{known['dev_ui_port']}"}

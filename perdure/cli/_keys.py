@@ -12,7 +12,7 @@ import click
 
 
 def read_key() -> str:
-    """The next key; also one that was pressed before anybody asked."""
+    """Return the next key; also one that was pressed before anybody asked."""
     if not sys.stdin.isatty():
         return sys.stdin.read(1) or "q"
     with _at_once() as possible:
@@ -41,7 +41,7 @@ async def next_key() -> str:
 
 @contextmanager
 def _at_once() -> Iterator[bool]:
-    """The terminal hands on each key as it is pressed; false where it cannot be switched (Windows)."""
+    """Have the terminal pass on each key as it is pressed. Yield false where it cannot be switched (Windows)."""
     try:
         import termios
         import tty

@@ -264,7 +264,7 @@ def policy(
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
-    """The command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
+    """Return the command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
     names = ("agent", "status", "since", "sender", "tenant", "reason", "query", "schedule")
     filters = {name: getattr(chosen, name) for name in names}
     words = [part for name, value in filters.items() if value is not None for part in (f"--{name}", value)]

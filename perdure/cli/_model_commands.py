@@ -87,7 +87,7 @@ def _chosen(option: str, names: list[str] | None, known: dict[str, T]) -> list[T
 
 
 def print_report(console: Console, report: CheckReport) -> None:
-    """The table, what is wrong, what the servers understand, and the recommendation."""
+    """Print the table, the problems, what the servers understand, and the recommendation."""
     console.print(_table(report.rows))
     for row in report.rows:
         for played in row.played:

@@ -36,7 +36,7 @@ _CONFIG = typer.Option("--config", metavar="FILE", help=f"The file of settings; 
 
 
 def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with flags for these settings beside its own; it is given what is in force as its `settings`.
+    """Return a command with flags for these settings beside its own; it is given what is in force as its `settings`.
 
     `flags` are settings whose flags have another name there: `{"dev_port": "--port"}`.
     """
@@ -107,7 +107,7 @@ def _declare(
 
 
 def _option(name: str, words: str) -> Any:
-    """One flag. What it is given is read with all the others, so that a wrong value has the same error everywhere."""
+    """Return one flag. What it is given is read with all the others, so that a wrong value has the same error everywhere."""
     field = Settings.model_fields[name]
     switch = field.annotation is bool
     help = f"{field.description}. [{variable(name)}; {shown_default(name)}]"

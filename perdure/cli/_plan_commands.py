@@ -172,7 +172,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 
 
 def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> CheckedPlan:
-    """The tools are complete where modules were named: then they are what a worker with these options has."""
+    """Read the plan of a file. Where modules are named, its tools are those of a worker with these options."""
     from perdure.cli._plans import look  # every dialect's reader is not needed by any other command
 
     return look(
@@ -292,7 +292,7 @@ def _row(step: SimulatedCall) -> list[str]:
 
 
 def _print_ways(found: Planned) -> None:
-    """The parameters that others have written anything of, and the way they take there (R15.7)."""
+    """Print the parameters with text of others, and the way of each text (R15.7)."""
     for call, way in found.ways():
         if BY_OTHERS in way:
             print(f"{call} {way}")

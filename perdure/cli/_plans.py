@@ -53,7 +53,7 @@ def look(
     run_input: Json | Missing = MISSING,
     state: Json = None,
 ) -> CheckedPlan:
-    """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
+    """Read a plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
 
     `agent`: the file or the name of the agent that it is for; without it, and without one in the file itself, tools are those that are
     `known`, and others that calls name unless these are `complete`. Raises `CommandError` or `SettingsError` for a file that is no plan,

@@ -200,7 +200,7 @@ def tools(settings: Settings, as_json: Json = False) -> None:
 
 
 async def _tools(settings: Settings) -> dict[str, JsonObject]:
-    """With those of MCP servers, which are started for it."""
+    """Return the tools with those of MCP servers, which are started for it."""
     from perdure.hosting.equipment import equipped, registry_of  # as for a worker
 
     registry = registry_of(settings)

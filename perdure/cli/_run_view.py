@@ -66,7 +66,7 @@ def owner_lines(owner: RunOwner) -> list[str]:
 
 
 def run_table(view: RunView, width: int) -> RenderableType:
-    """The whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
+    """Return the whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
     about = [harmless(f"version {view.version} of {view.agent}")] if view.version else []
     parts: list[RenderableType] = [Text(line, style="dim") for line in [*about, *owner_lines(view.owner)]]
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
@@ -184,7 +184,7 @@ def _note(call: CallView, run_id: str, with_client: set[str]) -> str:
 
 
 def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
-    """The commands that decide about it, ready to be pasted."""
+    """Return the commands that decide about it, ready to be pasted."""
     named = f"{shlex.quote(run_id)} {one.call}"
     if one.question:
         return f"perdure answer {named} TEXT"
@@ -237,7 +237,7 @@ def started_and_shown(
 
 
 def print_result(console: Console, view: RunView) -> None:
-    """The end of a run: status, output, what went wrong and what it cost."""
+    """Print the end of a run: status, output, failures and cost."""
     stopped = f" (stop reason: {view.stop_reason})" if view.stop_reason not in (None, "output") else ""
     status = (view.status, STYLE.get(view.status, ""))
     console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
@@ -399,7 +399,7 @@ def _content(message: JsonObject) -> str:
 
 
 def _answer(answer: RequestResult) -> str:
-    """The text as it was written; native calls as they were read."""
+    """Return the text as it was written; native calls as they were read."""
     calls = [] if answer.text.strip() else answer.calls
     return "\n".join([*([answer.text] if answer.text.strip() else []), *map(dumps, calls)]) or "(empty)"
 
@@ -411,7 +411,7 @@ def _not_strict(context: RequestContext) -> list[str]:
 
 
 def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
-    """The parts of the last Request, and of each Request what it had, what was cached of it and what began like the one before."""
+    """Print the parts of the last Request, and of each Request its size, its cached part, and the part that it shares with the one before."""
     exchanges = _exchanges_as_json(found)
     if as_json:
         print(dumps({"runId": run_id, "requests": exchanges}))

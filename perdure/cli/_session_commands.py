@@ -426,14 +426,14 @@ def _whose(tenant: str) -> str:
 
 
 def _others(tenants: list[str]) -> str:
-    """The option for each other tenant."""
+    """Return the option for each other tenant."""
     return ", ".join(
         f"--tenant {shlex.quote(tenant)}" if tenant else "no tenant (without --tenant)" for tenant in tenants
     )
 
 
 def _sender(name: str | None) -> str:
-    """The user's name: that of the operating system's account."""
+    """Return the user's name: that of the operating system's account."""
     return getpass.getuser() if name is None else name
 
 

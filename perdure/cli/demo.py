@@ -118,7 +118,7 @@ async def _answer(run: Run, request: WaitingView, console: Console, *, yes: bool
 
 @asynccontextmanager
 async def _model(kind: str, console: Console) -> AsyncIterator[AsyncOpenAI | None]:
-    """The scripted model behind the official client, or `None` for the worker's own settings."""
+    """Yield the scripted model behind the official client, or `None` for the worker's own settings."""
     if kind == "live":
         if not os.environ.get("OPENAI_API_KEY"):
             raise CommandError(

@@ -194,7 +194,7 @@ class EventSource:
         return await asyncio.shield(self._summary[1])
 
     async def _read(self) -> None:
-        """Until it has ended, or nobody watches any more."""
+        """Read the source until it has ended, or has no watchers."""
         try:
             await self._look_on()
         except Exception as error:
@@ -227,7 +227,7 @@ class EventSource:
             await self._rest(description, clock() - changed_at)
 
     async def _note_failure(self, error: RPCError, description: WorkflowExecutionDescription | None) -> None:
-        """The server was not reached, or nobody has answered."""
+        """Note that the server was not reached, or that no worker has answered."""
         if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
             return  # others ask it, too, and wait for a worker: it is tried again
         if description is not None and not _runs(description) and not await self._ever_worked():
@@ -333,7 +333,7 @@ class EventSource:
         return small if isinstance(small, dict) else {}
 
     async def _rest(self, description: WorkflowExecutionDescription | None, quiet: float) -> None:
-        """Until the next look: soon where something may be reported without being noted, else when something is noted."""
+        """Wait until the next look: a short time while heartbeats may report changes, else until the history grows."""
         most, pause = _WAITING, max(SHORTEST, _SHARE * quiet)
         if description is not None:
             activities = {each.activity_type.name for each in description.raw_description.pending_activities}
@@ -374,7 +374,7 @@ def _runs(description: WorkflowExecutionDescription) -> bool:
 
 
 def _end_of(description: WorkflowExecutionDescription) -> JournalEntry:
-    """The end of what could not say it itself."""
+    """Return the end of an execution that could not note its own end."""
     status = "completed" if description.status is None else STATUS[description.status]
     at = (description.close_time or datetime.now(UTC)).isoformat(timespec="milliseconds")
     return JournalEntry(
@@ -492,7 +492,7 @@ class EventRelay:
 
 
 def relay_of(client: Client) -> EventRelay:
-    """The process's one relay of this client; it lasts as long as anybody watches by it."""
+    """Return the process's one relay of this client. It lasts as long as it has watchers."""
     relay = _RELAYS.get(id(client))
     if relay is None or relay.client is not client:
         relay = _RELAYS[id(client)] = EventRelay(client)
@@ -503,7 +503,7 @@ _RELAYS: WeakValueDictionary[int, EventRelay] = WeakValueDictionary()
 
 
 def wanted(topics: Iterable[str] | None) -> frozenset[Topic]:
-    """The topics of these names; `None`: all. Raises `ProtocolError` for one that there is not."""
+    """Return the topics of these names; `None`: all. Raises `ProtocolError` for an unknown name."""
     found: set[Topic] = set()
     for name in TOPICS if topics is None else topics:
         if (topic := as_topic(name)) is None:
@@ -544,7 +544,7 @@ def _check_place(from_: str | None, number: int, source: EventSource, reset: int
 
 
 async def _page(source: EventSource, number: int) -> tuple[EventsPage, LiveState]:
-    """Some of the events from a number on, wherever they are kept, and what is live behind them. Raises why it is not read any more."""
+    """Return some of the events from a number on, wherever they are kept, and the live state behind them. Raises the failure of the source."""
     if source.failure is not None:
         raise source.failure
     if number < source.stream.first and (page := await source.earlier(number)) is not None:
@@ -553,7 +553,7 @@ async def _page(source: EventSource, number: int) -> tuple[EventsPage, LiveState
 
 
 async def _whole(event: Event, source: EventSource) -> Event:
-    """With how things stand, for who has missed something."""
+    """Return the event; a snapshot with the present state, for a watcher that has missed events."""
     if event.phase == "snapshot":
         event.data["view"] = await source.summary()
     return event

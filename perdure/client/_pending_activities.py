@@ -144,7 +144,7 @@ async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> R
 
 
 async def failure_words(client: Client, failure: Failure) -> str:
-    """The message of a failure as the server has it, which a codec may have made unreadable."""
+    """Return the message of a failure as the server has it, which a codec may have made unreadable."""
     with contextlib.suppress(Exception):
         error = await client.data_converter.decode_failure(failure)
         return error.message if isinstance(error, FailureError) else str(error)

@@ -123,7 +123,7 @@ async def _selected(client: Client, selection: Selection, limit: int | None = No
 
 
 async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
-    """A page of runs; `page`: `following` of the page before. Raises `RunError` for what cannot be listed."""
+    """Return a page of runs; `page`: `following` of the page before. Raises `RunError` for what cannot be listed."""
     token = await read_page(client, text := selection.text(), page)
     found = client.list_workflows(text, page_size=size, next_page_token=token)
     try:
@@ -134,7 +134,7 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
 
 
 async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
-    """The sessions of a tenant, the last that did something first."""
+    """Yield the sessions of a tenant, the last that did something first."""
     try:
         async for each in client.list_workflows(_sessions_of(tenant)):
             yield await _session(each)
@@ -161,7 +161,7 @@ def _sessions_of(tenant: str) -> str:
 
 
 async def list_tenants(client: Client) -> list[str]:
-    """The tenants that runs or sessions of this namespace were started for, at most `TENANTS`, in alphabetical order."""
+    """Return the tenants that runs or sessions of this namespace were started for, at most `TENANTS`, in alphabetical order."""
     found: set[str] = set()
     kinds = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{SESSION_WORKFLOW}')"
     try:
@@ -360,5 +360,5 @@ async def read_page(client: Client, query: str, page: str | None) -> bytes | Non
 
 
 def following_page(found: WorkflowExecutionAsyncIterator) -> str | None:
-    """The name of the page after the one that was fetched last."""
+    """Return the name of the page after the one that was fetched last."""
     return base64.urlsafe_b64encode(found.next_page_token).decode() if found.next_page_token else None

@@ -205,7 +205,7 @@ async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObjec
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:
-    """The run's policy as it stands then. Raises `RunError` with the reason why nothing changed."""
+    """Return the run's policy as it stands then. Raises `RunError` with the reason why nothing changed."""
     return await _update(client, run_id, POLICY, change)
 
 

@@ -63,7 +63,7 @@ def run_failed(view: RunView) -> RunFailedError:
 
 
 def silent_server(client: Client, message: str = "it sent nothing") -> ServerError:
-    """The error of a server that does not answer: what it sent, and where it was looked for."""
+    """Return the error of a server that does not answer: what it sent, and where it was looked for."""
     address = client.service_client.config.target_host
     return ServerError(
         f"the Temporal server at {address} does not answer ({message}): is it up, and is TEMPORAL_ADDRESS right?"

@@ -72,7 +72,7 @@ WORKFLOWS: Final[dict[str, type]] = {
 
 
 async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The histories of a run that may have gone on as new, first to last (R6.8). Raises `RunError` when there is no such run."""
+    """Yield the histories of a run that may have gone on as new, first to last (R6.8). Raises `RunError` when there is no such run."""
     try:
         description = await client.get_workflow_handle(run_id).describe()
     except RPCError as error:
@@ -94,7 +94,7 @@ async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHisto
 
 
 def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
-    """The workflow id and the type of each child that it started."""
+    """Return the workflow id and the type of each child that it started."""
     found = []
     for event in history.events:
         if event.HasField("child_workflow_execution_started_event_attributes"):
@@ -104,7 +104,7 @@ def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
 
 
 async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """The histories of a run or session and of all below it, each with what it went on as, as far as the server keeps them."""
+    """Yield the histories of a run or session and of all below it, each with what it went on as, as far as the server keeps them."""
     left = [run_id]
     while left:
         current = left.pop(0)
@@ -118,7 +118,7 @@ async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
 
 
 def read_history(path: Path) -> WorkflowHistory:
-    """A history as JSON: `temporal workflow show --output json`, a download of the Web UI, or an SDK's. Raises `SettingsError`."""
+    """Return a history as JSON: `temporal workflow show --output json`, a download of the Web UI, or an SDK's. Raises `SettingsError`."""
     try:
         text = path.read_text(encoding="utf-8")
         written: Any = json.loads(text)
@@ -138,7 +138,7 @@ def read_history(path: Path) -> WorkflowHistory:
 
 @cache
 def quiet_runtime() -> Runtime:
-    """For replaying: what the SDK has to say of a history that breaks, the result says too."""
+    """Return a runtime for replays, which logs nothing: the result has the problem of a history that breaks."""
     return silent_runtime()
 
 
@@ -155,7 +155,7 @@ class Replayed:
     """Whether it was not replayed: whether workers go on with it is not known."""
 
     def line(self) -> str:
-        """For people."""
+        """Return the outcome as a line for people."""
         if self.problem is None:
             return f"{self.name}: ok, {self.events} events"
         return f"{self.name}: {'left out' if self.left_out else 'breaks'}: {self.problem}"
@@ -225,7 +225,7 @@ async def replay_running(
 
 
 def kind_of(history: WorkflowHistory) -> str:
-    """The type of its workflow."""
+    """Return the type of its workflow."""
     return history.events[0].workflow_execution_started_event_attributes.workflow_type.name
 
 

@@ -382,7 +382,7 @@ class Perdure:
                     yield event
 
     async def _session_of(self, id: str, tenant: str) -> Session | None:
-        """The session of this id or key; `None`: it is a run's. Raises `RPCError` where there is neither."""
+        """Return the session of this id or key; `None`: it is a run's. Raises `RPCError` where there is neither."""
         by_key = Address(self.client, id, tenant)
         for address in (Address(self.client, id, known=id), by_key):
             try:

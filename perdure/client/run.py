@@ -55,7 +55,7 @@ TROUBLE_INTERVAL: Final = 1.5
 
 
 async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
-    """The run, and again whenever something has happened; the last one after its end. Where no worker answers it goes on when one does."""
+    """Yield the run now, and after each change; the last view follows its end. While no worker answers, wait for one."""
     picture = LiveView(RunView(run_id=run_id))
     picture.lacks = picture.asks = True
     changed, clock = asyncio.Event(), asyncio.get_running_loop().time
@@ -90,7 +90,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
 
 
 async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRow, None]:
-    """Until nobody listens any more, once each, what waits for a person in a run and below it, as far as lists name it."""
+    """Yield each approval request of a run and of the runs below it, once, as far as lists name it. Ends when it is closed."""
     known: set[tuple[str, str, str]] = set()
     while True:
         await asyncio.sleep(TROUBLE_INTERVAL)
@@ -102,7 +102,7 @@ async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRo
 
 
 async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
-    """Until nobody listens any more, once each, why a Request of a run is asked again, or its tasks fail."""
+    """Yield each reason, once, why a Request of a run is retried, or why its tasks fail. Ends when it is closed."""
     handle = client.get_workflow_handle(run_id)
     last = ""
     while True:
@@ -761,7 +761,7 @@ def _approval(kind: str, by: str, roles: Iterable[str], reason: str) -> JsonObje
 
 
 def _shown(request: WaitingView | WaitingEntry | Event) -> JsonObject:
-    """The call, and the digest of exactly what was shown."""
+    """Return the call, and the digest of exactly what was shown."""
     if isinstance(request, Event):
         return {key: request.data[key] for key in ("call", "digest") if key in request.data}
     return {"call": request.call, "digest": request.digest}

@@ -182,7 +182,7 @@ def new_run_id(agent: AgentSpec) -> str:
 
 
 def _task(agent: AgentSpec, run_input: Json) -> str:
-    """The task in words: what a person asked for, as far as the input has it."""
+    """Return the task in words: what a person asked for, as far as the input has it."""
     if isinstance(run_input, dict):
         for key in ("request", "task", "instruction", "question", "text"):
             if isinstance(run_input.get(key), str):
@@ -239,7 +239,7 @@ WITHOUT_RESULT: Final = (
 
 
 async def fetch_run(client: Client, run_id: str) -> RunView:
-    """The run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
+    """Return the run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
@@ -308,7 +308,7 @@ def _note_broken_off(view: RunView, status: RunStatus) -> None:
 
 
 async def read_value(client: Client, run_id: str, what: str) -> str:
-    """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+    """Return the JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
 
     Raises `RunError` when there is no such thing, `NoWorkerError` when no worker answers.
     """
@@ -333,7 +333,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:
-    """The result of a run that has ended; of a failed one what its failure carries."""
+    """Return the result of a run that has ended; of a failed one what its failure carries."""
     try:
         return await handle.result(follow_runs=True)
     except WorkflowFailureError as error:
@@ -404,7 +404,7 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
-    """The run at its end, however it ended. Raises as `ended` does."""
+    """Return the run at its end, however it ended. Raises as `ended` does."""
     await ended(client, run_id, timeout)
     return await fetch_run(client, run_id)
 

@@ -732,7 +732,7 @@ class Session:
             over = await self._over() if pause > _LONG else None
 
     async def _archived(self, fate: Fate) -> Fate:
-        """The end of a run that the session does not have at hand: from the archive, or as the server knows it where the run left no entry."""
+        """Return the end of a run that the session does not have at hand: from the archive, or as the server knows it where the run left no entry."""
         if fate.run_id is None:
             return fate
         found = await SessionReader(self._client, self.id).end_of(fate.run_id)
@@ -821,5 +821,5 @@ def _description(metadata: Mapping[str, str]) -> Description:
 
 
 def _named(what: str | Receipt, sender: str) -> tuple[str, str]:
-    """A message's or a run's id, and the message's sender."""
+    """Return a message's or a run's id, and the message's sender."""
     return (what, sender) if isinstance(what, str) else (what.message_id, sender or what.sender)

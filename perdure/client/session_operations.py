@@ -140,7 +140,7 @@ async def send(
 
 
 async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
-    """An update of a session that is there, and its answer. Raises as `send` does."""
+    """Send an update to an existing session, and return its answer. Raises as `send` does."""
     async with _patiently(client, session):
         return await _again(lambda: _update(session, name, argument))
 
@@ -188,13 +188,13 @@ def _input(
 
 
 def first_line(text: str) -> str:
-    """The beginning of a message, as a list shows it."""
+    """Return the beginning of a message, as a list shows it."""
     line = next(iter(text.strip().splitlines()), "").strip()
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
 async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer of an attempt, as often as it takes: whoever asks has the time in hand."""
+    """Repeat an attempt until it has an answer: the caller bounds the time."""
     pause = 0.02
     while True:
         try:
@@ -248,7 +248,7 @@ def found(client: Client, key: str) -> Iterator[None]:
 
 
 async def past(client: Client, fate: Fate) -> Fate:
-    """The end of a run that the session has not at hand any more, as the server knows it."""
+    """Return the end of a run that the session has not at hand any more, as the server knows it."""
     if fate.run_id is None:
         return fate
     try:

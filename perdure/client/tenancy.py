@@ -105,7 +105,7 @@ class IdempotentStart:
 
     @classmethod
     def of_delivery(cls, tenant: str, trigger: str, delivery: str) -> IdempotentStart:
-        """The start of a webhook's delivery: the same one whatever its body maps to, because a sender may count its attempts in there."""
+        """Return the start of a webhook's delivery: the same one whatever its body maps to, because a sender may count its attempts in there."""
         wanted = cls.of(tenant, trigger, delivery, None)
         return replace(wanted, run_id=f"run-{digest(['trigger', tenant, trigger, delivery])}")
 
@@ -114,7 +114,7 @@ class IdempotentStart:
         return {WANTED_MEMO: self.body}
 
     async def found(self, client: Client) -> str:
-        """The id of the run that there is already, where it is this. Raises `RunExistsError`."""
+        """Return the id of the run that there is already, where it is this. Raises `RunExistsError`."""
         await self._owner(client)
         return self.run_id
 

@@ -34,7 +34,7 @@ class RequestKey:
 
     @classmethod
     def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> RequestKey | None:
-        """The one in the request's header. Raises `RunError` for what is none."""
+        """Return the key in the request's header. Raises `RunError` for an invalid key."""
         header = request.headers.get(HEADER)
         if not header:
             return None
@@ -61,7 +61,7 @@ class RequestKey:
 
 
 def reused() -> HttpError:
-    """A key that its sender has used for another request. OpenAI's clients would send the same again, but for the header."""
+    """Return the error of a key that its sender has used for another request. OpenAI's clients would send the same again, but for the header."""
     words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
     return HttpError(
         409, words, kind=REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}

@@ -50,7 +50,7 @@ class Agents:
         return {name: agent for name in self._files() if (agent := self._find(name)) is not None}
 
     def get(self, name: str) -> Agent[Any]:
-        """The agent of this name, which is its file's without `.json`. Raises `HttpError` (404, or 503 where its file cannot be used)."""
+        """Return the agent of this name, which is its file's without `.json`. Raises `HttpError` (404, or 503 where its file cannot be used)."""
         files = self._files()
         if name not in files:
             raise HttpError(404, none_of(name, "agent of this gateway", files), kind="agent-not-found")
@@ -150,7 +150,7 @@ class Gateway:
         """Set when the gateway is about to end: whoever waits or streams comes to an end of it, and is found again elsewhere."""
 
     def client_source(self, caller: Caller, agent: Agent[Any]) -> str:
-        """The source of what a client sends that its user did not write (R15.2); empty where the operator or the agent file trusts the client."""
+        """Return the source of what a client sends that its user did not write (R15.2); empty where the operator or the agent file trusts the client."""
         trusted = {*self.settings.gateway_trusted_clients, *agent.parsed.config.trusted_clients}
         return "" if trusted & {"*", caller.name} else f"{OTHERS}{CLIENT}{caller.sender}"
 
@@ -165,7 +165,7 @@ class Gateway:
             return await self.perdure.find_session_of(id, tenant=caller.tenant)
 
     def session(self, caller: Caller, key: str, agent: str | None = None) -> Session:
-        """The caller's session of this key: nobody who is of another tenant can name it. Raises as `Agents.get`."""
+        """Return the caller's session of this key: nobody who is of another tenant can name it. Raises as `Agents.get`."""
         found = None if agent is None else self.agents.get(agent)
         return self.perdure.session(key, tenant=caller.tenant, agent=found)
 

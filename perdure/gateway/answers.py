@@ -411,7 +411,7 @@ class AnswerStream(Generic[Form]):
         return [*of_people, *(each for each in tree.waiting if each[1].client and self.events.runs_tools)]
 
     async def _begun(self) -> RunView:
-        """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
+        """Return the run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
         session = self.session
         if session is None:
             return await self.run.view()

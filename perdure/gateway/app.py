@@ -66,7 +66,7 @@ def create_app(
     triggers: Declared | None = None,
     context_of: ContextOf | None = None,
 ) -> Starlette:
-    """The gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
+    """Return the gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
 
     `settings`: by default those in force. `triggers`: signed webhooks that it takes, by name, or the file of them (R19.7).
     `context_of`: the context of a caller, in place of their token's (R19.1).

@@ -49,7 +49,7 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, who: str, words: str = "by this token") -> None:
-        """One request of `who`, in `words`. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
+        """Count one request of `who`; `words` name it. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
         now = self._clock()
         left, since = self._left.pop(who, (self._most, now))
         left = min(self._most, left + (now - since) * self._fills)
@@ -179,7 +179,7 @@ def too_large(most: int) -> HttpError:
 
 
 async def read_json(request: Request) -> JsonObject:
-    """The JSON object of a body. Raises `JsonError`, `TooLargeError` for more than `VALUES`, and `HttpError` (415, 422) where it is none."""
+    """Return the JSON object of a body. Raises `JsonError`, `TooLargeError` for more than `VALUES`, and `HttpError` (415, 422) where it is none."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise HttpError(415, f"the body must be application/json, not {kind[:80] or 'of no type'!r}")
@@ -190,7 +190,7 @@ async def read_json(request: Request) -> JsonObject:
 
 
 async def read_value(request: Request) -> Json:
-    """The JSON of a body, whatever it is. Raises `JsonError`, and `TooLargeError` for more than `VALUES`."""
+    """Return the JSON of a body, whatever it is. Raises `JsonError`, and `TooLargeError` for more than `VALUES`."""
     body = await request.body()
 
     def parse() -> Json:

@@ -86,7 +86,7 @@ class HttpError(Exception):
         return self.kind.replace("-", " ").capitalize()
 
     def as_json(self) -> JsonObject:
-        """The document of RFC 9457."""
+        """Return the document of RFC 9457."""
         plain: JsonObject = {"type": f"urn:perdure:problem:{self.kind}", "title": self.title, "status": self.status}
         return plain | {"detail": self.detail} | self.more
 

@@ -193,7 +193,7 @@ class Guards:
         return None
 
     def address(self, request: Request) -> str:
-        """The address that asks, behind the proxies that are named; of IPv6 the network, for one machine has many."""
+        """Return the address that asks, behind the proxies that are named; of IPv6 the network, for one machine has many."""
         return _network(forwarded(request, self._proxies)[0])
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
@@ -235,7 +235,7 @@ class Guards:
         response.delete_cookie(self._cookie, httponly=True)
 
     def csrf(self, request: Request) -> tuple[str, str]:
-        """The session, new if there is none, and the token that its forms carry."""
+        """Return the session, new if there is none, and the token that its forms carry."""
         session = request.cookies.get(SESSION) or secrets.token_urlsafe(16)
         return session, self._sign(SESSION, session)
 
@@ -244,7 +244,7 @@ class Guards:
         return self._sign("words", f"{request.cookies.get(SESSION, '')}:{words}")
 
     def own_words(self, request: Request, words: str, signature: str) -> str:
-        """The words where they were signed for this browser, else none: a link from elsewhere has the pages say nothing."""
+        """Return the words where they were signed for this browser, else none: a link from elsewhere has the pages say nothing."""
         same = hmac.compare_digest(signature.encode(), self.sign_words(request, words).encode())
         return words if same else ""
 
@@ -279,7 +279,7 @@ def _person(packed: str) -> Caller:
 
 
 def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
-    """The client's address and the scheme that it has used: those of the connection, or those that the last of these `proxies` reports."""
+    """Return the client's address and the scheme that it has used: those of the connection, or those that the last of these `proxies` reports."""
     host, scheme = "" if request.client is None else request.client.host, request.url.scheme
     if not _is_in(host, proxies):
         return host, scheme

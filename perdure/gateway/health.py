@@ -11,7 +11,7 @@ from perdure.gateway.adapter import Adapter, Gateway
 
 
 def health(gateway: Gateway) -> Adapter:
-    """Everybody may ask; the answer is one word."""
+    """Return the adapter of the two addresses. Everybody may ask; the answer is one word."""
 
     async def live(_: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -113,7 +113,7 @@ async def _ended(server: uvicorn.Server, listening: socket.socket, grace: float)
 
 
 async def run_start_hooks(hooks: HookRegistry, address: str) -> None:
-    """The gateway listens."""
+    """Run the hooks of a gateway that has begun to listen."""
     await _run_hooks(hooks, "gateway_start", GatewayStart(address=address, at=_now()))
 
 

@@ -31,7 +31,7 @@ _log: Final = logging.getLogger("perdure.gateway")
 
 
 def frame(data: str, *, event: str = "", id: str = "") -> str:
-    """One event as it goes over the wire; `data` in as many lines as it has."""
+    """Return one event as it goes over the wire; `data` in as many lines as it has."""
     head = (f"id: {id}\n" if id else "") + (f"event: {event}\n" if event else "")
     # Only these end a line for every reader; one that is alone would be read as a field.
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")

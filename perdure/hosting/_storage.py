@@ -200,7 +200,7 @@ def external_storage() -> ExternalStorage | None:
 
 
 def _s3(bucket: str) -> StorageDriver:
-    """The SDK's own driver, with the settings that AWS's own tools read: `AWS_…`, profiles, an endpoint of your own."""
+    """Return the SDK's own driver, with the settings that AWS's own tools read: `AWS_…`, profiles, an endpoint of your own."""
     try:
         from perdure.hosting._s3 import s3_driver
     except ImportError:

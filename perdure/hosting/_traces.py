@@ -105,7 +105,7 @@ class SpanPlace:
     """Of a run that has gone on as new: when it began, in nanoseconds."""
 
     def headers(self, headers: Headers) -> dict[str, Payload]:
-        """The headers with this place."""
+        """Return the headers with this place."""
         carrier = {_PARENT: f"00-{self.trace:032x}-{self.span:016x}-{int(self.sampled):02x}"}
         if self.began is not None:
             carrier[_BEGAN] = str(self.began)
@@ -128,12 +128,12 @@ def place_in(headers: Headers) -> SpanPlace | None:
 
 
 def trace_id(of: str) -> int:
-    """The id of a trace that begins with what has this name."""
+    """Return the id of the trace that begins with the run or session of this name."""
     return int.from_bytes(sha256(f"trace {of}".encode()).digest()[:16]) or 1
 
 
 def span_id(of: str) -> int:
-    """The id of a span of what has this name."""
+    """Return the id of the span with this name."""
     return int.from_bytes(sha256(f"span {of}".encode()).digest()[:8]) or 1
 
 
@@ -198,7 +198,7 @@ class SpanWriter:
 
     @contextmanager
     def under_way(self, name: str, parent: SpanPlace | None, kind: SpanKind, attributes: Attributes) -> Iterator[Span]:
-        """A span for as long as the context lasts; what is traced meanwhile, by a tool's own libraries too, stands below it."""
+        """Record a span for as long as the context lasts. Spans of that time are below it, also those of a tool's own libraries."""
         with self._tracer.start_as_current_span(
             name, _below(parent), kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -212,7 +212,7 @@ def failed(span: Span, kind: str) -> None:
 
 
 def current() -> SpanPlace | None:
-    """The span in which the caller stands, if there is one."""
+    """Return the span in which the caller stands, if there is one."""
     found = trace.get_current_span().get_span_context()
     return SpanPlace(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
 
@@ -321,7 +321,7 @@ def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
 
 
 def _message(role: str, content: Any) -> JsonObject:
-    """A chat message in the conventions' form."""
+    """Return a chat message in the conventions' form."""
     text = content if isinstance(content, str) else dumps(content)
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
@@ -361,7 +361,7 @@ class _Trace:
             self.here = None  # it has no end: each of its runs is a trace of its own, and names the conversation
 
     def at(self, what: str) -> SpanPlace | None:
-        """The place of something in this run."""
+        """Return the place of something in this run."""
         return (
             None if self.here is None else SpanPlace(self.here.trace, span_id(f"{what} {self._run}"), self.here.sampled)
         )
@@ -480,7 +480,7 @@ class _TracingOutbound(worker.WorkflowOutboundInterceptor):
 
 
 def _agent(given: Any) -> str:
-    """The agent's name; empty where it comes later."""
+    """Return the agent's name; empty where it comes later."""
     try:
         return str(given[0]["agent"]["name"])
     except (LookupError, TypeError):

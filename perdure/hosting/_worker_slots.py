@@ -24,7 +24,7 @@ TARGET_MEMORY = 0.8
 
 
 def tuning(settings: Settings) -> dict[str, Any]:
-    """The options of `temporalio.worker.Worker`."""
+    """Return the options of `temporalio.worker.Worker`."""
     longest = timedelta(seconds=settings.heartbeat)
     options: dict[str, Any] = {
         "max_cached_workflows": settings.cached_workflows,
@@ -54,7 +54,7 @@ def tuning(settings: Settings) -> dict[str, Any]:
 
 
 def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
-    """The version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` if only half of it is set."""
+    """Return the version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` if only half of it is set."""
     name, build = settings.deployment_name, settings.build_id
     if name is None and build is None:
         return None

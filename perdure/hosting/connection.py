@@ -44,7 +44,7 @@ _ENDED: Final = ("transport error", "operation was canceled")
 
 
 async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
-    """A client whose server knows its namespace. What may come by itself is waited for, `wait` seconds at most, and logged once.
+    """Return a client whose server knows its namespace. What may come by itself is waited for, `wait` seconds at most, and logged once.
 
     Raises `ServerError`: at once for what waiting does not mend.
     """
@@ -176,7 +176,7 @@ def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = N
 
 
 def with_converter(client: Client) -> Client:
-    """The client with `with_perdure_converter`."""
+    """Return the client with `with_perdure_converter`."""
     converter = with_perdure_converter(client.data_converter)
     if converter is client.data_converter:
         return client
@@ -187,7 +187,7 @@ def with_converter(client: Client) -> Client:
 
 
 async def connect(runtime: Runtime | None = None, *, profile: str | None = None, **given: Any) -> Client:
-    """A client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
+    """Return a client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
     `runtime` is the SDK's, for metrics; `profile` one of `temporal.toml`; what is `given` to `Client.connect` goes before the settings.
     Raises `ServerError` when nothing answers there, or when the settings cannot be read.

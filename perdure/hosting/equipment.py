@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 def registry_of(settings: Settings) -> Registry:
-    """The tools of the modules, and those that come along. Raises `ToolDefinitionError`."""
+    """Return the tools of the modules, and those that come along. Raises `ToolDefinitionError`."""
     # Web clients and file tools: half a second that no command without a worker needs to wait.
     from perdure.activities.registry import load_tools
     from perdure.activities.tools import ToolSettings, built_in

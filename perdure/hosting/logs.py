@@ -74,7 +74,7 @@ def configure(
 
 
 def core_logging() -> LoggingConfig:
-    """The SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
+    """Return the configuration with which the SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
     logger = logging.getLogger("temporalio.core")
     logger.addFilter(_has_more)
     forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
@@ -92,7 +92,7 @@ class _LogFormatter(logging.Formatter):
         self._payloads = payloads
 
     def message(self, record: logging.LogRecord) -> str:
-        """One line: what follows the first is an object's or an error's text."""
+        """Return one line: what follows the first is an object's or an error's text."""
         words = record.getMessage()
         return words if self._payloads or record.name.startswith("perdure") else words.partition("\n")[0]
 
@@ -164,7 +164,7 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
 
 
 def _frames(trace: traceback.TracebackException) -> Iterator[str]:
-    """A traceback without the words of its exceptions, which may be anything."""
+    """Yield a traceback without the words of its exceptions, which may be anything."""
     earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
     if earlier is not None:
         yield from _frames(earlier)

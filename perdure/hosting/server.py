@@ -31,7 +31,7 @@ _SLOW: Final = 4.0
 
 
 def find_program(name: str) -> str | None:
-    """A program of this environment, or of the PATH; without one the SDK downloads its own."""
+    """Return a program of this environment, or of the PATH; without one the SDK downloads its own."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.is_file() else shutil.which(name)
 
@@ -48,7 +48,7 @@ async def embedded_server(
     converter: DataConverter | None = None,
     runtime: Runtime | None = None,
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """A dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
+    """Start a dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
     `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. `converter`: how its client
     writes values; by default as the environment says; `runtime` is its client's. Raises `ServerError` when it cannot start, e.g. because the port is
@@ -119,7 +119,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -65,7 +65,7 @@ class SettingInfo:
 
 
 def setting(default: Any, words: str, group: str, form: str = "", *, secret: bool = False, **bounds: Any) -> Any:
-    """A field of `Settings`. `words` say in one line what it does; `bounds` are those of `pydantic.Field`."""
+    """Return a field of `Settings`. `words` say in one line what it does; `bounds` are those of `pydantic.Field`."""
     about = SettingInfo(group, form, secret)
     return Field(default=default, description=words, json_schema_extra={"about": about.__dict__}, **bounds)
 
@@ -142,7 +142,7 @@ def _pollers(value: Any) -> Any:
 
 
 def _route(value: Any) -> Any:
-    """An address of Apprise's, or a table that describes a webhook."""
+    """Return an address of Apprise's, or a table that describes a webhook."""
     if isinstance(value, str | WebhookRoute):
         return value
     if not isinstance(value, dict):
@@ -602,7 +602,7 @@ class Settings(BaseSettings):
 
 
 def config_file() -> Path:
-    """The file of settings: `PERDURE_CONFIG`, or `perdure.toml` here. It need not exist."""
+    """Return the file of settings: `PERDURE_CONFIG`, or `perdure.toml` here. It need not exist."""
     return Path(os.environ.get(CONFIG) or FILE)
 
 
@@ -665,7 +665,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
 
 
 def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
-    """The settings with these fields in place of theirs. Raises `TypeError` for a name that is none."""
+    """Return the settings with these fields in place of theirs. Raises `TypeError` for a name that is none."""
     if unknown := [name for name in fields if name not in Settings.model_fields]:
         raise TypeError(f"{unknown[0]!r} is not a setting{_near(unknown[0], list(Settings.model_fields))}")
     return settings.model_copy(update=dict(fields))
@@ -683,17 +683,17 @@ def where(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
 
 
 def flag(name: str) -> str:
-    """A setting's flag."""
+    """Return a setting's flag."""
     return "--" + name.replace("_", "-")
 
 
 def variable(name: str) -> str:
-    """A setting's environment variable."""
+    """Return a setting's environment variable."""
     return PREFIX + name.upper()
 
 
 def unknown_variables() -> list[str]:
-    """One line for each variable that looks like a setting's and is none: others may have put it there."""
+    """Return one line for each variable that looks like a setting's and is none: others may have put it there."""
     known = [variable(name) for name in Settings.model_fields] + [CONFIG]
     ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [f"{name} is not a setting{_near(name, known)}" for name in ours]

@@ -41,7 +41,7 @@ def shown(settings: Settings) -> list[ShownSetting]:
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """The texts that are shown nowhere, of whichever settings hold any."""
+    """Return the texts that are shown nowhere, of whichever settings hold any."""
     found: list[str] = []
     for name, field in Settings.model_fields.items():
         if about(field).secret:
@@ -68,7 +68,7 @@ def _masked(value: Json) -> Json:
 
 
 def shown_default(name: str) -> str:
-    """A setting's default in a help text and in the docs."""
+    """Return a setting's default in a help text and in the docs."""
     default = Settings.model_fields[name].default
     if default in (None, "", (), {}):
         return "none"
@@ -78,7 +78,7 @@ def shown_default(name: str) -> str:
 
 
 def table(flags: Mapping[str, Sequence[str]]) -> str:
-    """The settings as Markdown, a table a group. `flags` are those that commands take for each setting."""
+    """Return the settings as Markdown, a table a group. `flags` are those that commands take for each setting."""
     lines: list[str] = []
     for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
         lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]

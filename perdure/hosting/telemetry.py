@@ -44,7 +44,7 @@ def flush() -> None:
 
 
 def worker_runtime(metrics: str | None = None) -> Runtime:
-    """A worker's runtime: the SDK's log goes to Python's; with an address Perdure's metrics and the SDK's are served for Prometheus
+    """Return a worker's runtime: the SDK's log goes to Python's; with an address Perdure's metrics and the SDK's are served for Prometheus
     at `HOST:PORT/metrics`. Raises `SettingsError`."""
     if metrics is None:
         return Runtime(telemetry=TelemetryConfig(logging=core_logging()))
@@ -59,7 +59,7 @@ def worker_runtime(metrics: str | None = None) -> Runtime:
 
 
 def silent_runtime() -> Runtime:
-    """A runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
+    """Return a runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 

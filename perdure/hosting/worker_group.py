@@ -135,7 +135,7 @@ _under_way: Final[dict[object, str]] = {}
 
 @contextmanager
 def carried_out(workflow_id: str, *, evicts: bool) -> Iterator[None]:
-    """An activation of a run while it lasts; one that `evicts` the run and fails is done again, and counts until it succeeds."""
+    """Count an activation of a run while it lasts. One that `evicts` the run and fails is repeated, and counts until it succeeds."""
     key: object = workflow_id if evicts else object()
     _under_way[key] = workflow_id
     try:

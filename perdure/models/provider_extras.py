@@ -62,7 +62,7 @@ class ProviderExtras(WireModel):
         return size
 
     def kept(self) -> ProviderExtras | None:
-        """The extras that go back: none if no call was made, and none that is too large."""
+        """Return the extras that go back: none if no call was made, and none that is too large."""
         calls = [call if _is_kept(call) else {} for call in self.calls]
         cut = {key: value[:LONGEST_EXTRA] if isinstance(value, str) else value for key, value in self.message.items()}
         message = {

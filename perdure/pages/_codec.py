@@ -92,7 +92,7 @@ class CodecServer:
         return payload if is_unreadable(decoded) else decoded
 
     async def _read_payloads(self, request: Request) -> Payloads | Response:
-        """The payloads of a request that may be answered; otherwise the refusal."""
+        """Return the payloads of a request that may be answered; otherwise the refusal."""
         if request.headers.get("origin", self._origin) != self._origin:
             return _finish(
                 PlainTextResponse(

@@ -185,18 +185,18 @@ class ConversationFrames:
 
 
 def answers_of(view: SessionView) -> list[str]:
-    """The texts of a conversation that are Markdown."""
+    """Return the texts of a conversation that are Markdown."""
     return [str(entry["text"]) for entry in view.entries if entry.get("type") == "reply" and entry.get("text")]
 
 
 def title_of(view: SessionView) -> str:
-    """The first line of the first message that a view has; empty: it has none."""
+    """Return the first line of the first message that a view has; empty: it has none."""
     texts = (str(entry["text"]) for entry in view.entries if entry.get("type") == "message")
     return first_line(next(texts, ""))
 
 
 def last_entry(view: SessionView) -> int:
-    """The number of the newest entry that a view has; 0: it has none."""
+    """Return the number of the newest entry that a view has; 0: it has none."""
     return int(view.entries[-1].get("n", 0)) if view.entries else 0
 
 
@@ -254,7 +254,7 @@ class Conversations:
         )
 
     async def _begin(self, request: Request) -> Response:
-        """A first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
+        """Send a first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
         caller = caller_of(request)
         caller.check("send", "begin conversations")
         form, files = await self._site.form_with_files(request)

@@ -41,7 +41,7 @@ class Field:
 
 
 def make_fields(schema: JsonObject, params: Mapping[str, Json]) -> list[Field]:
-    """One field for each parameter that the schema knows, and for what else is there."""
+    """Return one field for each parameter that the schema knows, and for what else is there."""
     properties: JsonObject = schema.get("properties", {})
     required = schema.get("required", [])
     return [
@@ -84,7 +84,7 @@ def _kind(schema: JsonObject, given: bool, value: Json) -> FieldKind:
 
 
 def read_fields(fields: Sequence[Field], form: Mapping[str, str]) -> JsonObject:
-    """The parameters as the form has them: an empty field that is not required is no parameter. Raises `FormError`."""
+    """Return the parameters as the form has them: an empty field that is not required is no parameter. Raises `FormError`."""
     params: JsonObject = {}
     for field in fields:
         # A browser sends line ends as CR LF whatever was there before.
@@ -174,7 +174,7 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
 
 
 def _all_fields(chosen: WaitingRequest) -> list[Field]:
-    """The fields of a call's parameters, or of the form of the server that asks, with its defaults."""
+    """Return the fields of a call's parameters, or of the form of the server that asks, with its defaults."""
     request = chosen.request
     if request.form is None:
         return make_fields(request.parameters, request.params)
@@ -183,7 +183,7 @@ def _all_fields(chosen: WaitingRequest) -> list[Field]:
 
 
 def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) -> list[Field]:
-    """The form's fields, with what was typed where it could not be taken."""
+    """Return the form's fields, with what was typed where it could not be taken."""
     if chosen is None or chosen.request.calls is not None:
         return []
     fields = _all_fields(chosen)
@@ -193,7 +193,7 @@ def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) ->
 
 
 def request_drawing(view: RunView, call: str) -> str:
-    """The plan of the Request that a call belongs to as SVG, with the call lit."""
+    """Return the plan of the Request that a call belongs to as SVG, with the call lit."""
     number = call.split(".")[0]
     whole = draw_run(view)
     nodes = [node for node in whole.nodes if node.id.split(".")[0] == number]

@@ -72,7 +72,7 @@ class Inbox:
         self._live: dict[str | None, LiveApprovals] = {}
 
     def routes(self, under: str = "") -> list[BaseRoute]:
-        """With this path before each."""
+        """Return the routes, with this path before each."""
         return [
             Route(f"{under}/", self._show),
             Route(f"{under}/list", self._list),
@@ -124,7 +124,7 @@ class Inbox:
         )
 
     async def _list(self, request: Request) -> Response:
-        """The list alone, for a page that is open."""
+        """Return the list alone, for a page that is open."""
         caller = self._site.guards.caller(request)
         if caller is None:
             return self._site.ask_for_token(request)
@@ -228,7 +228,7 @@ def _key(one: WaitingRow) -> tuple[str, str]:
 
 
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
-    """The inbox alone, over the whole namespace: `perdure inbox`."""
+    """Return the inbox alone, over the whole namespace: `perdure inbox`."""
     site, streams = Site(guards, perdure.client.namespace, home=None), OpenStreams(STREAMS)
 
     def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:

@@ -33,7 +33,7 @@ class LiveApprovals:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self, page: str | None = None) -> WaitingPage:
-        """A page of what waits; asks visibility and no run. Raises `RunError` or `ServerError`."""
+        """Return a page of what waits; asks visibility and no run. Raises `RunError` or `ServerError`."""
         found = await self._perdure.approvals(size=SHOWN, page=page, tenant=self._tenant)
         if page is not None:
             return found

@@ -65,7 +65,7 @@ def bars(view: RunView) -> list[TimelineBar]:
 
 
 def timeline(view: RunView) -> str:
-    """An SVG document, coloured as the graph is; empty where nothing was begun."""
+    """Return an SVG document, coloured as the graph is; empty where nothing was begun."""
     found = bars(view)
     if not found:
         return ""
@@ -196,7 +196,7 @@ class RunPages:
         )
 
     async def _talk(self, run: Run, origin: RunOrigin) -> RunMessages | None:
-        """The conversation that a run belongs to, as far as its page shows it; `None`: it is no session's, or nobody answers for it."""
+        """Return the conversation that a run belongs to, as far as its page shows it; `None`: it is no session's, or nobody answers for it."""
         if not origin.session:
             return None
         try:

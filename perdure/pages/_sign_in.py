@@ -11,7 +11,7 @@ from perdure.pages._site import Site, read_form
 
 
 def signing_in(site: Site, under: str = "") -> list[Route]:
-    """The routes for it; whoever asks for them has shown nothing yet."""
+    """Return the routes for it; whoever asks for them has shown nothing yet."""
 
     async def sign_in(request: Request) -> Response:
         form = await read_form(request)

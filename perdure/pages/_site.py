@@ -78,7 +78,7 @@ class Site:
         )
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-        """A whole page, with the token that its forms carry."""
+        """Return a whole page, with the token that its forms carry."""
         session, csrf = self.guards.csrf(request)
         try:
             caller = self.guards.caller(request)
@@ -95,7 +95,7 @@ class Site:
         return self.guards.finish(request, HTMLResponse(text, status), session)
 
     def part(self, template: str, **values: Any) -> str:
-        """A part of a page, for one that is open."""
+        """Return a part of a page, for one that is open."""
         return self._templates.get_template(template).render(**values)
 
     def fragment(self, request: Request, template: str, **values: Any) -> Response:
@@ -111,7 +111,7 @@ class Site:
         return self.guards.finish(request, RedirectResponse(address, 303))
 
     def notice_query(self, request: Request, words: str) -> str:
-        """A query by which the next page shows these words."""
+        """Return a query by which the next page shows these words."""
         return urlencode({"notice": words, "by": self.guards.sign_words(request, words)})
 
     def notice_of(self, request: Request) -> str:
@@ -120,7 +120,7 @@ class Site:
         return self.guards.own_words(request, query.get("notice", ""), query.get("by", ""))
 
     async def form(self, request: Request) -> dict[str, str]:
-        """The texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
+        """Return the texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
         return self._own_texts(request, await read_form(request))
 
     async def form_with_files(self, request: Request) -> tuple[dict[str, str], list[Media]]:
@@ -143,7 +143,7 @@ class Site:
         return form
 
     def problem(self, request: Request, problem: HttpError) -> Response:
-        """A page with the reason why there is no page; for whoever has to sign in, the one to do that on."""
+        """Return a page with the reason why there is no page; for whoever has to sign in, the one to do that on."""
         if problem.status == 401:
             return self.ask_for_token(request)
         if request.headers.get("hx-request"):
@@ -171,7 +171,7 @@ class Site:
         return self.page(request, "signed_in.html", to=_own(back, self.home or "./"))
 
     async def tenants(self, request: Request, perdure: Perdure) -> list[str]:
-        """The tenants that the caller may choose from; none for a caller who has one."""
+        """Return the tenants that the caller may choose from; none for a caller who has one."""
         caller = self.guards.caller(request)
         if caller is None or not self.guards.sees_all_tenants(caller):
             return []
@@ -193,7 +193,7 @@ class Site:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The form's texts. Refuses one that is too large before it is read."""
+    """Return the form's texts. Refuses one that is too large before it is read."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
         raise HTTPException(411)
@@ -207,7 +207,7 @@ def _texts(form: FormData) -> dict[str, str]:
 
 
 def clock(time: str) -> str:
-    """A time in ISO 8601 as people read it: the time of day, with its date where that is not today; UTC."""
+    """Return a time in ISO 8601 as people read it: the time of day, with its date where that is not today; UTC."""
     when, now = datetime.fromisoformat(time), datetime.now(UTC)
     return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
 
@@ -224,7 +224,7 @@ def files_of(value: Json) -> list[MediaValue]:
 
 
 def path(text: str) -> str:
-    """A key or an id as a part of an address; a run's slashes stay."""
+    """Return a key or an id as a part of an address; a run's slashes stay."""
     return quote(text, safe="/")
 
 
@@ -233,5 +233,5 @@ def _here(request: Request) -> str:
 
 
 def _own(back: str, otherwise: str) -> str:
-    """A path of ours, and no other site's."""
+    """Return a path of ours, and no other site's."""
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) else otherwise

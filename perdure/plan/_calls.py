@@ -583,7 +583,7 @@ class Call:
             yield from form.written()
 
     def as_plan_entry(self) -> JsonObject:
-        """The call as a plan message shows it: as written, with its id and status (R2.5)."""
+        """Return the call as a plan message shows it: as written, with its id and status (R2.5)."""
         entry = {**self.spec.raw, "_id": self.id, "_status": self.standing}
         if self.state.reason:
             entry["_reason"] = self.state.reason

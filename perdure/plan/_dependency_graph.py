@@ -39,7 +39,7 @@ class PathIndex(Generic[T]):
         self.at(path).append(item)
 
     def at(self, path: Path) -> list[T]:
-        """The items filed under exactly this path; a change to the list is kept."""
+        """Return the items filed under exactly this path; a change to the list is kept."""
         node = self._root
         for part in path:
             if node.children is None:
@@ -54,7 +54,7 @@ class PathIndex(Generic[T]):
         return node.items
 
     def above(self, path: Path) -> list[list[T]]:
-        """The items filed under each prefix of the path and under the path itself, shortest first."""
+        """Return the items filed under each prefix of the path and under the path itself, shortest first."""
         found: list[list[T]] = []
         node = self._root
         for part in path:
@@ -69,7 +69,7 @@ class PathIndex(Generic[T]):
         return found
 
     def below(self, path: Path) -> list[list[T]]:
-        """The items filed under each extension of the path, not under the path itself."""
+        """Return the items filed under each extension of the path, not under the path itself."""
         found: list[list[T]] = []
         node = self._root
         for part in path:

@@ -503,7 +503,7 @@ class LoopPlace:
             call.inputs.item_sources = sources
 
     def data(self) -> dict[str, Json]:
-        """The values that its calls read by reference, beside the state."""
+        """Return the values that its calls read by reference, beside the state."""
         return {kind: value for kind, value in self.around.items() if kind != "state"} | {**self.kinds}
 
     def over(self, around: Mapping[str, Json], state: Json) -> dict[str, Json]:

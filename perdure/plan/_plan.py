@@ -575,7 +575,7 @@ class Plan:
         return [*own, *(edge for block in reversed(blocks) for edge in block)]
 
     def now(self) -> Mapping[str, Json]:
-        """The values that exist now, by kind."""
+        """Return the values that exist now, by kind."""
         state = self.state.snapshot()
         if self._inside is None:
             return {**self._graph.base, "state": state}

@@ -354,10 +354,10 @@ class SessionView(WireModel):
 
 
 def session_id(tenant: str, key: str) -> str:
-    """A session's workflow id: nobody who has another tenant can say it (R10.2)."""
+    """Return a session's workflow id: nobody who has another tenant can say it (R10.2)."""
     return f"{SESSION_PREFIX}{digest([tenant, key], 32)}"
 
 
 def digest(what: ReadOnlyJson, length: int = 24) -> str:
-    """A digest of JSON, in so many hexadecimal digits."""
+    """Return a digest of JSON, in so many hexadecimal digits."""
     return hashlib.sha256(dumps(what).encode(errors="surrogatepass")).hexdigest()[:length]

@@ -69,7 +69,7 @@ class AutoModel(ScriptedModel):
         return Turn({"calls": [], "output": self._output_of(agent, request.run_id)}, dialect=dialect)
 
     def _agent_of(self, run_id: str) -> Agent[Any] | None:
-        """The root's, or that of the delegate that a call of the run above is."""
+        """Return the root's agent, or that of the delegate that a call of the run above is."""
         above, _, call = run_id.rpartition("/")
         if above not in self._called:
             return self._root

@@ -30,7 +30,7 @@ ToolLike: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | str"
 
 
 def as_agent(agent: AgentLike) -> Agent[Any]:
-    """The agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
+    """Return the agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
     if isinstance(agent, Agent):
         return agent
     if isinstance(agent, str | os.PathLike):
@@ -39,7 +39,7 @@ def as_agent(agent: AgentLike) -> Agent[Any]:
 
 
 def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registry:
-    """The agent's own functions, and these. Raises `ToolDefinitionError`."""
+    """Return the agent's own functions, and these. Raises `ToolDefinitionError`."""
     given = list(tools)
     registry = load_tools(each for each in given if isinstance(each, str))
     found: list[ToolFunction] = [] if agent is None else agent.functions
@@ -66,7 +66,7 @@ def _without_code(definition: JsonObject) -> ToolFunction:
 
 
 def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
-    """The definitions that stand in the agent itself, by name."""
+    """Return the definitions that stand in the agent itself, by name."""
     messages = (message for message in agent.parsed.messages() if isinstance(message, ToolMessage))
     found = (message.tool for message in messages if isinstance(message.tool, dict))
     return {str(item.get("name")): item for item in found}

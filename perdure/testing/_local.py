@@ -368,7 +368,7 @@ async def _model(stack: AsyncExitStack, model: Model) -> tuple[ScriptedModel, As
 
 
 def _folder(agents: str | os.PathLike[str] | None, agent: Agent[Any] | None, stack: AsyncExitStack) -> Path | None:
-    """The folder of delegates, with those that the agent was given."""
+    """Return the folder of delegates, with those that the agent was given."""
     given = {} if agent is None else agent.delegates()
     if not given:
         return None if agents is None else Path(agents)
@@ -392,7 +392,7 @@ async def _settled(client: Client, run_id: str, call_id: str) -> None:
 
 
 def _with_heartbeats(document: JsonObject, faults: list[Kill]) -> JsonObject:
-    """The agent with a fast heartbeat for tools at which the worker dies, where it defines them itself."""
+    """Return the agent with a fast heartbeat for tools at which the worker dies, where it defines them itself."""
     named = {fault.tool for fault in faults}
     for message in document.get("context", []):
         tool = message.get("tool") if isinstance(message, dict) else None

@@ -65,7 +65,7 @@ class Seeded:
 
 
 def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
-    """A value that fits the schema. Raises `CannotMakeError` where none is found, e.g. of a `not` or of parts that depend on each other."""
+    """Return a value that fits the schema. Raises `CannotMakeError` where none is found, e.g. of a `not` or of parts that depend on each other."""
     if not isinstance(schema, dict | bool):
         raise CannotMakeError(f"{what}: {shorten(schema, 80)} is not a JSON Schema")
     wanted = Schema(schema if isinstance(schema, dict) else {} if schema else {"not": {}})
@@ -253,7 +253,7 @@ def _has(item: Any, character: str) -> bool:
 
 
 def _joined(one: Json, other: Json) -> JsonObject:
-    """Both schemas at once, as far as one schema can express that."""
+    """Return both schemas at once, as far as one schema can express that."""
     first: JsonObject = one if isinstance(one, dict) else {}
     second: JsonObject = other if isinstance(other, dict) else {}
     joined = {**first, **second}

@@ -41,7 +41,7 @@ class FilesInMemory:
 async def serve(
     stack: AsyncExitStack, server: Server, data_converter: DataConverter | None = None
 ) -> WorkflowEnvironment:
-    """The server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
+    """Return the server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
     converter = data_converter or Converter(payload_converter_class=PayloadConverter, files=FilesInMemory())
     if isinstance(server, WorkflowEnvironment):
         return server
@@ -68,7 +68,7 @@ async def serve(
 
 @asynccontextmanager
 async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnvironment]:
-    """One that knows the search attributes before its first run, which lists would not find else."""
+    """Start a dev server that knows the search attributes before its first run: lists would not find that run otherwise."""
     async with embedded_server(ui=False, converter=converter) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server
@@ -76,7 +76,7 @@ async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnviron
 
 @contextmanager
 def dev_server_in_thread() -> Iterator[str]:
-    """A dev server and its address, on an event loop of its own: tests come with loops of theirs."""
+    """Start a dev server on an event loop of its own, and yield its address: tests have loops of their own."""
     address: list[str] = []
     problem: list[BaseException] = []
     started, ending = threading.Event(), asyncio.Event()

@@ -164,7 +164,7 @@ class Clock:
         return len(self._dead)
 
     async def tick(self) -> None:
-        """A moment of real time, in which what runs goes on."""
+        """Let a moment of real time pass, in which runs go on."""
         await asyncio.sleep(max(_LOOK, self._took))
 
     def expect(self, workflow_id: str) -> None:
@@ -530,7 +530,7 @@ class LocalSession(Session):
         return receipt
 
     async def run(self) -> LocalRun[Any] | None:
-        """The run that is under way, if one is; it can be waited for."""
+        """Return the run that is under way, if one is; it can be waited for."""
         found = await super().run()
         return None if found is None else LocalRun(found.client, found.id, None, self._following)
 
@@ -883,7 +883,7 @@ def _is_session(workflow_id: str) -> bool:
 
 
 def _unlike_done(call: CallView) -> str:
-    """A call that is not done, and why."""
+    """Return a call that is not done, and why."""
     why = (call.error or {}).get("message") or call.reason
     return f"{call.id} {call.tool} {call.status}{f' ({why})' if why else ''}"
 

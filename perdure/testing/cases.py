@@ -411,7 +411,7 @@ class _Record:
         return run_id.removeprefix(self.run_id).removeprefix("/")
 
     def answer(self, request: ChatRequest) -> Turn:
-        """The next recorded answer of the run that asks."""
+        """Return the next recorded answer of the run that asks."""
         path = self._path(request.run_id)
         answers = self.runs.get(path, {}).get("answers", [])
         self._requests[path] += 1
@@ -464,7 +464,7 @@ def _write(delegates: dict[str, JsonObject], folder: Path) -> None:
 
 
 def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLike]) -> dict[str, JsonObject]:
-    """The tools by name: those of today, and of the others what the record knows of them."""
+    """Return the tools by name: those of today, and of the others what the record knows of them."""
     there = {name: _own(definition) for name, definition in case.get("tools", {}).items()}
     return {**there, **{function.name: function.definition for function in functions_of(agent, tools)}}
 

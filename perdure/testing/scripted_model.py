@@ -264,7 +264,7 @@ def _json(value: Any) -> str:
 
 
 def segments(chat_request: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
-    """The answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
+    """Return the answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
         segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
@@ -288,7 +288,7 @@ def _hosted_delta(use: tuple[str, str, str]) -> Callable[[str], JsonObject]:
 
 
 def _opening(chat_request: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
-    """A call's first bit has its id and its whole name; the time that a longer name takes passes in empty bits."""
+    """Return the form of a call's name: its first bit has the id and the whole name, the other bits are empty."""
     told = False
 
     def say(_: str) -> JsonObject:
@@ -658,7 +658,7 @@ class ScriptedModel:
         yield writer.end(finish_of(answer, turn, chat_request.provider), counted)
 
     async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
-        """The beginning of a reply that is not streamed, and its fault."""
+        """Yield the beginning of a reply that is not streamed, and its fault."""
         yield body[: fault.after]
         if fault.kind == "hang":
             await self._closing.wait()

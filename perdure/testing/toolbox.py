@@ -234,7 +234,7 @@ class Toolbox:
         fakes: Mapping[str, Any],
         inline: Mapping[str, JsonObject],
     ) -> Registry:
-        """The real tools, under watch, and the fakes in place of those that they name; `inline`: the agent's own definitions."""
+        """Return the real tools, under watch, and the fakes in place of those that they name; `inline`: the agent's own definitions."""
         functions = {function.name: self._watched(function, function.context_parameter) for function in real}
         for name, value in fakes.items():
             definition = _definition(name, inline.get(name), functions)
@@ -268,7 +268,7 @@ class Toolbox:
         return open_tool(definition, fake, context_parameter=_CONTEXT)
 
     def _watched(self, function: ToolFunction, own: str | None, fake: Any = None) -> ToolFunction:
-        """The tool with its executions written down; it dies with its worker at a scripted fault."""
+        """Return the tool with its executions written down; it dies with its worker at a scripted fault."""
         knows_key = own is not None if fake is None else _takes_context(fake)
         run = function.function
 

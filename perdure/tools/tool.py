@@ -320,7 +320,7 @@ class Tool(BaseModel):
         return None if self.output is None else Schema(self.output)
 
     def definition(self) -> JsonObject:
-        """The tool as an agent file would write it."""
+        """Return the tool as an agent file would write it."""
         meta = self.model_dump(
             by_alias=True,
             exclude_defaults=True,

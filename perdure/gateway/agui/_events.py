@@ -68,7 +68,7 @@ class MessageTexts:
         return self._message is not None and (self._name != name or not text.startswith(self._written))
 
     def write(self, name: str, start: int, text: str) -> Iterator[BaseEvent]:
-        """A piece of it, behind so many characters. Of one whose beginning is not there the rest waits for the end."""
+        """Yield a piece of the text, which follows `start` characters. Without the characters before it a piece waits for the end."""
         if self._base(name) in self._known or start > len(self._written):
             return
         yield from self._write(name, text[len(self._written) - start :])
@@ -161,7 +161,7 @@ def _attempt(id: str) -> int:
 
 
 def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
-    """The operations that make `after` of `before`; whatever is no object is replaced whole."""
+    """Return the operations that make `after` of `before`; whatever is no object is replaced whole."""
     if same(before, after):
         return []
     if not isinstance(before, dict) or not isinstance(after, dict):
@@ -256,7 +256,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         )
 
     def state(self, state: JsonObject) -> Iterator[BaseEvent]:
-        """The run's state as it is now: whole the first time, then what has changed."""
+        """Yield the run's state as it is now: whole the first time, then what has changed."""
         if self._state is None:
             yield StateSnapshotEvent(snapshot=state)
         elif changes := patch(self._state, state):
@@ -269,7 +269,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
             yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
-        """The run waits for a person, or for the page's tools. `waiting`: each request with the path of the run that asks."""
+        """Yield the interrupt of a run that waits for a person, or for the page's tools. `waiting`: each request with the path of the run that asks."""
         for path, request in waiting:
             if request.calls is None:
                 yield from self._announce(self._call_id(request.call, path), request.tool, request.params)
@@ -353,7 +353,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         yield from texts.write(name, int(data["start"]), str(data["text"]))
 
     def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        """A text that counts."""
+        """Yield a text that counts."""
         name, text = text_name(data), str(data["text"])
         if "text" in (data.get("cut") or ()):  # then what was written is more of it
             yield from self._text.close()

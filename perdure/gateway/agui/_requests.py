@@ -91,7 +91,7 @@ def read(body: JsonObject) -> AguiRequest:
 
 
 def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:
-    """The last of a user; beside answers to interrupts only one that stands behind all else."""
+    """Return the user's last message; beside answers to interrupts only a message at the end."""
     users = [each for each in run_input.messages if each.role == "user"]
     if not users or (follows and run_input.messages[-1].role != "user"):
         return None

@@ -72,7 +72,7 @@ def _streamed(request: ApiRequest[WireModel, EventsQuery], events: AsyncGenerato
 
 
 def _from(request: ApiRequest[WireModel, EventsQuery]) -> str | None:
-    """A browser that comes back sends its position in a header, and requests the same address."""
+    """Return the cursor of the header, else of the query. A browser that comes back sends its position in a header, to the same address."""
     return request.request.headers.get("last-event-id") or request.query.from_
 
 

@@ -41,7 +41,7 @@ OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
 
 def paged(rows: str) -> Mapping[str, Any]:
-    """The schema of a page of a list."""
+    """Return the schema of a page of a list."""
     following = {"type": ["string", "null"], "description": "Names the page after this one; `null`: this was the last."}
     listed = {"type": "array", "items": OBJECT}
     return {"type": "object", "properties": {rows: listed, "next": following}, "required": [rows, "next"]}
@@ -73,7 +73,7 @@ class ApiRequest(Generic[BodyT, QueryT]):
         )
 
     async def run(self) -> Run[Any]:
-        """The run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""
+        """Return the run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""
         return await self.gateway.own_run(self.caller, self.named("run"))
 
 

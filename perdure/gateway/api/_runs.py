@@ -97,7 +97,7 @@ async def decide(request: ApiRequest[DecisionBody]) -> Response:
 
 
 async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
-    """A session compares the rights of who asks with those of who has begun the run, or has sent the message (R10.9)."""
+    """Return the run that the path names. Raises `HttpError` (409) for a run of a session, which compares the senders' rights itself (R10.9)."""
     run = await request.run()
     if run.id.startswith(SESSION_PREFIX):
         raise HttpError(409, f"this is a run of a session: {otherwise}")

@@ -36,7 +36,7 @@ def _who(request: ApiRequest[Any, Any]) -> dict[str, Any]:
 
 
 def _content(request: ApiRequest[Any, Any]) -> dict[str, Any]:
-    """The context is the token's, too (R19.1)."""
+    """Return the sender and the context of a message: both are the token's (R19.1)."""
     return {**_who(request), "context": request.caller.context}
 
 

@@ -89,7 +89,7 @@ class _UpdateTaskParams(types.RequestParams):
 
 
 def mcp_server(methods: McpMethods, prompts: Prompts, resources: Resources) -> Server[Any]:
-    """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
+    """Return a server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
     server = _TaskServer(
         "perdure",
         version=version("perdure"),

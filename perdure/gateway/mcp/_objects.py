@@ -35,7 +35,7 @@ _LONGEST: Final = 1000
 
 
 def tool_of(name: str, agent: Agent[Any]) -> types.Tool:
-    """The agent as a tool: its input is the tool's, and an output that is an object is its structured content."""
+    """Return the agent as a tool: its input is the tool's, and an output that is an object is its structured content."""
     output = agent.parsed.output_schema
     shaped = isinstance(output, dict) and output.get("type") == "object"
     return types.Tool(
@@ -70,7 +70,7 @@ def block_of(file: Media) -> types.ContentBlock:
 
 
 def error_of(words: str) -> types.CallToolResult:
-    """A call that comes to nothing."""
+    """Return the result of a call that has failed."""
     return _result(words, is_error=True)
 
 
@@ -80,7 +80,7 @@ def _result(text: str, *, structured: Json = None, is_error: bool = False) -> ty
 
 
 def task_of(view: RunView, created: str) -> types.Task:
-    """A run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
+    """Return a run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
     status: types.TaskStatus = "input_required" if requests_of_people(view.waiting) else _STATUS[view.status]
     return types.Task(
         task_id=view.run_id,
@@ -94,7 +94,7 @@ def task_of(view: RunView, created: str) -> types.Task:
 
 
 def written(task: types.Task) -> JsonObject:
-    """The task as it goes over the wire. The protocol wants `ttl`, also where it is `null`: the library's writer leaves that out."""
+    """Return the task as it goes over the wire. The protocol wants `ttl`, also where it is `null`: the library's writer leaves that out."""
     plain: JsonObject = task.model_dump(mode="json", by_alias=True, exclude_none=True)
     return plain | {"ttl": task.ttl}
 

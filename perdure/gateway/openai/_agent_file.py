@@ -62,7 +62,7 @@ class Record(WireModel):
 
 
 def record_of(metadata: Any) -> Record | None:
-    """The record of a run, by its metadata; `None`: it was not asked for here."""
+    """Return the record of a run, by its metadata; `None`: it was not asked for here."""
     found = metadata.get(METADATA) if isinstance(metadata, dict) else None
     try:
         return None if found is None else Record.model_validate(found)
@@ -80,7 +80,7 @@ def new_record(
     before: Sequence[JsonObject] = (),
     must_call: Sequence[str] = (),
 ) -> Record:
-    """The record of a request; `before`: what stood before the conversation already, `source`: see `written_by`,
+    """Return the record of a request; `before`: what stood before the conversation already, `source`: see `written_by`,
     `must_call`: see `Record`."""
     history = history_of(request.client_input)
     return Record(
@@ -110,13 +110,16 @@ def history_of(client_input: ClientInput) -> list[JsonObject]:
 
 
 def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """The messages; those in the agent's or a tool's name say that they come from this source, if there is one (R15.2)."""
+    """Return the messages; those in the agent's or a tool's name say that they come from this source, if there is one (R15.2)."""
     others = ("assistant", "tool")
     return [each | {"_sources": [source]} if source and each["role"] in others else each for each in messages]
 
 
 def with_history(document: JsonObject, client_input: ClientInput, source: str = "") -> JsonObject:
-    """The agent file of a run by itself that is to answer a whole history; `source`: see `written_by`. Raises `HttpError` where there is nothing that it could be asked."""
+    """Return the agent file of a run by itself that answers a whole history; `source`: see `written_by`.
+
+    Raises `HttpError` for a history without a question.
+    """
     before, texts = written_by(source, client_input.before), list(client_input.texts)
     name = input_name(document)
     if name is not None and not texts:  # what it is to do is an input of its own
@@ -139,7 +142,7 @@ def messages_of(record: Record, answer: str, met: Sequence[str]) -> list[JsonObj
 def changed_agent(
     document: JsonObject, changes: Changes, record: Record, *, alone: bool = False, client_wait: float | None = None
 ) -> JsonObject:
-    """The agent file with the changes, the messages before the conversation, and the record.
+    """Return the agent file with the changes, the messages before the conversation, and the record.
 
     `alone`: the run belongs to no session, and whoever makes it adds the messages. `client_wait`: seconds that a run waits whose client
     stores nothing. Raises `HttpError` for a tool that has the name of
@@ -190,7 +193,7 @@ def _with_instructions(context: list[Json], instructions: str | None) -> list[Js
 
 
 def _sampling(own: JsonObject, changes: JsonObject) -> JsonObject:
-    """For all models: what a file has for one of them alone does not go before it."""
+    """Return the settings with these changes, which hold for all models: they replace what a file sets for one model alone."""
     kept = {
         key: {name: value for name, value in each.items() if name not in changes} if isinstance(each, dict) else each
         for key, each in own.items()

@@ -38,7 +38,7 @@ def unsupported(param: str, why: str) -> HttpError:
 
 
 def invalid(param: str, wanted: str) -> HttpError:
-    """A value that is none."""
+    """Return the error of an invalid value."""
     return refused(f"'{param}' must be {wanted}", param, "invalid_value")
 
 
@@ -68,7 +68,7 @@ def not_found(id: str, what: str = "response") -> HttpError:
 
 
 def error_body(problem: HttpError) -> JsonObject:
-    """The `error` of the form."""
+    """Return the `error` of the form."""
     kind = (
         problem.more.get("type")
         or _TYPES.get(problem.status)
@@ -81,7 +81,7 @@ def error_body(problem: HttpError) -> JsonObject:
 
 
 def as_openai(_: Request, problem: HttpError) -> Response:
-    """The form, with a status that OpenAI's clients know."""
+    """Return the form, with a status that OpenAI's clients know."""
     bad = problem.status in _AS_BAD and problem.kind != REUSED and "type" not in problem.more
     status = 400 if bad else problem.status
     body = dumps({"error": error_body(problem)})

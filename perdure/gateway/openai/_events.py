@@ -251,7 +251,7 @@ DONE = frame("[DONE]")
 async def response_frames(
     finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
 ) -> AsyncGenerator[str, None]:
-    """The events of a response, behind number `after`, until it has ended."""
+    """Yield the events of a response, behind number `after`, until it has ended."""
     number = after
     try:
         record = record or (await finder.begun(tenant, id)).record
@@ -270,7 +270,7 @@ async def response_frames(
 async def chunk_frames(
     finder: RunFinder, tenant: str, id: ResponseId, record: Record, *, with_usage: bool
 ) -> AsyncGenerator[str, None]:
-    """The chunks of a chat completion, until it has ended."""
+    """Yield the chunks of a chat completion, until it has ended."""
     adapter = CompletionEvents(id, record, id.run_id(tenant), with_usage=with_usage)
     try:
         async with aclosing(_adapted(finder, tenant, id, adapter)) as chunks:

@@ -26,7 +26,7 @@ RUN_PREFIX: Final = "openai-"
 
 
 def new_key() -> str:
-    """A session's key that nobody guesses: 96 random bits."""
+    """Return a session's key that nobody guesses: 96 random bits."""
     return secrets.token_hex(12)
 
 
@@ -62,17 +62,17 @@ class ResponseId:
         return int(self.run.rpartition("-")[2])
 
     def run_id(self, tenant: str) -> str:
-        """The id of the run's workflow, for this tenant."""
+        """Return the id of the run's workflow, for this tenant."""
         if not self.run:
             return RUN_PREFIX + digest([tenant, self.key], 32)
         return f"{session_id(tenant, self.key)}/{self.run}"
 
     def next(self) -> ResponseId:
-        """The leg after this one."""
+        """Return the leg after this one."""
         return replace(self, leg=self.leg + 1)
 
     def item(self, kind: str, what: str = "") -> str:
-        """The id of one of its items."""
+        """Return the id of one of its items."""
         return "_".join(filter(None, (kind, self._rest, slug(what))))
 
     def call(self, call: str) -> str:
@@ -93,16 +93,16 @@ def of_call(text: str) -> ResponseId | None:
 
 
 def of_run(key: str, run_id: str) -> ResponseId:
-    """The first response of a run of the session."""
+    """Return the first response of a run of the session."""
     return ResponseId(key, run_id.rpartition("/")[2])
 
 
 def conversation_key(id: str) -> str | None:
-    """The session's key of a conversation's id."""
+    """Return the session's key of a conversation's id."""
     found = _CONVERSATION.fullmatch(id)
     return None if found is None else found[1]
 
 
 def slug(call: str) -> str:
-    """A call's id in characters that ids may have: `1.3[0]` is `1-3-0`, and in a delegate's run `1.0/2.0` is `1-0--2-0`."""
+    """Return a call's id in characters that ids may have: `1.3[0]` is `1-3-0`, and in a delegate's run `1.0/2.0` is `1-0--2-0`."""
     return "--".join(re.sub(r"[^0-9A-Za-z]+", "-", part).strip("-") for part in call.split("/"))

@@ -172,7 +172,7 @@ class FoundRun:
         return params if found is None else with_own_names(params, plain_definition(found))
 
     def last_request(self, leg: int) -> int:
-        """The number of the last Request that counts for the response, and those before it for it or the legs before it."""
+        """Return the number of the last Request that counts for the response, and those before it for it or the legs before it."""
         if leg >= self.leg:
             return max((each.number for each in self.view.log), default=0)
         return max((ask.request for each in range(1, leg + 1) for ask in self.actions(each)), default=0)
@@ -195,7 +195,7 @@ def via(id: ResponseId, request_id: str) -> str:
 
 
 def answer_of(found: FoundRun) -> str:
-    """The text of a run's answer: as in a reply (R10.16), or its JSON where the request asked for a format of its own."""
+    """Return the text of a run's answer: as in a reply (R10.16), or its JSON where the request asked for a format of its own."""
     if found.output is None or is_silence(text := text_of(found.output)):
         return ""
     return dumps(found.output) if found.record.formatted else text
@@ -212,7 +212,7 @@ def why_ended(found: FoundRun) -> str:
 
 
 def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
-    """The items of a response, as far as they stand."""
+    """Return the items of a response, as far as they stand."""
     items: list[JsonObject] = []
     if id.leg == found.leg and found.view.status == "completed" and (text := answer_of(found)):
         items.append(message_item(id, text))
@@ -226,7 +226,7 @@ def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
 
 
 def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonObject:
-    """The answer; or of one that is being written its beginning, or what was written of one that does not count."""
+    """Return the answer; or of one that is being written its beginning, or what was written of one that does not count."""
     part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     item: JsonObject = {"id": id.item("msg"), "type": "message", "role": "assistant", "status": status}
     if status == "in_progress":
@@ -255,7 +255,7 @@ def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject
 
 
 def usage_of(found: FoundRun, leg: int) -> JsonObject:
-    """The tokens of a response: those of its Requests; of a run's last, all that the others do not count, delegates' too."""
+    """Return the tokens of a response: those of its Requests; of a run's last, all that the others do not count, delegates' too."""
     first = found.last_request(leg - 1) if leg > 1 else 0
     whole: Usage = found.view.usage
     if leg < found.leg:
@@ -286,7 +286,7 @@ def _less(whole: Usage, part: Usage) -> Usage:
 
 
 def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
-    """The response as it stands."""
+    """Return the response as it stands."""
     status = found.status(id.leg)
     settled = status not in ("queued", "in_progress")
     reason = None
@@ -306,7 +306,7 @@ def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
 
 
 def empty_response(id: ResponseId, record: Record, run_id: str, status: ResponseStatus) -> JsonObject:
-    """The response before anything of it is known. Beside OpenAI's keys `perdure` names the run."""
+    """Return the response before anything of it is known. Beside OpenAI's keys `perdure` names the run."""
     return {
         "id": str(id),
         "object": "response",
@@ -334,7 +334,7 @@ def _error(found: FoundRun) -> JsonObject:
 
 
 def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
-    """The completion of a run that has ended, or waits for its client. Raises `HttpError` (422) for one without an answer."""
+    """Return the completion of a run that has ended, or waits for its client. Raises `HttpError` (422) for one without an answer."""
     status = found.status(id.leg)
     if status in ("failed", "cancelled"):
         raise no_answer(found)
@@ -357,7 +357,7 @@ def no_answer(found: FoundRun) -> HttpError:
 
 
 def chat_usage(found: FoundRun, leg: int) -> JsonObject:
-    """The tokens, in the names of this API."""
+    """Return the tokens, in the names of this API."""
     usage = usage_of(found, leg)
     return {
         "prompt_tokens": usage["input_tokens"],

@@ -163,7 +163,7 @@ class ClientRequest:
 
 
 def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
-    """The functions of `tools`, each in OpenAI's `of` ("responses", where it stands flat, or "chat"), as an agent file defines tools."""
+    """Return the functions of `tools`, each in OpenAI's `of` ("responses", where it stands flat, or "chat"), as an agent file defines tools."""
     tools = body.list("tools")
     if len(tools) > MOST_TOOLS:
         raise invalid("tools", f"at most {MOST_TOOLS} tools")
@@ -233,7 +233,7 @@ def _chosen(choice: Json, names: list[str]) -> str:
 
 
 def read_schema(format: Any, param: str) -> JsonObject | None:
-    """The schema of the output that is asked for; `None`: none. `format`: flat, or with `json_schema` below it."""
+    """Return the schema of the output that is asked for; `None`: none. `format`: flat, or with `json_schema` below it."""
     if format is None or format == {"type": "text"}:
         return None
     if not isinstance(format, dict):
@@ -274,7 +274,7 @@ def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list
 
 
 def _item(item: Any, at: int) -> JsonObject:
-    """With the type that it leaves out."""
+    """Return the item with the type that it leaves out."""
     if not isinstance(item, dict):
         raise invalid(f"input[{at}]", "an item: an object with a 'type', or a 'role'")
     return item if "type" in item else {"type": "message", **item}
@@ -310,7 +310,7 @@ def _sort_message(client_input: ClientInput, message: JsonObject) -> None:
 
 
 def _opening(items: list[JsonObject]) -> ClientInput:
-    """A whole history: the present messages are its last ones."""
+    """Read a whole history: the present messages are its last ones."""
     messages: list[JsonObject] = []
     for at, item in enumerate(items):
         _add(messages, item, f"input[{at}]")
@@ -318,7 +318,7 @@ def _opening(items: list[JsonObject]) -> ClientInput:
 
 
 def of_history(messages: list[JsonObject], where: str) -> ClientInput:
-    """A history in the chat form: the user's messages that it ends with are the present ones, or the results that it ends with."""
+    """Read a history in the chat form: the user's messages that it ends with are the present ones, or the results that it ends with."""
     first = len(messages)
     while first and messages[first - 1]["role"] == "user":
         first -= 1
@@ -371,7 +371,7 @@ def _message(item: JsonObject, where: str) -> JsonObject:
 
 
 def read_content(content: Any, where: str, *, pictures: bool) -> str | list[JsonObject]:
-    """A message's content: its text, or with `pictures` its parts."""
+    """Return a message's content: its text, or with `pictures` its parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:

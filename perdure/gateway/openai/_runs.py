@@ -55,7 +55,10 @@ _WORDS = {"approve": True, "reject": False}
 def decisions(
     request: ClientRequest, id: ResponseId, found: FoundRun, caller: Caller
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
-    """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
+    """Return the decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own.
+
+    Raises `HttpError` where a result is missing, or nothing waits for one.
+    """
     asks = found.actions(id.leg)
     calls = {id.call(ask.request_id): ask for ask in asks if not ask.approval}
     approvals = {id.item("mcpr", ask.request_id): ask for ask in asks if ask.approval}
@@ -135,11 +138,11 @@ class RunFinder:
         self._trees = RunTreeReader()
 
     def run(self, tenant: str, id: ResponseId, path: str = "") -> Run[object]:
-        """The run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
+        """Return the run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
         return self._perdure.get_run("/".join(filter(None, (id.run_id(tenant), path))))
 
     async def find(self, tenant: str, id: ResponseId) -> FoundRun | None:
-        """The run as it stands; `None`: it has not begun. Raises `HttpError` (404) for a response that there is not."""
+        """Return the run as it stands; `None`: it has not begun. Raises `HttpError` (404) for a response that there is not."""
         run = self.run(tenant, id)
         try:
             view = await self._view(tenant, id, run)
@@ -170,11 +173,11 @@ class RunFinder:
         return found
 
     async def begun(self, tenant: str, id: ResponseId) -> FoundRun:
-        """The run, once it has begun. Raises as `find` does."""
+        """Return the run, once it has begun. Raises as `find` does."""
         return await poll(lambda: self.find(tenant, id))
 
     async def settled(self, tenant: str, id: ResponseId) -> FoundRun:
-        """The run once the response has ended: with its answer, or because it waits for its client."""
+        """Return the run once the response has ended: with its answer, or because it waits for its client."""
         found = await self.begun(tenant, id)
         if not is_settled(found, id):
             async with aclosing(self.watch(tenant, id, found)) as events:
@@ -220,7 +223,7 @@ class RunFinder:
                         return
 
     async def ended(self, tenant: str, id: ResponseId) -> FoundRun:
-        """The run as it has ended: its last event comes a moment before that."""
+        """Return the run as it has ended: its last event comes a moment before that."""
 
         async def look() -> FoundRun | None:
             found = await self.find(tenant, id)
@@ -249,7 +252,7 @@ class RunFinder:
         return FoundRun(view, record, output, ended, await self._below(run, view, record))
 
     async def _below(self, run: Run[object], view: RunView, record: Record) -> dict[str, RunView]:
-        """The runs of its delegates, where they may have asked its client for something."""
+        """Return the runs of its delegates, where they may have asked its client for something."""
         begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
         if not begun or not (record.approves or record.tools):
             return {}
@@ -344,7 +347,7 @@ class RunStarter:
     async def alone(
         self, caller: Caller, request: ClientRequest, key: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
-        """A run by itself, from a whole history; one that waits for the results that this ends with goes on."""
+        """Start a run by itself, from a whole history. A run that waits for the results at the end of the history goes on."""
         if request.client_input.outputs and (found := await self._waiting_for(caller, request)) is not None:
             return await self.go_on(caller, request, *found, idempotency), found[1].record
         id = ResponseId(key)
@@ -450,7 +453,7 @@ class RunStarter:
     async def _continue(
         self, caller: Caller, request: ClientRequest, id: ResponseId, record: Record, idempotency: Idempotency | None
     ) -> ResponseId:
-        """The next run of the session, or where another response follows this one already, that of a fork of it (R10.20)."""
+        """Start the next run of the session; of a fork of it, where another response follows this one already (R10.20)."""
         session = self._perdure.session(id.key, tenant=caller.tenant)
         view = await session.show()
         earlier_run = None if idempotency is None else _run_of_message(view, idempotency.message, caller.sender)
@@ -488,7 +491,7 @@ class RunStarter:
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
-        """The last run of a session, what it was asked here, and the agent that answers; without a run there is no message yet.
+        """Return the last run of a session, what it was asked here, and the agent that answers; without a run there is no message yet.
 
         Raises `HttpError` (404) where there is no such session.
         """
@@ -551,7 +554,7 @@ class RunStarter:
         return of_run(key, receipt.run_id)
 
     async def _waiting_for(self, caller: Caller, request: ClientRequest) -> tuple[ResponseId, FoundRun] | None:
-        """The run that waits for the results that a history ends with, if it began with the same history."""
+        """Return the run that waits for the results that a history ends with, if it began with the same history."""
         id = of_call(next(iter(request.client_input.outputs)))
         if id is None:
             return None
@@ -613,7 +616,7 @@ def _no_conversation(id: str) -> HttpError:
 
 
 def _run_of_message(view: SessionView, message: str, sender: str) -> str | None:
-    """The run that took a message, if it was sent already."""
+    """Return the run that took a message, if it was sent already."""
     same_message = (
         entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender
     )

@@ -40,7 +40,7 @@ MOST: Final = 100
 
 
 async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found: FoundRun) -> list[JsonObject]:
-    """The items of a response's input, in their order; of a later leg the messages to its run. `runs`: the run, or a delegate's, by its path."""
+    """Return the items of a response's input, in their order; of a later leg the messages to its run. `runs`: the run, or a delegate's, by its path."""
     if id.leg == 1:
         return [{**_listed(item), "id": id.item("in", str(at))} for at, item in enumerate(found.record.items)]
     items: list[JsonObject] = []
@@ -63,7 +63,7 @@ async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found:
 
 
 def _listed(item: JsonObject) -> JsonObject:
-    """A message's content as parts, as OpenAI lists it."""
+    """Return a message's content as parts, as OpenAI lists it."""
     if item.get("type") != "message" or not isinstance(item.get("content"), str):
         return item
     kind = "output_text" if item.get("role") == "assistant" else "input_text"
@@ -71,7 +71,7 @@ def _listed(item: JsonObject) -> JsonObject:
 
 
 def page(items: list[JsonObject], query: Mapping[str, str]) -> JsonObject:
-    """A page of a list: `order` (newest first by default), `after` an item, at most `limit`."""
+    """Return a page of a list: `order` (newest first by default), `after` an item, at most `limit`."""
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
         raise invalid("limit", f"a number from 1 to {MOST}")
@@ -217,7 +217,7 @@ class Routes:
         ]
 
     async def models(self, request: Request) -> Response:
-        """The agents, as models."""
+        """Return the agents, as models."""
         caller_of(request).check(READ, "look at agents")
         data = [_model(name) for name in self._gateway.agents.names()]
         return JSONResponse({"object": "list", "data": data})
@@ -265,7 +265,7 @@ class Routes:
         return JSONResponse(completion_object(id, found))
 
     async def completion(self, request: Request) -> Response:
-        """One that was stored, by whoever has the tenant."""
+        """Return a stored completion, to any caller of its tenant."""
         caller = caller_of(request)
         caller.check(READ, "look at runs")
         name = request.path_params["id"]
@@ -289,7 +289,7 @@ class Routes:
         return JSONResponse(response_object(id, found))
 
     async def cancel(self, request: Request) -> Response:
-        """The run is cancelled; what it has done stays done (R6.10)."""
+        """Cancel the run; the effects of its calls stay (R6.10)."""
         caller = caller_of(request)
         id = _id(request)
         found = await self._stored(caller, id)
@@ -326,7 +326,7 @@ class Routes:
         return JSONResponse(page(items, request.query_params))
 
     async def new_conversation(self, request: Request) -> Response:
-        """A session without a message yet: the agent of its first response answers in it."""
+        """Begin a session without a message: the agent of its first response answers in it."""
         caller = caller_of(request)
         caller.check(SEND, "start runs")
         body = RequestBody(await read_json(request))
@@ -342,7 +342,7 @@ class Routes:
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
 
     async def conversation(self, request: Request) -> Response:
-        """A conversation, also one without a message yet."""
+        """Return a conversation, also one without a message yet."""
         caller = caller_of(request)
         caller.check(READ, "look at conversations")
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
@@ -382,7 +382,7 @@ class Routes:
         return found
 
     async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> FoundRun | None:
-        """The response once it has ended; `None`: whoever asked has gone, or the gateway is about to end, and the run goes on."""
+        """Return the response once it has ended; `None`: whoever asked has gone, or the gateway is about to end, and the run goes on."""
         waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
         others: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._gateway.stopping.wait()),
