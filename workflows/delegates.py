@@ -23,7 +23,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.observability import whose
+from perdure.workflows.observability import owner_attributes
 from perdure.workflows.resets import end_former
 
 with workflow.unsafe.imports_passed_through():
@@ -139,7 +139,7 @@ async def _run(
     except ChildWorkflowError as failure:
         if isinstance(failure.cause, TerminatedError | TimeoutError):
             sender.report_closed(child.id)
-        return Failed(_error(child, failure), _met(failure))
+        return Failed(_error(child, failure), _sources_of(failure))
     if isinstance(result, LoopState):
         return result
     return Returned(result.output, sources=frozenset(result.sources))
@@ -188,7 +188,7 @@ async def _result(
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             static_summary=line(child.title),
-            search_attributes=whose(),
+            search_attributes=owner_attributes(),
         )
 
     sender.children.names.add(child.name)
@@ -279,7 +279,7 @@ def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:
         return None  # it is no failure of the engine's own
 
 
-def _met(failure: ChildWorkflowError) -> frozenset[str]:
+def _sources_of(failure: ChildWorkflowError) -> frozenset[str]:
     """Return the sources that the words of the child's failure may hold, as the failure names them (R15.1)."""
     details = failure.cause.details if isinstance(failure.cause, ApplicationError) else ()
     sources = details[0].get("sources") if details and isinstance(details[0], dict) else None

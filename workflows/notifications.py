@@ -21,7 +21,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.arguments import read_input
 from perdure.workflows.deliveries import deliver
-from perdure.workflows.observability import now, whose
+from perdure.workflows.observability import now, owner_attributes
 from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
@@ -261,7 +261,7 @@ class NotificationSender:
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 cancellation_type=ChildWorkflowCancellationType.ABANDON,
                 static_summary=line(f"{wanted.notification.kind} → {target.route}"),
-                search_attributes=whose(),
+                search_attributes=owner_attributes(),
             )
         except WorkflowAlreadyStartedError:
             # The run was reset. That workflow has the outcome of the first notification.

@@ -156,7 +156,7 @@ def list_agent(name: str, version: str, known: Sequence[str], *, below: bool) ->
         workflow.upsert_search_attributes(updates)
 
 
-def whose() -> TypedSearchAttributes | None:
+def owner_attributes() -> TypedSearchAttributes | None:
     """Return the owner attributes for a child run: this run's own, so that a tenant finds its waiting requests (R10.2)."""
     pairs = [
         each

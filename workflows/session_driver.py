@@ -252,7 +252,7 @@ class SessionDriver:
                 agent,
                 kept.delegates,
                 kept.sources,
-                kept.whose(first),
+                kept.owner_of(first),
                 last_message=running.messages[-1].text,
                 requesters=[*dict.fromkeys(each.sender for each in running.messages if each.sender != first.sender)],
                 reasons=kept.shows_reasoning,

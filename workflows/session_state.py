@@ -165,7 +165,7 @@ class SessionState:
     def agent_digest(self) -> str:
         return self._input.agent
 
-    def whose(self, first: Queued) -> RunOwner:
+    def owner_of(self, first: Queued) -> RunOwner:
         """Return the owner of a run that begins with this message."""
         return RunOwner(tenant=self.tenant, sender=first.sender, session=self.key, context=first.context)
 

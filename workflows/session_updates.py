@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import DECIDE
     from perdure.sessions.agent_file import with_settings
     from perdure.sessions.entries import CommandEntry
-    from perdure.sessions.message_queue import AcceptedMessage, Queued, check_right, says
+    from perdure.sessions.message_queue import AcceptedMessage, Queued, check_content, check_right
     from perdure.sessions.status_webhooks import StatusWebhookChange
     from perdure.sessions.wire import (
         Description,
@@ -54,7 +54,7 @@ class SessionUpdates:
     def check_message(self, sent: Sequence[Json]) -> None:
         """Judge a `Message`."""
         message = self._read(Message, sent)
-        says(message)
+        check_content(message)
         if not self._kept.forgot(message):  # else it is judged when that is known
             self._judge(message)
 
@@ -84,7 +84,7 @@ class SessionUpdates:
         if self._kept.message_queue.judge(message) is None:
             of = {"mode": message.mode, "rights": message.rights, "context": message.context}
             text = await self._hooks.received(message.message_id, message.sender, text, **of)
-            says(message.model_copy(update={"text": text}))
+            check_content(message.model_copy(update={"text": text}))
             self._session.check_open()
             self._judge(message)
         return await self._accepted(message, text)

@@ -502,7 +502,7 @@ def relay_of(client: Client) -> EventRelay:
 _RELAYS: WeakValueDictionary[int, EventRelay] = WeakValueDictionary()
 
 
-def wanted(topics: Iterable[str] | None) -> frozenset[Topic]:
+def parse_topics(topics: Iterable[str] | None) -> frozenset[Topic]:
     """Return the topics of these names; `None`: all. Raises `ProtocolError` for an unknown name."""
     found: set[Topic] = set()
     for name in TOPICS if topics is None else topics:

@@ -16,7 +16,7 @@ from perdure.agents.media import Media
 from perdure.client.forks import fork_input, start_fork
 from perdure.client.histories import audit_run
 from perdure.client.run_operations import AgentHandle, describe
-from perdure.client.session_operations import Address, first_line, found, start_session
+from perdure.client.session_operations import Address, clear_session_errors, first_line, start_session
 from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError
 from perdure.plan import Returned
 from perdure.queries import SessionReader, answer_of, read_segment, start_segment
@@ -88,7 +88,7 @@ async def export_session(session: Address) -> Exported:
     client, reader = session.client, SessionReader(session.client, session.id)
     carried: SessionInput | None = None
     problem: str | None = None
-    with found(client, session.key):
+    with clear_session_errors(client, session.key):
         try:
             carried = await answer_of(session.handle, CARRIED_QUERY, result_type=SessionInput)
         except WorkflowQueryFailedError as error:
@@ -131,7 +131,7 @@ async def import_session(client: Client, exported: Exported, key: str, tenant: s
         raise RunError(f"this file cannot be restored: {error}") from None
     if session_input.document:
         parse_agent(session_input.document)
-    with found(client, key):
+    with clear_session_errors(client, key):
         await _check_absent(target)
         await _save_files(client, tenant, exported.files)
         for id, segment in segments:

@@ -197,7 +197,7 @@ class Perdure:
             except RunExistsError:
                 if wanted is None:
                     raise
-                return self._run(await wanted.found(self.client), agent)
+                return self._run(await wanted.find_run_id(self.client), agent)
         return self._run(handle.id, agent)
 
     @property

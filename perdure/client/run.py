@@ -20,7 +20,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations, undos
-from perdure.client._event_relay import place, relay_of, wanted
+from perdure.client._event_relay import parse_topics, place, relay_of
 from perdure.client._pending_activities import check_ends, failure_words, task_failure
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
@@ -61,7 +61,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
     changed, clock = asyncio.Event(), asyncio.get_running_loop().time
 
     async def follow() -> None:
-        async with aclosing(relay_of(client).run(run_id, None, wanted(None) - {"score"}, patient=True)) as events:
+        async with aclosing(relay_of(client).run(run_id, None, parse_topics(None) - {"score"}, patient=True)) as events:
             async for event in events:
                 picture.apply(event)
                 changed.set()
@@ -270,7 +270,7 @@ class Run(Generic[OutputT]):
         # R10.14, R10.15
         with clear_errors(self._client, self.id):
             names = None if topics is None else [*topics]
-            kinds, _ = wanted(names), place(from_, session=False)
+            kinds, _ = parse_topics(names), place(from_, session=False)
             await run_operations.describe(self.handle)
             relayed = relay_of(self._client).run(
                 self.id, from_, kinds, awaits_score=names is not None and "score" in names

@@ -18,7 +18,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.client import approvals, run_operations, session_operations
-from perdure.client._event_relay import is_wanted, relay_of, wanted
+from perdure.client._event_relay import is_wanted, parse_topics, relay_of
 from perdure.client._pending_activities import check_ends, failing, unanswered
 from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
@@ -209,7 +209,7 @@ class Session:
             await session.begin({"channel": "web"})
         ```
         """
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             try:
                 return (await self.handle.describe()).status == WorkflowExecutionStatus.RUNNING
             except RPCError as error:
@@ -290,7 +290,7 @@ class Session:
         ```
         """
         # R19.2
-        run_id, is_heard, kinds = "", False, wanted(topics)
+        run_id, is_heard, kinds = "", False, parse_topics(topics)
         since = receipt.accepted_at if receipt.done == "steered" else ""  # its run has begun before it
 
         def is_settled(fate: Fate) -> bool:
@@ -453,7 +453,7 @@ class Session:
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
         if seen.run_id is None:
             return []
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             found, problems = await approvals.waiting_in(self._client, [seen.run_id, *seen.waiting_runs])
         if problems:
             raise problems[0]
@@ -509,8 +509,8 @@ class Session:
         ```
         """
         # R10.14
-        with session_operations.found(self._client, self.key):
-            kinds = wanted(topics)
+        with session_operations.clear_session_errors(self._client, self.key):
+            kinds = parse_topics(topics)
             async with aclosing(relay_of(self._client).session(self.id, from_, kinds)) as events:
                 async for event in events:
                     yield event
@@ -628,7 +628,7 @@ class Session:
         ```
         """
         # R10.12
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
 
@@ -641,7 +641,7 @@ class Session:
         texts = [entry["text"] for entry in await session.read_entries() if entry["type"] == "message"]
         ```
         """
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
 
@@ -671,11 +671,11 @@ class Session:
         ```
         """
         last, at = 0, ""
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             for entry in (await self.show()).entries:
                 last, at = entry["n"], str(entry["at"])
                 yield entry
-            topics = wanted(("lifecycle", "message", "reply", "compaction"))
+            topics = parse_topics(("lifecycle", "message", "reply", "compaction"))
             async with aclosing(relay_of(self._client).session(self.id, None, topics)) as events:
                 async for event in events:
                     if event.at < at:
@@ -756,7 +756,7 @@ class Session:
 
     async def _fate(self, what: str, sender: str = "") -> Fate | None:
         """Return the fate of a message or a run; `None`: no worker answers now. Raises `RunNotFoundError` for an unknown id."""
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             try:
                 fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
             except RPCError as error:
@@ -785,7 +785,7 @@ class Session:
         return started, None if under_way is None else await failing(self._client, under_way)
 
     async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
-        with session_operations.found(self._client, self.key):
+        with session_operations.clear_session_errors(self._client, self.key):
             try:
                 return await self._query(query, kind, *arguments)
             except RPCError as error:

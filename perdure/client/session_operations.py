@@ -34,7 +34,7 @@ from perdure.queries import SearchAttributes, SessionReader, answer_of, cancella
 from perdure.runs.provenance import CONVERSATION
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.fork import fork, run_number
-from perdure.sessions.message_queue import QueueState, check_name, check_text, says
+from perdure.sessions.message_queue import QueueState, check_content, check_name, check_text
 from perdure.sessions.transcript import SESSION_FORM, SessionSnapshot
 from perdure.sessions.wire import (
     FORK_INPUT,
@@ -100,7 +100,7 @@ async def send(
     """
     check_name(session.key, "the session's key")
     check_text(session.tenant)
-    says(message)
+    check_content(message)
     starts, searchable, registered = False, True, False
     # Of all attempts: the server takes them for one, as long as none was answered. The same message sent again is another update, for a
     # server still answers for an execution that has ended, and the session may have been deleted since.
@@ -212,7 +212,7 @@ async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
 async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
     """Translate errors into clear words, and raise `NoWorkerError` when nobody answers within `ANSWERS_WITHIN`."""
     try:
-        with found(client, session.key):
+        with clear_session_errors(client, session.key):
             async with asyncio.timeout(ANSWERS_WITHIN):
                 yield
     except TimeoutError:
@@ -238,7 +238,7 @@ async def check_server(client: Client) -> None:
 
 
 @contextmanager
-def found(client: Client, key: str) -> Iterator[None]:
+def clear_session_errors(client: Client, key: str) -> Iterator[None]:
     """Translate the server's errors into clear words, also for a session that does not exist (R10.2)."""
     try:
         with clear_errors(client, key):
@@ -322,7 +322,7 @@ async def start_session(session: Address, given: SessionInput, task_queue: str, 
     check_text(session.tenant)
     agent = str(given.document.get("name") or "")
     searchable, registered = True, False
-    with found(session.client, session.key):
+    with clear_session_errors(session.client, session.key):
         while True:
             try:
                 await session.client.start_workflow(
@@ -356,7 +356,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     """Start the `target` with the conversation of the `source` up to there. Raises `RunError` for what is no place there,
     `RunNotFoundError` where there is no such session, `RunExistsError` where there is one of the new key."""
     check_name(target.key, "the session's key")
-    with found(source.client, source.key):
+    with clear_session_errors(source.client, source.key):
         described = await source.handle.describe()
         given: SessionInput = await answer_of(source.handle, FORK_INPUT, result_type=SessionInput)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")

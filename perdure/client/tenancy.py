@@ -113,7 +113,7 @@ class IdempotentStart:
         """Return the memo of the run."""
         return {WANTED_MEMO: self.body}
 
-    async def found(self, client: Client) -> str:
+    async def find_run_id(self, client: Client) -> str:
         """Return the id of the run that there is already, where it is this. Raises `RunExistsError`."""
         await self._owner(client)
         return self.run_id

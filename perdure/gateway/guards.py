@@ -154,7 +154,7 @@ class Guards:
 
     def signed_in(self, request: Request) -> Caller | None:
         """Return the caller by the session that sign-in has given their browser, while the session lasts and its token is valid."""
-        named = self.kept(request, self._cookie)
+        named = self.signed_cookie(request, self._cookie)
         if named is None or self._tokens is None:
             return None
         who, _, _ = named.partition(".")
@@ -218,7 +218,7 @@ class Guards:
         strict = name in (self._cookie, SESSION)
         self._set_cookie(request, response, name, f"{named}.{self._sign(name, named)}", strict=strict)
 
-    def kept(self, request: Request, name: str) -> str | None:
+    def signed_cookie(self, request: Request, name: str) -> str | None:
         """Return the text that this server has given the browser under the name, while it lasts; `None`: there is none."""
         named, _, signature = request.cookies.get(name, "").rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(name, named).encode()):

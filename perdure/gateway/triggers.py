@@ -23,7 +23,7 @@ from perdure.errors import (
     TooLargeError,
 )
 from perdure.gateway.signatures import SECRETS, Scheme, check_secret
-from perdure.sessions.message_queue import check_name, says
+from perdure.sessions.message_queue import check_content, check_name
 from perdure.sessions.wire import COMMANDS, Message
 from perdure.values.json import Json, JsonObject, json_path
 from perdure.values.limits import MAX_NAME
@@ -178,7 +178,7 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
         raise MappingError(f"session.text is the command {texts['text'].strip()}, which no trigger may send")
     try:
         check_name(texts["key"], "session.key")
-        says(Message(message_id="-", sender="-", text=texts["text"], route=texts["route"]))
+        check_content(Message(message_id="-", sender="-", text=texts["text"], route=texts["route"]))
     except MessageRefusedError as error:
         raise MappingError(str(error)) from None
     return Mapped(context=context, **texts)

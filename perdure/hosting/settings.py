@@ -645,7 +645,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
         )
     try:
         settings = Settings(**(given or {}))
-        settings.sources.update(where(given or {}, flags or {}))
+        settings.sources.update(origins(given or {}, flags or {}))
         return settings
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from None
@@ -657,7 +657,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
         problem = problems[0]
         name, *path_inside = problem["loc"]
         inside = "".join(f".{part}" for part in path_inside)
-        place = where(given or {}, flags or {}).get(str(name), str(name))
+        place = origins(given or {}, flags or {}).get(str(name), str(name))
         place = place.replace(str(name), f"{name}{inside}", 1) if " in " in place else place + inside
         secret = about(Settings.model_fields[str(name)]).secret
         got = "" if secret or inside else f", not {shorten(problem['input'], 60)}"
@@ -671,7 +671,7 @@ def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
     return settings.model_copy(update=dict(fields))
 
 
-def where(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
+def origins(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
     """Return the origin of each setting that is no default: a flag, a variable, or the file's key."""
     path = config_file()
     found = {name: f"{name} in {path}" for name in TomlConfigSettingsSource(Settings, path)()}

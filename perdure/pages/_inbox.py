@@ -28,7 +28,6 @@ from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of, request_drawing, waiting_request
 from perdure.pages._live import SHOWN, LiveApprovals
-from perdure.pages._sign_in import signing_in
 from perdure.pages._site import STATIC, Site
 from perdure.values.json import JsonObject
 
@@ -249,7 +248,7 @@ def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     return Starlette(
         routes=[
             *Inbox(perdure, site, find, streamed=streamed, everywhere=True).routes(),
-            *signing_in(site),
+            *site.sign_in_routes(),
             Mount("/static", STATIC),
         ],
         exception_handlers={HttpError: refused, TooManyGuessesError: refused},

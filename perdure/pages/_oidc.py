@@ -50,7 +50,7 @@ class OidcSignIn:
         return self._site.guards.finish(request, response)
 
     async def _finish(self, request: Request) -> Response:
-        session = _unpacked(self._site.guards.kept(request, UNDER_WAY))
+        session = _unpacked(self._site.guards.signed_cookie(request, UNDER_WAY))
         if session is None:
             raise HttpError(400, "This sign-in has expired, or began in another browser. Sign in again.")
         request.scope["session"] = session

@@ -12,13 +12,14 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from perdure.agents.media import Media
 from perdure.client.perdure import Perdure
 from perdure.client.selection import age
 from perdure.errors import ServerError, clip
-from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.callers import caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages._decision_forms import PREFIX
@@ -160,10 +161,31 @@ class Site:
         """Return the page that asks for a token."""
         return self.page(request, "sign_in.html", status=401, problem=problem)
 
-    def sign_in(self, request: Request, caller: Caller, back: str) -> Response:
-        """Go on, as somebody who has shown a token."""
-        response = self.go_to(request, _own(back, self.home or "./"))
+    def sign_in_routes(self, under: str = "") -> list[Route]:
+        """Return the routes of sign-in and sign-out. Their callers have shown nothing yet."""
+        return [
+            Route(f"{under}/sign-in", self.sign_in, methods=["POST"]),
+            Route(f"{under}/sign-out", self.sign_out, methods=["POST"]),
+        ]
+
+    async def sign_in(self, request: Request) -> Response:
+        """Sign a browser in: it shows its token once."""
+        form = await read_form(request)
+        try:
+            caller = self.guards.caller_with(form.get("token", ""), request)
+        except TooManyGuessesError as error:
+            raise error.as_problem() from None
+        if caller is None:
+            return self.ask_for_token(request, "That is not the token.")
+        response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
         self.guards.sign_in(request, response, caller)
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        """Sign a browser out."""
+        await self.form(request)
+        response = self.go_to(request, self.home or "./")
+        self.guards.sign_out(response)
         return response
 
     def signed_in_page(self, request: Request, back: str) -> Response:

@@ -19,7 +19,6 @@ from perdure.pages._inbox import Inbox
 from perdure.pages._oidc import oidc_routes
 from perdure.pages._runs import RunPages
 from perdure.pages._schedules import SchedulesPage
-from perdure.pages._sign_in import signing_in
 from perdure.pages._site import STATIC, Site
 from perdure.pages._standing import StandingPage
 
@@ -56,7 +55,7 @@ def sign_in(gateway: Gateway) -> Adapter:
     """Return the adapter for browsers that have shown no token yet: the sign-in form, the sign-in by a provider, and the styles of the pages."""
     site, settings = _site(gateway), gateway.settings
     provided = oidc_routes(site, settings.gateway_oidc, settings.pages_url)
-    routes = [*signing_in(site), *provided, Mount("/static", STATIC)]
+    routes = [*site.sign_in_routes(), *provided, Mount("/static", STATIC)]
     return Adapter("sign-in", routes, access="open", problem=site.problem)
 
 

@@ -355,7 +355,7 @@ class PlanJudge:
                 visiting.add(at)
                 stack.extend(missing)
                 continue
-            memo[at] = state.status == "done" if state.ended else _met(facts.needs.needed, failing, memo)
+            memo[at] = state.status == "done" if state.ended else _is_met(facts.needs.needed, failing, memo)
             stack.pop()
         return memo[index]
 
@@ -739,12 +739,12 @@ def judge_plan(plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> lis
     return PlanJudge(plan, book, reach).verdicts() if book.rules else []
 
 
-def _met(needed: Requirement, failing: int, begun: dict[int, bool]) -> bool:
+def _is_met(needed: Requirement, failing: int, begun: dict[int, bool]) -> bool:
     if isinstance(needed, WritersOf):
         if not needed.writers:
             return needed.exists
         return all(not failing >> each & 1 and begun.get(each, False) for each in needed.writers)
-    results = (_met(each, failing, begun) for each in needed.items)
+    results = (_is_met(each, failing, begun) for each in needed.items)
     return any(results) if isinstance(needed, AnyOf) else all(results)
 
 

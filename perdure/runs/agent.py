@@ -118,11 +118,6 @@ class PromptConfig(BaseModel):
                 raise ValueError(f"{name[:50]!r} is not a file's name: a name without a folder")
         return list(dict.fromkeys(files))
 
-    @property
-    def wanted(self) -> bool:
-        """Whether a worker has to provide anything."""
-        return bool(self.text or self.skills or self.workspace)
-
     def changed(self, other: PromptConfig) -> PromptConfig:
         """Return this config with the other's changes."""
         set_fields = {key: getattr(other, key) for key in other.model_fields_set}

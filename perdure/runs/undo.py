@@ -445,7 +445,7 @@ def plan_undo(
     `calls`: only these, and all that depends on them. `to`: back to this call, with it: the call and all that depends on it. By default all.
     Raises `RunError` for a call that has no effect.
     """
-    wanted = _wanted(found, calls if to is None else [to])
+    wanted = _chosen(found, calls if to is None else [to])
     by_id = {each.call: each for each in found.effects}
     seconds: dict[str, list[str]] = defaultdict(list)
     firsts: dict[str, list[str]] = defaultdict(list)
@@ -500,7 +500,7 @@ def _blocked(effect: Effect) -> Effect:
     return effect.model_copy(update={"reason": "a call that depends on it stays, so it stays too"})
 
 
-def _wanted(found: RunEffects, calls: Sequence[str] | None) -> set[str]:
+def _chosen(found: RunEffects, calls: Sequence[str] | None) -> set[str]:
     if calls is None:
         return {each.call for each in found.effects}
     known = {each.call for each in found.effects}

@@ -313,9 +313,9 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     if known is not None:
         report.requests_after = min(report.requests_after, max(0, known - 1))
     gone = lost | after.unknown | {id for id, status in statuses.items() if status in ("skipped", UNKNOWN)}
-    report.approvals_added = [_asked(each) for id, each in after.asked.items() if id not in before.asked]
+    report.approvals_added = [_call_note(each) for id, each in after.asked.items() if id not in before.asked]
     report.approvals_removed = [
-        _asked(each)
+        _call_note(each)
         for id, each in before.asked.items()
         if id not in after.asked and id not in gone and (known is None or _request(id) < known)
     ]
@@ -355,7 +355,7 @@ def _until(graph: JsonObject, request: int | None) -> JsonObject:
     }
 
 
-def _asked(each: AskedCall) -> CallNote:
+def _call_note(each: AskedCall) -> CallNote:
     return CallNote(call=each.id, tool=each.tool, reason=each.reason)
 
 

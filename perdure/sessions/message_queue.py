@@ -233,7 +233,7 @@ def check_text(text: str) -> None:
         ) from None
 
 
-def says(message: Message) -> None:
+def check_content(message: Message) -> None:
     """Check that a message can be accepted at all. Raise `MessageRefusedError`."""
     for each in (message.text, message.route, *message.rights):
         check_text(each)
@@ -291,7 +291,7 @@ class MessageQueue:
         Raise `MessageRefusedError` for another message of the same id, for one above the cap, for a command without its
         right, and for a message that must not wait.
         """
-        says(message)
+        check_content(message)
         if (known := self.state.known.get(message.key)) is not None:
             if known.body != message.body:
                 raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
@@ -620,7 +620,7 @@ class MessageQueue:
         known = self.state.known[key]
         if known.withdrawn:
             return key
-        where = self._where(key)
+        where = self._withdrawable(key)
         if where is None:
             if known.number is None:
                 raise MessageRefusedError(f"{withdrawal.message_id!r} is a command that was carried out")
@@ -630,7 +630,7 @@ class MessageQueue:
             raise MessageRefusedError(f"{withdrawal.sender!r} may not withdraw a message of {where.sender!r}")
         return key
 
-    def _where(self, key: str) -> Queued | None:
+    def _withdrawable(self, key: str) -> Queued | None:
         """Return the message, while it can be withdrawn."""
         running = self.state.running
         received = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
@@ -645,7 +645,7 @@ class MessageQueue:
 
     def withdraw(self, key: str) -> Queued | None:
         """Withdraw a message that is still there. A run that has lost all its first messages does not begin."""
-        message = self._where(key)
+        message = self._withdrawable(key)
         if message is None:
             return None
         state, running = self.state, self.state.running

@@ -233,10 +233,10 @@ def _property_names(
         yield from _descend(validator, name, names)
 
 
-def _found(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     compiled = compile_pattern(pattern)
     CHECKING.get().steps.take(compiled.cost(text))
-    return compiled.found(text)
+    return compiled.matches(text)
 
 
 def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
@@ -258,7 +258,7 @@ def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
 
 
 def _pattern(validator: Validator, pattern: str, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _found(pattern, instance):
+    if isinstance(instance, str) and not _matches(pattern, instance):
         yield ValidationError("")
 
 
@@ -334,7 +334,7 @@ def _pattern_properties(
         return
     for pattern, child in named.items():
         for key, value in instance.items():
-            if _found(pattern, key):
+            if _matches(pattern, key):
                 yield from _into(validator, value, child, key)
 
 
@@ -356,7 +356,7 @@ def additional(instance: JsonObject, schema: SchemaPart) -> Iterator[str]:
     """Yield the keys that neither `properties` nor `patternProperties` cover."""
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in instance:
-        if key not in named and not any(_found(pattern, key) for pattern in patterns):
+        if key not in named and not any(_matches(pattern, key) for pattern in patterns):
             yield key
 
 
@@ -475,7 +475,9 @@ def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *
         return
     CHECKING.get().steps.take(_KEYWORD + len(instance))
     yield from (key for key in schema.get("properties", {}) if key in instance)
-    yield from (key for key in instance if any(_found(pattern, key) for pattern in schema.get("patternProperties", ())))
+    yield from (
+        key for key in instance if any(_matches(pattern, key) for pattern in schema.get("patternProperties", ()))
+    )
     if "additionalProperties" in schema:
         yield from additional(instance, schema)
     if own and "unevaluatedProperties" in schema:

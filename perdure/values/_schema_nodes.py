@@ -199,7 +199,7 @@ class Pattern:
         """Return the steps of checking for a search in the text."""
         return 1 + len(text) * self._size // _UNIT
 
-    def found(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text."""
         return self._compiled.search(text) is not None
 
@@ -350,7 +350,7 @@ def of_object(maker: Maker, schema: JsonObject) -> Check:
                 known = node is not None
                 for pattern, of_pattern in patterned:
                     steps.take(pattern.cost(key) + 2)
-                    if pattern.found(key):
+                    if pattern.matches(key):
                         known = True
                         if not of_pattern.fits(child, steps):
                             return False
@@ -611,7 +611,7 @@ def _pattern(maker: Maker, schema: JsonObject) -> Check:
 
     def part(value: str, steps: CheckSteps) -> bool:
         steps.take(pattern.cost(value) + 2)
-        return pattern.found(value)
+        return pattern.matches(value)
 
     return part
 

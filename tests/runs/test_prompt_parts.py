@@ -140,7 +140,6 @@ def test_a_prompt_that_is_none_is_refused_in_one_line(prompt: Any, words: str) -
 def test_a_run_says_only_what_is_another() -> None:
     agents = PromptConfig(text="a", skills=True, files=["A.md"])
     assert agents.changed(parse_prompt({"text": ""})) == PromptConfig(text="", skills=True, files=["A.md"])
-    assert not PromptConfig().wanted
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=10), st.integers(1, 100_000))
