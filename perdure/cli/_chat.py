@@ -135,10 +135,6 @@ class Chat:
             self.print_line(Text(f"  {harmless(str(error))}", style="red"))
         return True
 
-    async def stop(self) -> None:
-        """End what runs."""
-        await self.send("/stop")
-
     async def _send(self, text: str) -> None:
         id = uuid.uuid4().hex
         self.picture.own.add(id)

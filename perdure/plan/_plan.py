@@ -17,7 +17,7 @@ from typing import Literal
 
 from perdure.errors import CallError
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, RefusedByRule, Rejected, Returned, errors_of
+from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, RefusedByRule, Rejected, Returned
 from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
 from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
@@ -586,11 +586,6 @@ class Plan:
         if self._inside is None:
             return values_for(self._graph.base, call.spec.instance)
         return self._inside.over(self._inside.around, self._graph.base["state"])
-
-    @property
-    def errors(self) -> list[Call]:
-        """Return the calls whose errors go to the model, in the order of the list: no branch took them (R4.3, R6.6)."""
-        return errors_of(self.calls)
 
     def break_off(self, reason: str, time: str = "") -> None:
         """End the plan while calls may run. Calls that are not done do not run, or it is unknown whether they took

@@ -158,10 +158,6 @@ class Index:
         each = [index._record(at) for index in (self, other) for at in range(len(index))]
         return self._from_records(each)
 
-    def find(self, id: str) -> int:
-        """Return the newest segment of a message; 0 if it is not here."""
-        return next(iter(self.find_all(id)), 0)
-
     def find_all(self, id: str) -> list[int]:
         """Return the segments of messages of an id, which several senders may have used, newest first."""
         wanted = _digest(id)

@@ -122,7 +122,7 @@ async def test_r24_5_a_persons_runs_sessions_values_and_files_leave_and_those_of
         # The session of both leaves as a whole, if that is wanted; and with everybody's, what is old.
         rest = await api.erase(tenant=tenant, sender="ann", shared=True)
         assert "both" in rest.sessions
-        # The file of both remains for as long as the server lists the run that has left, and nobody asks for it after that.
+        # The file is named if the server still lists the run that has left.
         assert {each.what for each in rest.remaining} <= {"file"}
         assert not await both.exists()
         everything = await api.erase(tenant=tenant, before=datetime.now(UTC) + timedelta(minutes=1))

@@ -13,7 +13,7 @@ from perdure.models.dialects.common import ToolDelta
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.dialects.tools import ToolsReader
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan import Failed, Outcome, Plan, Returned
+from perdure.plan import Failed, Outcome, Plan, Returned, errors_of
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_EDGES
 from tests.plan.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses
@@ -96,7 +96,7 @@ def test_r4_3_an_output_path_of_several_is_written_whole_or_not_at_all() -> None
     twice = A | {"_outputPath": "†state.a && †state.a.x"}
     plan = played([twice, READ | {"p": "†state.a"}])
     assert (statuses(plan), plan.state.snapshot()) == (["invalid", "skipped"], {})
-    assert [call.id for call in plan.errors] == ["1.0"]
+    assert [call.id for call in errors_of(plan.calls)] == ["1.0"]
     assert error(plan, 0) == '†state.a is "1.0", so †state.a.x cannot be written into it'
     plan = played([twice], {"1.0": Returned({"x": 1})})
     assert plan.state.snapshot() == {"a": {"x": {"x": 1}}}
@@ -131,7 +131,7 @@ def test_r4_3_a_failure_whose_branch_cannot_be_written_is_still_told() -> None:
     plan = new_plan({"n": 5})
     run(plan, calls, fails("1.0"))
     assert (statuses(plan), plan.state.snapshot()) == (["failed", "skipped", "skipped"], {"n": 5})
-    assert [call.id for call in plan.errors] == ["1.0"]
+    assert [call.id for call in errors_of(plan.calls)] == ["1.0"]
     first = plan.calls[0].state.error
     assert first is not None
     assert first.code == "boom"

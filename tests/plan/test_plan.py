@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan import ENDED, Call, Failed, Outcome, Plan, Returned
+from perdure.plan import ENDED, Call, Failed, Outcome, Plan, Returned, errors_of
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.limits import MOST_STEPS, TASK_STEPS
 from perdure.values.schemas import Schema
@@ -179,7 +179,7 @@ def test_r5_4_cascading_skips_say_whether_a_branch_or_a_failure_is_the_reason() 
     assert "another branch" in plan.calls[1].state.reason
     assert "1.3 a, which did not succeed (failed)" in plan.calls[4].state.reason
     assert "skipped" in plan.calls[5].state.reason
-    assert [call.id for call in plan.errors] == ["1.3"]
+    assert [call.id for call in errors_of(plan.calls)] == ["1.3"]
 
 
 def test_two_exclusive_branches_may_write_one_path_and_join_again() -> None:
@@ -217,7 +217,7 @@ def test_r4_3_three_alternatives() -> None:
         plan = new_plan()
         run(plan, calls, first_call(outcome))
         assert statuses(plan) == expected
-        assert plan.errors == []
+        assert errors_of(plan.calls) == []
 
 
 def test_r4_2_the_last_to_complete_wins() -> None:
@@ -281,7 +281,7 @@ def test_r6_8_a_surplus_call_is_refused() -> None:
     plan = new_plan(max_calls=3)
     run(plan, [{"_tool": "a"}] * 5)
     assert statuses(plan) == ["done", "done", "done", "invalid", "skipped"]
-    assert len(plan.errors) == 1
+    assert len(errors_of(plan.calls)) == 1
 
 
 def test_r6_8_of_a_surplus_only_the_first_call_is_kept_and_says_how_many_there_were() -> None:
@@ -291,7 +291,7 @@ def test_r6_8_of_a_surplus_only_the_first_call_is_kept_and_says_how_many_there_w
     plan.extend([{}] * 1_000_000)
     run(plan, [])
     assert statuses(plan) == ["done", "done", "done", "invalid"]
-    (refused,) = plan.errors
+    (refused,) = errors_of(plan.calls)
     assert refused.state.error is not None
     assert refused.state.error.message == (
         "a Solution may have 3 calls at most, and this one has 1,000,004; this call and all after it were not run"
