@@ -17,7 +17,7 @@ from perdure.client.forks import fork_input, start_fork
 from perdure.client.histories import audit_run
 from perdure.client.run_operations import AgentHandle, describe
 from perdure.client.session_operations import Address, clear_session_errors, first_line, start_session
-from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError
+from perdure.errors import JsonError, MediaError, ProtocolError, RunError, RunExistsError
 from perdure.plan import Returned
 from perdure.queries import SessionReader, answer_of, read_segment, start_segment
 from perdure.queries.media_store import MediaStore
@@ -32,7 +32,7 @@ from perdure.sessions.transcript import (
     SessionSnapshot,
 )
 from perdure.sessions.wire import SHOW, SessionInput, SessionView
-from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.json import Json, JsonObject, WireModel, check
 from perdure.values.media import media_within
 from perdure.values.problems import first_problem
 
@@ -64,7 +64,10 @@ class Exported(WireModel):
     def parse(cls, written: Json) -> Exported:
         """Return the parsed file. Raise `RunError` for a file that cannot be restored."""
         try:
+            check(written, source="the file")
             exported = cls.model_validate(written)
+        except JsonError as error:
+            raise RunError(f"this is not an exported session or run: {error}") from None
         except ValidationError as error:
             raise RunError(f"the file is not an exported session or run: {first_problem(error)}") from None
         if exported.restore_session is not None and exported.restore_session.input.snapshot is None:

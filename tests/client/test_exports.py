@@ -234,7 +234,12 @@ async def test_a_run_that_did_not_complete_ends_where_its_record_ends(dev_server
         with pytest.raises(RunError):
             await run.result()
         CALLS.clear()
-        restored = await perdure.import_run(written(await run.export()), id=f"{handle.id}-again")
+        exported = written(await run.export())
+        odd = json.loads(json.dumps(exported))
+        odd["restoreRun"]["agent"]["context"][0]["text"] = "\ud800"
+        with pytest.raises(RunError, match="not an exported session or run: the file has an unpaired surrogate"):
+            await perdure.import_run(odd, id=f"{handle.id}-odd")
+        restored = await perdure.import_run(exported, id=f"{handle.id}-again")
         with pytest.raises(RunError, match="ends here: cancelled"):
             await restored.result()
         view = await restored.view()

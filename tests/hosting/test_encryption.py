@@ -34,7 +34,9 @@ from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
+from perdure.queries import record_entries
 from perdure.queries.media_store import MediaStore, encode_again, walk_files
+from perdure.runs.audit import AuditBatch, audit_id, entry, verify_chain
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.runs.wire import DECIDE
 from tests.support import DONE, Harness, agent, harness, new_namespace, perdure
@@ -341,7 +343,7 @@ async def test_r24_9_the_command_lists_the_keys_that_histories_need(
     assert "can be taken out" in rows["unused"]
 
 
-async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_key(
+async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_the_newest_key(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
@@ -356,7 +358,22 @@ async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(OLD))
     namespace = await new_namespace(dev_server.client)
     old = await Client.connect(address, namespace=namespace, data_converter=data_converter())
-    async with desk(dev_server, speak, client=old) as (session, it):
+    sink = f"file:{tmp_path / 'audit.jsonl'}"
+
+    async def audited(client: Client, queue: str, name: str) -> None:
+        found = [entry("erasure", "2026-11-26T12:00:00Z", name, {"by": "ann"})]
+        await record_entries(client, queue, AuditBatch(entries=found))
+
+    async def lines(count: int) -> list[str]:
+        """Return the lines of the audit log once there are so many."""
+        log = tmp_path / "audit.jsonl"
+        async with asyncio.timeout(HANG):
+            while True:
+                if log.exists() and len(found := log.read_text(encoding="utf-8").splitlines()) >= count:
+                    return found
+                await asyncio.sleep(0.05)
+
+    async with desk(dev_server, speak, client=old, audit=sink) as (session, it):
         queue, tenant = it.task_queue, f"tenant-{session.key}"
         await session.reply(await session.send("x" * 40_000, sender="ann", id="first", files=[file]), HANG)
         for _ in range(10):
@@ -368,6 +385,8 @@ async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_
         entries = await session.read_entries()
         assert (await session.show()).archived_through
         await it.client.start_workflow(LEDGER_WORKFLOW, {"tenant": tenant}, id=ledger_id(tenant), task_queue=queue)
+        await audited(it.client, queue, "first")
+        await lines(1)
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
     client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
     api = Perdure(client, task_queue=queue)
@@ -381,9 +400,10 @@ async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_
                     return
                 await asyncio.sleep(0.1)
 
-    async with harness(client, [], speak, task_queue=queue):
-        await until(lambda uses: uses.get("old", 0) >= 3)
+    async with harness(client, [], speak, task_queue=queue, audit=sink):
+        await until(lambda uses: uses.get("old", 0) >= 4)
         mine = [each async for each in client.list_workflows(query)]
+        assert audit_id(queue) in {each.id for each in mine}
         report = await api.rewrite_keys()
         assert (report.key, report.files) == ("new", 1)
         assert not {each.id for each in mine} & {*report.remaining}
@@ -392,7 +412,10 @@ async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_
     # What goes on needs the old key no more.
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW))
     later = await Client.connect(address, namespace=namespace, data_converter=data_converter())
-    async with harness(later, [], speak, task_queue=queue):
+    async with harness(later, [], speak, task_queue=queue, audit=sink):
+        await audited(later, queue, "first")  # known: no second line
+        await audited(later, queue, "second")
+        assert verify_chain(await lines(2)).last == 2
         again = Perdure(later, task_queue=queue)
         restored = again.session(session.key, tenant="acme")
         assert await restored.read_entries() == entries
