@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -21,9 +21,10 @@ from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 from perdure.testing._servers import serve
 from tests.support import CHROMIUM
+from tests.timeouts import HANG
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser
+    from playwright.async_api import Browser, BrowserContext
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=100)
@@ -86,12 +87,23 @@ async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def _chromium() -> AsyncIterator[Browser]:
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"]
         )
+        new_context = started.new_context
+
+        async def patient(**options: Any) -> BrowserContext:
+            context = await new_context(**options)
+            context.set_default_timeout(
+                HANG * 1000
+            )  # thirty seconds for a click or a page are too few for a slow machine
+            return context
+
+        started.new_context = patient  # type: ignore[method-assign]
         yield started
         await started.close()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ _SETTINGS: Final = {
     # Each tenant its share of a queue, whatever waits of another.
     "matching.enableFairness": True,
 }
+_PORTS: Final = range(20_000, 32_000)
 _SLOW: Final = 4.0
 """Seconds after which a failed start was a slow one: the SDK waits five for the server to answer."""
 
@@ -119,8 +121,14 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on now.
+
+    It is below those that systems give to connections, from 32,768 on: one of these could take the port before a
+    server does. Raises `ServerError` where no port is free.
+    """
+    for _ in range(100):
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError("no free port was found on this machine")

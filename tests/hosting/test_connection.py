@@ -8,6 +8,7 @@ import datetime
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -281,3 +282,13 @@ async def test_an_embedded_server_prints_nothing_about_calls_that_its_clients_ca
             count.cancel()
         await asyncio.gather(count, return_exceptions=True)
     assert "context canceled" not in capfd.readouterr().err
+
+
+async def test_no_connection_of_the_machine_takes_a_free_port_before_its_server() -> None:
+    ports = {free_port() for _ in range(50)}
+    with contextlib.ExitStack() as held:
+        for port in ports:
+            taken = held.enter_context(socket.create_server(("127.0.0.1", port)))
+            _, given = held.enter_context(socket.create_connection(taken.getsockname())).getsockname()
+            assert port < 32_768 <= given
+        assert ports.isdisjoint(free_port() for _ in range(50))

@@ -12,9 +12,7 @@ from tests.hosting.test_codec_server import TOKEN, greet
 from tests.hosting.test_encryption import connect
 from tests.hosting.test_encryption import encrypted as encrypted
 from tests.support import CHROMIUM, DONE, agent, harness, serving
-from tests.timeouts import HANG
 
-expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),

@@ -146,7 +146,7 @@ async def test_r20_3_a_person_attaches_files_on_the_page_of_a_conversation(
             async with asyncio.timeout(HANG):
                 while not script and [text.strip() for text in await reply.all_text_contents()] != list(texts):
                     await page.reload()
-            await expect(reply).to_have_text(list(texts), timeout=HANG * 1000)
+            await expect(reply).to_have_text(list(texts))
 
         await replies("I see front.png")
         assert await page.locator(".entry.message img").get_attribute("alt") is not None

@@ -22,7 +22,6 @@ from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, decide, plan
 
-expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
