@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
+    from perdure.runs.version_switches import DEFAULTS_ASK
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -234,6 +235,7 @@ def _set_guard(
         change=change.changed(people.approval_queue.guard.change),
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
+        knows_defaults=prepared.follows(DEFAULTS_ASK),
     )
     models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):

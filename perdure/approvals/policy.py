@@ -194,8 +194,12 @@ class Guard:
         remembered: Mapping[str, Iterable[str]] | Iterable[str] = (),
         givers: Iterable[ToolOwner] = (),
         floor_flows: Iterable[Flow] = (),
+        knows_defaults: bool = True,
     ) -> None:
+        """`knows_defaults`: whether a condition sees the default of a parameter that a call leaves out; runs of before
+        0.2.0 do not."""
         self.floor: Ask = floor
+        self._knows_defaults = knows_defaults
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
         """The owners of the tools that runs above gave to this one."""
@@ -294,9 +298,13 @@ class Guard:
 
     def quorums(self, tool: Tool, params: JsonObject | None, checks: CheckBudget | None = None) -> list[Quorum]:
         """Return the quorums that a call needs (R24.6); without parameters, a condition counts as met."""
-        rules = [rule for _, rule in self._rules(tool) if _rule_reason(rule, tool, params, checks) is not None]
+        seen = self._seen(tool, params)
+        rules = [rule for _, rule in self._rules(tool) if _rule_reason(rule, tool, seen, checks) is not None]
         found = [quorum for rule in rules if (quorum := quorum_of(rule)) is not None]
         return [quorum for place, quorum in enumerate(found) if quorum not in found[:place]]
+
+    def _seen(self, tool: Tool, params: JsonObject | None) -> JsonObject | None:
+        return tool.with_defaults(params) if params is not None and self._knows_defaults else params
 
     def kept_quorum(self, change: Policy) -> str | None:
         """Return why the run cannot make a change: a rule with a quorum stays as the agent file has it."""
@@ -339,7 +347,8 @@ class Guard:
             return why
         if self.remembers(tool.name, params, origins) and not self.quorums(tool, params, checks):
             return None
-        reasons = (_why(policy, rule, tool, params, origins, checks) for policy, rule in self._rules(tool))
+        seen = self._seen(tool, params)
+        reasons = (_why(policy, rule, tool, seen, origins, checks) for policy, rule in self._rules(tool))
         return next((reason for reason in reasons if reason is not None), None)
 
     def why_hosted(self, name: str) -> str | None:

@@ -33,7 +33,6 @@ from perdure.rules.rules import (
     names_of,
     same_key,
     value_at,
-    with_defaults,
 )
 from perdure.values.json import JsonObject, WireModel, shorten
 from perdure.values.limits import CheckBudget
@@ -375,7 +374,7 @@ def number(value: Fraction) -> str:
 
 
 def _params_of(call: Call) -> JsonObject:
-    return with_defaults(call.inputs.params, call.spec.known_tool)
+    return call.spec.known_tool.with_defaults(call.inputs.params)
 
 
 def _may_break_after_begin(rule: Rule, call: Call) -> bool:

@@ -37,7 +37,6 @@ from perdure.rules.rules import (
     names_of,
     same_key,
     value_at,
-    with_defaults,
 )
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, WireModel
@@ -185,7 +184,7 @@ class PlanJudge:
         resolved = call.spec.loop is None and call.state.status in _RESOLVED
         for rule in self._rules_of(call):
             if isinstance(rule, FollowedBy) and not (
-                resolved and not rule.covers(with_defaults(call.inputs.params, call.spec.known_tool))
+                resolved and not rule.covers(call.spec.known_tool.with_defaults(call.inputs.params))
             ):
                 for use in self._uses_of(rule, call.place[0]):
                     if (found := self._followed(rule, use)).status != "proven":
@@ -445,7 +444,7 @@ class PlanJudge:
         thens, key = self._find_others(rule, rule.thens, names), self._key(use, firsts)
         same, possible = thens.masks(key)
         if use.place is None and use.call.state.status in _RESOLVED:
-            resolved = same_key(with_defaults(use.call.inputs.params, use.call.spec.known_tool), firsts)
+            resolved = same_key(use.call.spec.known_tool.with_defaults(use.call.inputs.params), firsts)
             equal = 0 if resolved is None else thens.masks(("value", resolved))[0]
             same = equal if use.call.inputs.changed else same | equal
         done, loop = self._known(use.home).done, self._plan.calls[use.home]
@@ -877,7 +876,7 @@ def _literal_params(call: Call) -> JsonObject | None:
 
 
 def _written_params(call: Call) -> JsonObject:
-    return with_defaults(call.spec.params, call.spec.known_tool)
+    return call.spec.known_tool.with_defaults(call.spec.params)
 
 
 def _may_cover(rule: Rule, use: _Use) -> bool:

@@ -408,11 +408,6 @@ def keys_of(path: str, tool: Tool) -> tuple[str, ...]:
     return tuple(path[len(max(names, key=len)) + 1 :].split("."))
 
 
-def with_defaults(params: JsonObject, tool: Tool) -> JsonObject:
-    """Return a call's parameters as rules see them: those that the call leaves out have the defaults of the tool's schema."""
-    return {**tool.defaults, **params} if tool.defaults else params
-
-
 def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
     """Return the number at `TOOL.PARAMETER` of a call of the tool, or what is wrong with it: only numbers from 0 to
     `MAX_AMOUNT` can be summed."""

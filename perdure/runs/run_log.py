@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.rules import Rule, RuleBook, merged, roles_of
 from perdure.runs.limits import Limit
+from perdure.runs.version_switches import DEFAULTS_ASK
 from perdure.runs.wire import PreparedWorker, RunInput
 
 StepKind: TypeAlias = Literal[
@@ -85,7 +86,12 @@ class RunStart:
     def guard(self, policy: Policy) -> Guard:
         """Return the layers of the approval policy, with `policy` as the agent file's."""
         return Guard(
-            policy, floor=self.floor, change=self.change, givers=self.givers, floor_flows=list(self.floor_flows)
+            policy,
+            floor=self.floor,
+            change=self.change,
+            givers=self.givers,
+            floor_flows=list(self.floor_flows),
+            knows_defaults=self.prepared.follows(DEFAULTS_ASK),
         )
 
     def rule_book(self, rules: Sequence[Rule]) -> RuleBook:

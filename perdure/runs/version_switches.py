@@ -19,6 +19,8 @@ CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists do not have what the client carries out."""
 CLOCK_FOLLOWS: Final = "clock-follows"
 """The clock is derived from the calls (R9.5)."""
+DEFAULTS_ASK: Final = "defaults-ask"
+"""A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
 FORMER_CHILDREN_END: Final = "former-children-end"
 """A delegate, or a user's workflow, that was open when its run was reset is ended before the run starts it anew (R7.2)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
@@ -83,7 +85,14 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
-    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4, STANDING_APPROVALS: 5, UNUSED_GIVEN_BACK: 6}
+    | {
+        LEFT_CHILDREN_END: 2,
+        LEFT_LOOPS_END: 3,
+        INFORMED_AGAIN: 4,
+        STANDING_APPROVALS: 5,
+        UNUSED_GIVEN_BACK: 6,
+        DEFAULTS_ASK: 6,
+    }
 )
 """By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 6 are 0.2.0: a rule that comes after a release has the next number, and so
 has one whose commands would break the recorded histories of the version."""

@@ -315,6 +315,10 @@ class Tool(BaseModel):
         found = properties.items() if isinstance(properties, dict) else ()
         return {name: about["default"] for name, about in found if isinstance(about, dict) and "default" in about}
 
+    def with_defaults(self, params: JsonObject) -> JsonObject:
+        """Return a call's parameters with the defaults of those that it leaves out: rules and policies see them so."""
+        return {**self.defaults, **params} if self.defaults else params
+
     @cached_property
     def output_schema(self) -> Schema | None:
         return None if self.output is None else Schema(self.output)

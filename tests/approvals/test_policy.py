@@ -122,6 +122,10 @@ def test_r7_1_the_levels_and_the_exceptions() -> None:
     assert guard.why(wipe, {"x": 99}) is None
     assert guard.why(wipe, {"x": 100}) == "x is 100 or more"
     assert guard.why(wipe, None) == "it is not known whether x is 100 or more"
+    (wide,) = resolve_tools(["wipe"], {"wipe": CODE["wipe"] | {"properties": {"x": {"default": 200}}}}).values()
+    assert guard.why(wide, {}) == "x is 100 or more"
+    assert guard.why(wide, {"x": 99}) is None
+    assert Guard(Policy(tools={"wipe": rule}), knows_defaults=False).why(wide, {}) is None
 
 
 @pytest.mark.parametrize("rule", ["sometimes", {"if": {}}, {"when": {"type": 7}}, 3])
