@@ -31,7 +31,7 @@ from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.run import RunState
-from perdure.runs.version_switches import HELD_CALLS_STAY, RECALLED_SOURCES
+from perdure.runs.version_switches import DECIDED_CALLS_STOP, HELD_CALLS_STAY, RECALLED_SOURCES
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
 
@@ -590,6 +590,9 @@ class RequestLoop:
         else:  # who was shown the whole plan has seen what is held too
             for call in self.plan.held_calls.held:
                 self.plan.held_calls.release(call)
+        if self._is_patched(DECIDED_CALLS_STOP):
+            ended = [call for call in self.running.values() if call.state.ended]
+            self._abandon(ended, "it is not in the plan that was decided on", by="person")
 
     def _revise(self) -> None:
         """End the Request early: the calls that have closed stay, and running calls go on."""
@@ -655,7 +658,11 @@ class RequestLoop:
             self._stage = RequestStage.REVISED
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
-        for call in self.plan.held_calls.drop(reason, now, calls):
+        self._abandon(self.plan.held_calls.drop(reason, now, calls), reason, by)
+
+    def _abandon(self, calls: Iterable[Call], reason: str, by: str) -> None:
+        """Let nobody wait for these calls any more, which have ended without running."""
+        for call in calls:
             if (approval_request := self._run.approval_queue.waiting.get(call.id)) is not None:
                 self._run.approval_queue.drop(approval_request, reason, by)
             if self.running.pop(call.id, None) is not None:

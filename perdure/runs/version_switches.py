@@ -19,6 +19,8 @@ CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists do not have what the client carries out."""
 CLOCK_FOLLOWS: Final = "clock-follows"
 """The clock is derived from the calls (R9.5)."""
+DECIDED_CALLS_STOP: Final = "decided-calls-stop"
+"""A call that a person removes from a plan that goes on does not run, also if it waits for its turn (R10.5)."""
 DEFAULTS_ASK: Final = "defaults-ask"
 """A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
 FORMER_CHILDREN_END: Final = "former-children-end"
@@ -92,6 +94,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         STANDING_APPROVALS: 5,
         UNUSED_GIVEN_BACK: 6,
         DEFAULTS_ASK: 6,
+        DECIDED_CALLS_STOP: 6,
     }
 )
 """By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 6 are 0.2.0: a rule that comes after a release has the next number, and so

@@ -119,6 +119,43 @@ def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
     assert loop._run.plan is edited
 
 
+@pytest.mark.parametrize("rejected", [False, True])
+def test_r10_5_a_call_in_the_queue_that_a_person_removes_from_the_plan_does_not_run(rejected: bool) -> None:
+    loop = loop_of(approval={"scope": "plan"})
+    driver, run = Driver(loop), loop._run
+    loop.answer(RequestResult(calls=[call(0), call(1)]))
+    driver.step()
+    run.approval_queue.waiting.clear()
+    loop.report(PlanDecided(ApprovalVerdict()))
+    assert driver.step() == ["1.0", "1.1"]
+    loop.running["1.1"].hold.queued = True  # it waits for a slot, or for the tenant's ledger
+    loop.steer()
+    driver.step()
+    run.close_request(loop.plan, loop.result, cut=loop.cut)
+    run.situation()
+    run.begin_request(ModelChoice("m", "test"))
+    run.open_plan(2)
+    loop.go_on()
+    loop.answer(RequestResult(calls=[call(2)]))
+    driver.step()  # the model says nothing of 1.1: it is asked about once
+    assert loop.plan.calls[1].hold.held
+    run.close_request(loop.plan, loop.result, cut=loop.cut)
+    run.situation()
+    run.begin_request(ModelChoice("m", "test"))
+    run.open_plan(3)
+    loop.go_on()
+    loop.answer(RequestResult(calls=[]))
+    assert driver.step() == ["plan"]
+    edited = run.new_plan(3)
+    edited.close()
+    verdict = ApprovalVerdict(Rejected("no")) if rejected else ApprovalVerdict(plan=edited)
+    loop.report(PlanDecided(verdict))
+    driver.step()
+    assert loop.plan.calls[1].state.status == ("rejected" if rejected else "skipped")
+    assert "1.1" not in loop.running
+    assert "1.1" in loop.abandoned
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_r9_5_a_limit_settles_what_is_left(answered: bool) -> None:
     loop = loop_of()
