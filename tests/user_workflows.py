@@ -63,6 +63,20 @@ class Shopping:
         return f"{receipt.euros:g} {where}"
 
 
+CLERK = Agent("clerk", instructions="I am old.").with_candidate(
+    Agent("clerk", instructions="I am new."), tenants=["acme"]
+)
+
+
+@workflow.defn
+class Asking:
+    """A workflow with an agent of two versions."""
+
+    @workflow.run
+    async def run(self, tenant: str) -> Any:
+        return await perdure.workflow.run_agent(CLERK, tenant=tenant)
+
+
 @workflow.defn
 class Minding:
     """What can become of a child, told by its errors; `how`: `caught`, `taken`, or anything else to let them through."""

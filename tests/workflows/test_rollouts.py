@@ -13,8 +13,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, Selection
 from tests.client.test_schedules import NEVER, scheduling, unique, until
-from tests.support import agent, perdure
+from tests.support import agent, harness, perdure
 from tests.timeouts import HANG
+from tests.user_workflows import Asking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -101,6 +102,13 @@ async def test_r24_10_every_start_takes_the_version_and_lists_compare_them(
         again = await perdure("rollout", "stop", name, env=env)
         assert (again.code, "has no candidate" in again.err) == (2, True)
         await back.delete(sender="ann")
+
+
+async def test_r24_10_an_agent_in_a_users_workflow_takes_its_version(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [], answer, sandboxed=False, workflows=("tests.user_workflows",)) as it:
+        for tenant, wanted in (("acme", "new"), ("other", "old")):
+            handle = await it.client.start_workflow(Asking.run, tenant, id=unique(), task_queue=it.task_queue)
+            assert await handle.result() == wanted
 
 
 async def test_r24_10_delegates_take_their_version_when_the_outermost_run_begins(
