@@ -16,6 +16,8 @@ from perdure.hosting.connection import data_converter
 from perdure.runs.ledger import ACCOUNTS_QUERY, ledger_id
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import harness, impatient
+from tests.timeouts import HANG
+from tests.workflows.test_resets import reset
 
 DAILY = {"of": "tenant", "unit": "tokens", "sum": 2000, "per": "day", "share": 1000}
 
@@ -184,3 +186,29 @@ async def test_a_dollar_budget_refuses_a_model_without_a_price(time_skipping: Wo
         run = await perdure.start(LOOKER, "look", tenant=uuid.uuid4().hex, task_queue=it.task_queue)
         assert "the price of own/one is not known, so the budget of tenant" in await outcome(run)
     assert it.model.requests == []
+
+
+async def test_a_run_that_is_reset_while_it_holds_a_reservation_counts_each_request_once(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(dev_server.client)
+    hanging = Turn({"calls": [{"_tool": "hang"}], "output": None}, usage=(300, 50))
+    async with harness(
+        dev_server.client, [hang], lambda _: hanging, budgets=[DAILY | {"sum": 5000, "per": "month"}]
+    ) as it:
+        run = await perdure.start(Agent("hanger", tools=[hang]), "wait", tenant=tenant, task_queue=it.task_queue)
+        await it.until_answered(run.id)
+        (held,) = await perdure.limits(tenant=tenant)
+        await reset(dev_server, it.client.get_workflow_handle(run.id), 3)
+        async with asyncio.timeout(HANG):
+            while True:
+                if len(it.model.requests) == 2:
+                    break
+                await asyncio.sleep(0.02)
+        await it.until_answered(run.id)
+        (again,) = await perdure.limits(tenant=tenant)
+        assert (held.used, held.reservations) == (again.used, again.reservations) == (2000, 1)
+        await run.cancel()
+        await outcome(run)
+        (account,) = await perdure.limits(tenant=tenant)
+        assert (account.used, account.reservations) == (350, 1)
