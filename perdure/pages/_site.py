@@ -161,11 +161,11 @@ class Site:
         """Return the page that asks for a token."""
         return self.page(request, "sign_in.html", status=401, problem=problem)
 
-    def sign_in_routes(self, under: str = "") -> list[Route]:
+    def sign_in_routes(self) -> list[Route]:
         """Return the routes of sign-in and sign-out. Their callers have shown nothing yet."""
         return [
-            Route(f"{under}/sign-in", self.sign_in, methods=["POST"]),
-            Route(f"{under}/sign-out", self.sign_out, methods=["POST"]),
+            Route("/sign-in", self.sign_in, methods=["POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
         ]
 
     async def sign_in(self, request: Request) -> Response:

@@ -540,14 +540,18 @@ def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[E
     raise AssertionError("a member of a strongly connected component lies on a cycle")
 
 
-def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str], limit: int = 8) -> str:
+_SHOWN_EDGES: Final = 8
+"""Edges of a cycle that an error shows."""
+
+
+def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str]) -> str:
     """Return the cycle as text from the call `start` on, `1.0 a -†state.a→ 1.1 b -†state.b→ 1.0 a`; a long one is cut
     in the middle."""
     first = next(at for at, (writer, _, _) in enumerate(cycle) if writer == start)
     cycle = [*cycle[first:], *cycle[:first]]
     steps = [f"{names[writer]} -{clip(str(reference), 100)}→ " for writer, _, reference in cycle]
-    if len(steps) > limit:
-        steps = [*steps[: limit - 2], f"… {len(steps) - limit + 1} more … → ", steps[-1]]
+    if len(steps) > _SHOWN_EDGES:
+        steps = [*steps[: _SHOWN_EDGES - 2], f"… {len(steps) - _SHOWN_EDGES + 1} more … → ", steps[-1]]
     return "".join(steps) + names[cycle[-1][1]]
 
 

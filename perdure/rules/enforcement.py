@@ -158,9 +158,9 @@ class RuleBook:
         """Return the breach about which a person has to be asked."""
         return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"), None)
 
-    def allow(self, call: Call, checks: CheckBudget | None = None) -> None:
+    def allow(self, call: Call) -> None:
         """Note that a person has approved the call with the breaches that it has now."""
-        for each in self.breaches(call, checks):
+        for each in self.breaches(call):
             if each.rule.otherwise == "ask":
                 self._allowed.add((call.id, each.rule.key))
 

@@ -417,13 +417,12 @@ def cut_text(text: str, most: int, whole: str) -> str:
     return text if len(text) <= most else f"{text[:most]}… [{whole}{REST}"
 
 
-def result_text(value: Json, size: int, most: int = MAX_RESULT, *, name: str = "") -> str:
+def result_text(value: Json, size: int) -> str:
     """Return a result as text: a text as it is, any other value as JSON, without images and other base64.
 
-    `size`: the value's bytes. Of more than `most` characters the beginning is kept, with their number, and the `name`
-    under which `recall` reads the rest.
+    `size`: the value's bytes. Of more than `MAX_RESULT` characters the beginning is kept, with their number.
     """
-    return _read(value, size, most, name)[0]
+    return _read(value, size, "")[0]
 
 
 def excerpt(value: Json, size: int, name: str) -> tuple[Json, bool]:
@@ -431,25 +430,25 @@ def excerpt(value: Json, size: int, name: str) -> tuple[Json, bool]:
     beginning."""
     if size <= MAX_RESULT:
         return without_media(value), False
-    text, is_cut = _read(value, size, MAX_RESULT, name)
+    text, is_cut = _read(value, size, name)
     if is_cut or isinstance(value, str):
         return text, is_cut
     return first_without_media(value, 4 * MAX_RESULT)[0], False
 
 
-def _read(value: Json, size: int, most: int, name: str) -> tuple[str, bool]:
+def _read(value: Json, size: int, name: str) -> tuple[str, bool]:
     if isinstance(value, str):
-        text, is_whole = beginning_without_media(value, most)
-    elif size <= 4 * most:
+        text, is_whole = beginning_without_media(value, MAX_RESULT)
+    elif size <= 4 * MAX_RESULT:
         text, is_whole = dumps(without_media(value)), True
     else:  # the rest is not shown and not examined (R18.5)
-        part, is_whole = first_without_media(value, 4 * most)
-        text = dumps(part) if is_whole else preview(part, most + 1)
-    if is_whole and len(text) <= most:
+        part, is_whole = first_without_media(value, 4 * MAX_RESULT)
+        text = dumps(part) if is_whole else preview(part, MAX_RESULT + 1)
+    if is_whole and len(text) <= MAX_RESULT:
         return text, False
-    whole = f"{len(value):,} characters" if isinstance(value, str) else _length(text, size, most)
+    whole = f"{len(value):,} characters" if isinstance(value, str) else _length(text, size, MAX_RESULT)
     rest = f"; the rest: recall {name}]" if name else REST
-    return f"{text[:most]}… [{whole}{rest}", True
+    return f"{text[:MAX_RESULT]}… [{whole}{rest}", True
 
 
 def _length(text: str, size: int, most: int) -> str:

@@ -161,9 +161,9 @@ def _inside(kind: object) -> object:
     return get_args(kind)[-1] if get_args(kind) else None
 
 
-def first_problem(error: ValidationError, document: Json = None, *, model: object = None, skip: int = 0) -> str:
+def first_problem(error: ValidationError, document: Json = None, *, model: object = None) -> str:
     """Return a pydantic error's first problem as one line with its JSON path."""
-    first = problems_of(error, document, model=model, skip=skip)[0]
+    first = problems_of(error, document, model=model)[0]
     return f"{first.words} at {first.path}" if first.place else first.words
 
 

@@ -43,9 +43,9 @@ def write_calls(
     return written
 
 
-def write_call(call: JsonObject, *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()) -> str:
+def write_call(call: JsonObject, *, kinds: Iterable[str] = ()) -> str:
     """Return a call that stands alone as `write_calls` does."""
-    return write_calls([call], names=names, kinds=kinds)[0]
+    return write_calls([call], kinds=kinds)[0]
 
 
 def _write_call(call: JsonObject, assigned: Set[str], names: Mapping[str, str] | None, kinds: Iterable[str]) -> str:
