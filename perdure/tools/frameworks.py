@@ -90,7 +90,7 @@ def lost_options(function: ToolFunction) -> list[tuple[str, str]]:
     known = [
         (name, instead) for kind, options in _OPTIONS.items() if kind in names for name, instead in options.items()
     ]
-    unset: tuple[Any, ...] = (None, False, {}, "error_as_result")
+    unset: tuple[object, ...] = (None, False, {}, "error_as_result")
     return [(name, instead) for name, instead in known if getattr(tool, name, None) not in unset]
 
 
