@@ -16,7 +16,7 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, TIMEOUT, check_choice, one_line_errors
+from perdure.cli._errors import FAILED, TIMEOUT, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, connected, context_option
 from perdure.cli._export_commands import Out, write_export
 from perdure.cli._help import CommandGroup, Commands
@@ -120,7 +120,11 @@ def say(
         there = perdure.session(session, tenant=tenant, agent=found, task_queue=settings.task_queue)
         given: Any = {"id": id, "mode": mode, "route": route, "sender": _sender(sender), "rights": _ALL}
         given |= {"context": known}
-        receipt = await there.send(message, **given)
+        try:
+            receipt = await there.send(message, **given)
+        except RunNotFoundError as error:
+            hint = "" if found is not None else "; --agent AGENT begins it"
+            raise CommandError(f"{error}{hint}") from None
         if as_json or no_wait or receipt.run_id is None or receipt.done == "stopped":
             return receipt, None
         _print_aside(receipt)

@@ -221,5 +221,5 @@ async def _save_files(client: Client, tenant: str, files: dict[str, str | None])
         except binascii.Error:
             raise MediaError(f"the file {digest} is not base64") from None
         if file.digest != digest:
-            raise MediaError(f"the file {digest} has other bytes")
+            raise MediaError(f"the file {digest} is damaged: its bytes do not fit the digest")
         await store.save([file])

@@ -55,7 +55,7 @@ def check_sources(sources: list[str]) -> list[str]:
     for name in sources:
         if name != TRUSTED and (name.startswith(OTHERS) or not _SOURCE.fullmatch(name)):
             raise ValueError(
-                f"{name!r} is no source: use trusted, user, agent, model, tool:NAME, skill:NAME, file:NAME or client:NAME"
+                f"{name!r} is not a source: use trusted, user, agent, model, tool:NAME, skill:NAME, file:NAME or client:NAME"
             )
     return sources
 

@@ -381,7 +381,9 @@ class RunEffects:
         unknown = {each.call for each in self.effects if each.status == "unknown"}
         for call in no_effect:
             if call not in unknown:
-                raise RunError(f"{call} is not a call of {self.run_id} of which it is not known whether it took effect")
+                raise RunError(
+                    f"{call} of {self.run_id} has no unknown outcome. Calls with one: {', '.join(sorted(unknown)) or 'none'}"
+                )
         named = set(no_effect)
         self.effects = [each for each in self.effects if each.call not in named]
 
@@ -507,7 +509,7 @@ def _chosen(found: RunEffects, calls: Sequence[str] | None) -> set[str]:
     for call in calls:
         if call not in known:
             raise RunError(
-                f"{call} is not a call of {found.run_id} that has an effect: {', '.join(sorted(known)) or 'it has none'}"
+                f"{call} is not a call of {found.run_id} with an effect. Its calls with one: {', '.join(sorted(known)) or 'none'}"
             )
     seconds: dict[str, list[str]] = defaultdict(list)
     for first, second in found.order:

@@ -87,6 +87,10 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
             assert (done.code, json.loads(done.out)["runId"]) == (0, None)
         assert (await perdure("session", "delete", key, "--yes")).out == f"{key}: deleted\n"
         assert (await perdure("session", "show", key)).code == 1
+        nobody = await perdure("agent", f"{key}-new", "hello")
+        assert (
+            nobody.err == f"perdure: there is no session '{key}-new' in namespace 'default'; --agent AGENT begins it\n"
+        )
 
 
 async def test_r10_1_a_command_that_no_worker_answers_ends_in_time(

@@ -147,7 +147,7 @@ async def test_a_session_has_its_state_and_files(
         await copy.ask("again", sender="ann", timeout=HANG)
         assert '"x": 3' in it.model.requests[-1].text or '"x":3' in it.model.requests[-1].text
         exported["files"][file.digest] = "AAAA"
-        with pytest.raises(MediaError, match="has other bytes"):
+        with pytest.raises(MediaError, match="is damaged"):
             await perdure.import_session(exported, key="other")
 
 

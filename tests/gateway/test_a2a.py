@@ -364,7 +364,7 @@ async def test_the_script_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
 WRONG: list[tuple[Message, str]] = [
     (Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="x")]), "role must be the user's"),
     (Message(message_id="m" * 201, role=Role.ROLE_USER, parts=[Part(text="x")]), "messageId must have 1 to 200"),
-    (Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=" ")]), "parts have no words"),
+    (Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=" ")]), "parts have no text"),
     (
         Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://example.com/a.png")]),
         "text, data and files",

@@ -192,7 +192,7 @@ def test_rules_are_data_with_one_form() -> None:
         ({"rule": "precede", "first": "a", "then": "b"}, "rule"),
         ({"rule": "at_most", "of": "refund", "sum": 1}, "of"),
         ({"rule": "at_most", "of": "refund.euros", "sum": -1}, "sum"),
-        ({"rule": "only_from", "parameter": "pay.iban", "sources": ["nobody"]}, "'nobody' is no source"),
+        ({"rule": "only_from", "parameter": "pay.iban", "sources": ["nobody"]}, "'nobody' is not a source"),
         ({"rule": "count_at_most", "of": "a", "count": 1, "when": {"type": "nothing"}}, "JSON Schema"),
         ({"rule": "needs", "role": "x", "call": "a", "more": 1}, "more"),
     ],

@@ -190,7 +190,7 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
         ({"uses": 0}, "uses"),
         ({"until": "soon"}, "is not a date"),
         ({"bounds": {"type": "euro"}}, "is not a JSON Schema"),
-        ({"sources": ["!tool:x"]}, "is no source"),
+        ({"sources": ["!tool:x"]}, "is not a source"),
         ({"name": "a b"}, "is not a name"),
     ],
 )

@@ -176,7 +176,7 @@ async def test_only_what_depends_on_a_call_is_undone_back_to_it(dev_server: Work
         view = await undone(it, run, to="1.1")
         assert (view.status, DID) == ("completed", [("unbook", "Bonn")])
         assert {each.call: each.status for each in await run.effects()}["1.0"] == "done"
-        with pytest.raises(RunError, match=r"9\.9 is not a call of .* that has an effect"):
+        with pytest.raises(RunError, match=r"9\.9 is not a call of .* with an effect"):
             await run.undo(to="9.9")
 
 
@@ -196,7 +196,7 @@ async def test_a_call_whose_outcome_is_unknown_holds_what_it_depends_on(dev_serv
         assert {(each.call, each.status) for each in plan.waits} == {("1.1", "unknown"), ("1.0", "done")}
         with pytest.raises(RunError, match="nothing that can be undone now; 2 calls stay"):
             await run.undo()
-        with pytest.raises(RunError, match=r"1\.0 is not a call of"):
+        with pytest.raises(RunError, match=r"1\.0 of .* has no unknown outcome\. Calls with one: 1\.1"):
             await run.undo(no_effect=["1.0"])
         DID.clear()
         view = await undone(it, run, no_effect=["1.1"])

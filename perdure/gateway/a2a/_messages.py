@@ -72,7 +72,7 @@ def read(message: Message, files: Mapping[int, Media]) -> A2aMessage:
     if len({decision.run for decision in decisions}) > 1:
         raise _wrong("parts", "decide in two tasks: decide in one of them")
     if not decisions and not text.strip():
-        raise _wrong("parts", "have no words")
+        raise _wrong("parts", "have no text")
     return A2aMessage(message.message_id, message.context_id, message.task_id, text, decisions)
 
 
