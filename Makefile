@@ -126,12 +126,19 @@ bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency 
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(if $(or $(findstring gateway,$(ARGS)),$(if $(ARGS),,all)),$(MAKE) -s .venv-load/.ready)
 	@$(if $(findstring injection,$(ARGS)),$(MAKE) -s .venv-injection/.ready)
-	@$(if $(findstring injection,$(ARGS)),.venv-injection/bin,$(BIN))/python -m benchmarks $(ARGS)
+	@$(if $(filter public retail,$(ARGS)),$(MAKE) -s .venv-public/.ready)
+	@$(if $(findstring injection,$(ARGS)),.venv-injection/bin,$(if $(filter public retail,$(ARGS)),.venv-public/bin,$(BIN)))/python -m benchmarks $(ARGS)
 
 # An environment of its own: what AgentDojo needs does not go with our exact versions.
 .venv-injection/.ready: pyproject.toml
 	@$(PYTHON) -m venv .venv-injection
 	@.venv-injection/bin/python -m pip install -q --disable-pip-version-check -e '.[bench,injection]' agentdojo==0.1.35
+	@touch $@
+
+# An environment of its own: what τ²-bench imports is not needed elsewhere.
+.venv-public/.ready: pyproject.toml
+	@$(PYTHON) -m venv .venv-public
+	@.venv-public/bin/python -m pip install -q --disable-pip-version-check -e '.[bench]' litellm loguru deepdiff addict toml docstring-parser tenacity pandas
 	@touch $@
 
 # An environment of its own: Locust brings a plugin of pytest's along.
@@ -160,7 +167,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) tests/clients/node_modules tests/clients/copilotkit/node_modules .venv-audit .venv-clients .venv-deploy .venv-docs .venv-injection .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
+	@rm -rf $(VENV) tests/clients/node_modules tests/clients/copilotkit/node_modules .venv-audit .venv-clients .venv-deploy .venv-docs .venv-injection .venv-load .venv-public .public .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -1,6 +1,6 @@
 """The policy of τ²-bench's retail domain as rules: its sentences, its gold plans, and gold plans that were made wrong.
 
-No server and no model: the judge of plans decides. The benchmark is not here: `PERDURE_TAU2` names a checkout, as for `public`.
+No server and no model: the judge of plans decides. The benchmark is fetched when it is needed, as for `public`.
 """
 
 from __future__ import annotations
@@ -77,10 +77,8 @@ RULES: Final = [*{rule.key: rule for sentence in POLICY for rule in sentence.rul
 
 def table() -> str:
     """Return the sentences, the gold plans that pass, and the wrong plans that are refused."""
-    domains = load_domains("retail")
-    if isinstance(domains, str):
-        return domains
-    golds = {task.id: _calls(task) for task in domains[0].tasks}
+    (domain,) = load_domains("retail")
+    golds = {task.id: _calls(task) for task in domain.tasks}
     lines = ["| sentence of the policy | rules | instead |", "|---|--:|---|"]
     lines += [f"| {each.words} | {len(each.rules) or '–'} | {each.instead or '–'} |" for each in POLICY]
     written = sum(bool(each.rules) for each in POLICY)

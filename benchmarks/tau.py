@@ -1,7 +1,6 @@
 """Gold actions of τ²-bench as runs, against its own databases, judged by its own evaluator.
 
-The benchmark is not here. `PERDURE_TAU2` names a checkout of `sierra-research/tau2-bench`, whose dependencies are
-installed beside (`pip install litellm loguru deepdiff addict toml docstring-parser tenacity pandas`).
+The benchmark is fetched when it is needed, and `make` installs what it imports in an environment of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import os
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from benchmarks.datasets import repository
 from perdure import Agent, ToolContext, ToolError
 from perdure.errors import JsonError
 from perdure.testing import run_locally
@@ -22,7 +21,6 @@ from perdure.testing.scripted_model import ChatRequest, write_script
 from perdure.tools.decorator import ToolFunction, open_tool
 from perdure.values.json import JsonObject, loads
 
-CHECKOUT: Final = "PERDURE_TAU2"
 _DOMAINS: Final = ("airline", "retail")
 _Dialect: TypeAlias = Literal["solution", "tools", "script"]
 _DIALECTS: Final[tuple[_Dialect, ...]] = ("solution", "tools", "script")
@@ -92,24 +90,18 @@ class _Domain:
         return reward
 
 
-def load_domains(*names: str) -> list[_Domain] | str:
-    """Return domains of the benchmark, or why they are left out."""
-    checkout = os.environ.get(CHECKOUT)
-    if not checkout:
-        return f"τ²-bench is left out: {CHECKOUT} names no checkout"
-    sys.path.insert(0, str(Path(checkout) / "src"))
-    os.environ.setdefault("TAU2_DATA_DIR", str(Path(checkout) / "data"))
-    try:
-        importlib.import_module("loguru").logger.remove()
-        return [_Domain(name) for name in names]
-    except ImportError as error:
-        raise SystemExit(f"{CHECKOUT}: {error}; install τ²-bench's dependencies beside") from None
+def load_domains(*names: str) -> list[_Domain]:
+    """Return domains of the benchmark."""
+    checkout = repository("tau2-bench")
+    sys.path.insert(0, str(checkout / "src"))
+    os.environ.setdefault("TAU2_DATA_DIR", str(checkout / "data"))
+    importlib.import_module("loguru").logger.remove()
+    return [_Domain(name) for name in names]
 
 
 def table() -> str:
     """Return the tasks of each domain, and in how many a run of each dialect leaves the right database."""
-    domains = load_domains(*_DOMAINS)
-    return domains if isinstance(domains, str) else asyncio.run(_table(domains))
+    return asyncio.run(_table(load_domains(*_DOMAINS)))
 
 
 async def _table(domains: list[_Domain]) -> str:
@@ -170,7 +162,7 @@ def _plan(task: Any, begin: int) -> JsonObject:
     """Return a task's gold actions as a plan, from the one at `begin`."""
     calls: list[JsonObject] = []
     for number, action in enumerate(gold_actions(task)[begin:], begin):
-        # The order of the actions is the database's, and no data says so. Some fail, as `Product not found`.
+        # The order of the actions is the database's, and no data says so. Some are meant to fail: a user gives a wrong id.
         after = {"_after": [f"ended †state.r{number - 1}"]} if number > begin else {}
         calls.append({"_tool": action.name, **action.arguments, "_outputPath": f"†state.r{number}", **after})
     return {"calls": calls, "output": {"done": True}}
