@@ -593,12 +593,14 @@ class Plan:
         self.closed = self._scheduler.closed = True
         self.held_calls.break_off(reason, time)
 
-    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
+    def end_all(
+        self, status: Literal["rejected", "skipped"], reason: str, time: str = "", *, but: Collection[str] = ()
+    ) -> None:
         """End every call that has not ended without running it: a person rejects all of them (R7.6), or there is no
-        time (R9.5)."""
+        time (R9.5). `but`: ids of calls that go on."""
         self._scheduler.ready.clear()
         for call in self.calls:
-            if not call.state.ended:
+            if not call.state.ended and call.id not in but:
                 for plan in self._loops.stop(call.index):
                     plan.end_all(status, reason, time)
                 call.state.ended_at = time

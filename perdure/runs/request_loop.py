@@ -584,15 +584,25 @@ class RequestLoop:
             self._note_news()
             self._run.plan = edited(self.plan, verdict.plan, now)
         if isinstance(verdict.outcome, Rejected):
-            self.plan.end_all("rejected", verdict.outcome.reason, now)
+            self.plan.end_all("rejected", verdict.outcome.reason, now, but=self._begun_before())
         elif isinstance(verdict.outcome, Failed):
-            self.plan.end_all("rejected", verdict.outcome.error.message, now)
+            self.plan.end_all("rejected", verdict.outcome.error.message, now, but=self._begun_before())
         else:  # who was shown the whole plan has seen what is held too
             for call in self.plan.held_calls.held:
                 self.plan.held_calls.release(call)
         if self._is_patched(DECIDED_CALLS_STOP):
             ended = [call for call in self.running.values() if call.state.ended]
             self._abandon(ended, "it is not in the plan that was decided on", by="person")
+
+    def _begun_before(self) -> list[str]:
+        """Return the calls of earlier Requests that run while a person decides on the plan: no decision takes them back."""
+        if not self._is_patched(DECIDED_CALLS_STOP):
+            return []
+        return [
+            id
+            for id, call in self.running.items()
+            if call.state.status == "running" and not call.hold.queued and call.spec.loop is None
+        ]
 
     def _revise(self) -> None:
         """End the Request early: the calls that have closed stay, and running calls go on."""

@@ -154,6 +154,9 @@ def test_r10_5_a_call_in_the_queue_that_a_person_removes_from_the_plan_does_not_
     assert loop.plan.calls[1].state.status == ("rejected" if rejected else "skipped")
     assert "1.1" not in loop.running
     assert "1.1" in loop.abandoned
+    assert (loop.plan.calls[0].state.status, loop.stage) == ("running", RequestStage.DRAINING)
+    driver.end("1.0")
+    assert (loop.plan.calls[0].state.status, loop.stage) == ("done", RequestStage.SETTLED)
 
 
 @pytest.mark.parametrize("answered", [False, True])
