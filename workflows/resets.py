@@ -116,7 +116,7 @@ class Resets:
                 EXECUTION_ACTIVITY,
                 result_type=str,
                 schedule_to_close_timeout=_ASKED,
-                summary="whether what was decided counts",
+                summary="check for a reset of this workflow",
             )
         self._execution_known = None
         execution_known.set_result(execution)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.enums.v1 import TaskQueueType, VersioningBehavior
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
@@ -292,8 +292,22 @@ async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
 def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
     """Why a run that goes on cannot be shown."""
     if isinstance(error, RPCError):
-        return no_answer(error, description.id, f": is one running on task queue {description.task_queue!r}?")
+        place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
+        return no_answer(error, description.id, f": is one running on {place}?")
     return RunError(f"{description.id!r} cannot be shown: {error}")  # it answered: what it says is the reason (R18.8)
+
+
+def _pinned_version(description: WorkflowExecutionDescription) -> str:
+    """Return the only version whose workers the server gives the run to, in words. Empty if any worker of the queue may take it."""
+    versioning = description.raw_description.workflow_execution_info.versioning_info
+    override = versioning.versioning_override
+    if override.HasField("pinned"):
+        version = override.pinned.version
+    elif versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED and not override.auto_upgrade:
+        version = versioning.deployment_version
+    else:
+        return ""
+    return f" with version {version.build_id!r} of deployment {version.deployment_name!r}"
 
 
 def _note_broken_off(view: RunView, status: RunStatus) -> None:

@@ -183,6 +183,21 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
     assert "Nondeterminism" in repr(replayed.replay_failure)  # the change is one that no run would have survived
 
 
+async def test_a_run_without_a_worker_of_its_version_names_that_version(dev_server: WorkflowEnvironment) -> None:
+    name, queue, client = unique("release"), unique("queue"), dev_server.client
+    async with ScriptedModel([PAY], strict=False) as model:
+        options: dict[str, Any] = {"task_queue": queue, "deployment_name": name}
+        async with build_worker(client, registry([pay]), model=asking(model), build_id="1", **options):
+            await make_current(client, name, "1")
+            run = await Perdure(client, task_queue=queue).start(PAYER, id=unique("pinned"))
+            await offered(run)
+        async with build_worker(client, registry([pay]), model=asking(model), build_id="2", **options):
+            await make_current(client, name, "2")
+            words = str(await problem_of(run.view()))
+    await run.terminate()
+    assert words.endswith(f"is one running on task queue {queue!r} with version '1' of deployment {name!r}?")
+
+
 @pytest.mark.soak
 async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(dev_server: WorkflowEnvironment) -> None:
     name, queue = unique("release"), unique("queue")
