@@ -117,14 +117,23 @@ def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
 def unfollowed(rule: FollowedBy, history: list[tuple[str, Call]], plan: Plan, never: set[str]) -> list[Call]:
     """Return the calls after which the rule wants another that has not begun, in the plainest words.
 
-    One whose parameters do not fit what it has read is in the plan, which is enough. `never`: ids of impossible calls.
+    One whose parameters do not fit what it has read is in the plan, which is enough, unless its written values are
+    others. `never`: ids of impossible calls.
     """
     unfit = [
         call
         for call in plan.every_call()
         if call.spec.tool_name in rule.thens and call.state.status == "invalid" and call.id not in never
-        if all(two in call.spec.params for _, two in rule.pairs)
     ]
+
+    def may_follow(call: Call, other: Call) -> bool:
+        written = other.spec.params
+        return all(
+            one in call.inputs.params
+            and two in written
+            and (isinstance(written[two], str) or written[two] == call.inputs.params[one])
+            for one, two in rule.pairs
+        )
 
     def is_same(call: Call, other: Call) -> bool:
         return all(
@@ -137,7 +146,8 @@ def unfollowed(rule: FollowedBy, history: list[tuple[str, Call]], plan: Plan, ne
     return [
         call
         for place, (event, call) in enumerate(history)
-        if event == "done" and call.spec.tool_name == rule.call and not unfit
+        if event == "done" and call.spec.tool_name == rule.call
+        if not any(may_follow(call, other) for other in unfit)
         if not any(
             what == "begun" and other.spec.tool_name in rule.thens and is_same(call, other)
             for what, other in history[place:]
