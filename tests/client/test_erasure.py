@@ -174,10 +174,10 @@ async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_o
 
 
 async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
-    dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch
+    dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    document = Agent.of(agent("long"))
-    async with working(dev_server) as (api, _, tenant):
+    document, log = Agent.of(agent("long")), tmp_path / "audit.jsonl"
+    async with working(dev_server, audit=f"file:{log}") as (api, _, tenant):
         other = f"{tenant}-other"
         old = await api.start(document, sender="ann", tenant=tenant)
         kept = await api.start(document, sender="ann", tenant=other)
@@ -202,6 +202,7 @@ async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
             "PERDURE_STORAGE": str(storage),
             "PERDURE_TASK_QUEUE": api.task_queue,
             "PERDURE_RETENTION": f"{tenant}=0.001s,{other}=30d",
+            "PERDURE_AUDIT": f"file:{log}",
         }
         planned = await perdure("erase", "--old", "--dry-run", env=env)
         assert planned.out.startswith("would remove 1 session, 1 run, "), planned.err
@@ -209,14 +210,37 @@ async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
         assert (refused.code, "Add --yes" in refused.err) == (2, True)
         mixed = await perdure("erase", "--old", "--tenant", tenant, env=env)
         assert (mixed.code, "--old has no --tenant" in mixed.err) == (2, True)
-        done = await perdure("erase", "--old", "--yes", "--json", env=env)
+        done = await perdure("erase", "--old", "--yes", "--by", "retention", "--json", env=env)
         [report] = map(json.loads, done.out.splitlines())
         assert (done.code, report["tenant"], report["runs"], report["sessions"]) == (0, tenant, [old.id], ["idle"])
         assert not await session.exists()
         await until_gone(api, tenant)
+        audited = await erasures(log)
+        assert [(each["tenant"], each["by"]) for each in audited] == [(tenant, "retention")] * 2
+        assert [each["data"]["before"] for each in audited] == [report["before"]] * 2
+        assert [each["data"].get("runs") for each in audited] == [None, 1]
         nothing = await perdure("erase", "--old", "--yes", env=env)
         assert (nothing.code, nothing.out) == (0, "nothing is older than its tenant's retention\n")
         assert (await kept.view()).status == "completed"
+    assert await erasures(log) == audited, "neither a dry run nor one without old data has a line"
+
+
+def erasures_in(log: Path) -> list[dict[str, Any]]:
+    """Return the log's entries of erasures."""
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    assert verify_chain(whole).last == len(whole)
+    return [entry for line in whole if (entry := json.loads(line)["entry"])["action"] == "erasure"]
+
+
+async def erasures(log: Path) -> list[dict[str, Any]]:
+    """Return the log's entries of erasures, once one of these has ended."""
+    async with asyncio.timeout(HANG):
+        while True:
+            found = erasures_in(log)
+            if any("complete" in each["data"] for each in found):
+                return found
+            await asyncio.sleep(0.05)
 
 
 async def until_gone(api: Perdure, tenant: str) -> None:
@@ -253,15 +277,8 @@ async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it
         report = await api.erase(tenant=tenant, sender="ann", by="bob")
         assert (report.runs, report.sessions, report.remaining) == ([run.id], ["own"], [])
         assert not values(storage)
-        text = ""
-        async with asyncio.timeout(HANG):
-            while '"complete":true' not in text:
-                await asyncio.sleep(0.05)
-                text = log.read_text(encoding="utf-8") if log.exists() else ""
-    lines = log.read_text(encoding="utf-8").splitlines()
-    assert verify_chain(lines).last == len(lines)
-    erasures = [entry for line in lines if (entry := json.loads(line)["entry"])["action"] == "erasure"]
-    assert [(each["by"], each["data"].get("complete", False)) for each in erasures] == [
+        found = await erasures(log)
+    assert [(each["by"], each["data"].get("complete", False)) for each in found] == [
         ("bob", False),
         ("bob", False),
         ("bob", False),

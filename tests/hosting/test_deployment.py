@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from perdure.cli.app import app
 from perdure.hosting.server import find_program
 from perdure.hosting.settings import CONFIG, Settings, load, variable
 from perdure.hosting.worker_group import model_rates
@@ -35,9 +37,9 @@ def helm() -> str:
     return shutil.which("helm") or pytest.skip("no helm here: make lint-deploy installs it")
 
 
-def rendered(*options: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the chart's manifests of the release `shop`, by kind and name."""
-    made = subprocess.run([helm(), "template", "shop", str(CHART), *options], capture_output=True, text=True)
+def rendered(*options: str, release: str = "shop") -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the chart's manifests of a release, by kind and name."""
+    made = subprocess.run([helm(), "template", release, str(CHART), *options], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     found = [each for each in yaml.safe_load_all(made.stdout) if each]
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
@@ -123,8 +125,10 @@ def test_calls_have_their_grace_and_the_probes_know_the_health_port(
 def test_pods_may_do_no_more_than_they_need() -> None:
     manifests = rendered(*values("whole"))
     (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)
-    for part in ("worker", "gateway"):
-        spec = manifests["Deployment", f"shop-{part}"]["spec"]["template"]["spec"]
+    job = manifests["CronJob", "shop-retention"]["spec"]["jobTemplate"]
+    for part in ("worker", "gateway", "retention"):
+        owner = job if part == "retention" else manifests["Deployment", f"shop-{part}"]
+        spec = owner["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         assert spec["securityContext"]["runAsNonRoot"]
         assert spec["securityContext"]["runAsUser"] == int(user)
@@ -183,6 +187,36 @@ def test_a_change_of_settings_or_agents_rolls_the_pods() -> None:
     assert all(each != before for each in others)
 
 
+def test_a_job_of_each_day_removes_what_is_older_than_its_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not [name for kind, name in rendered() if kind == "CronJob"]
+    long = "a-release-with-a-name-of-fifty-three-letters-in-all-x"
+    [name] = [name for kind, name in rendered(*values("whole"), release=long) if kind == "CronJob"]
+    assert len(name) <= 52
+    manifests = rendered(*values("whole"))
+    settings = configured(manifests["ConfigMap", "shop"]["data"]["perdure.toml"], tmp_path, monkeypatch)
+    assert settings.retention == {"acme": "30d", "*": "365d"}
+    job = manifests["CronJob", "shop-retention"]["spec"]
+    assert (job["timeZone"], job["concurrencyPolicy"]) == ("Etc/UTC", "Forbid")
+    made = job["jobTemplate"]["spec"]["template"]
+    (container,) = made["spec"]["containers"]
+    program, command, *options = container["args"]
+    assert (program, command) == ("perdure", "erase")
+    help = CliRunner().invoke(app, [command, *options, "--help"])
+    assert (help.exit_code, options) == (0, ["--old", "--yes", "--by=retention"]), help.output
+    worker = pod(manifests)
+    assert made["spec"]["volumes"] == worker["volumes"]
+    assert container["envFrom"] == worker["containers"][0]["envFrom"], "it decodes values, and finds files in a bucket"
+    labels = made["metadata"]["labels"]
+    for (kind, name), each in manifests.items():
+        selector = each["spec"].get("selector") if kind in ("Service", "Deployment", "PodDisruptionBudget") else None
+        assert selector is None or not selector.get("matchLabels", selector).items() <= labels.items(), name
+    policy = manifests["NetworkPolicy", "shop-retention"]["spec"]
+    assert (policy["podSelector"]["matchLabels"], policy["ingress"]) == (labels, [])
+    assert policy["egress"] == manifests["NetworkPolicy", "shop-worker"]["spec"]["egress"]
+
+
 def test_versions_are_the_controllers() -> None:
     manifests = rendered(*values("versions"))
     assert ("Deployment", "shop-worker") not in manifests
@@ -204,6 +238,7 @@ def test_versions_are_the_controllers() -> None:
         ("autoscaling.kind=memory", "autoscaling/kind"),
         ("gateway.enabled=true", "gateway.tokens: name a Secret"),
         ("settings.tool_limits.search=0", "settings/tool_limits/search"),
+        ("settings.retention.acme=30 years", "settings/retention/acme"),
         ("image.tga=1", "image"),
     ],
 )

@@ -98,6 +98,17 @@ securityContext:
   mountPath: /tmp
 {{- end }}
 
+{{/* Where workers get their image, and the nodes that they may run on. */}}
+{{- define "perdure.placement" -}}
+imagePullSecrets: {{ .Values.imagePullSecrets | toJson }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $.Values.worker $key }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* A change of settings or agents rolls the pods. */}}
 {{- define "perdure.digest" -}}
 perdure/settings-digest: {{ cat (include "perdure.settings" .) (.Values.agents | toJson) | sha256sum | trunc 16 }}
@@ -114,10 +125,7 @@ spec:
   # Longer than the worker's own grace, in which calls end; another worker goes on with the rest.
   terminationGracePeriodSeconds: {{ add 15 (int .Values.settings.grace) }}
   {{- include "perdure.podSecurity" . | nindent 2 }}
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "perdure.placement" . | nindent 2 }}
   topologySpreadConstraints:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname
@@ -125,12 +133,6 @@ spec:
       labelSelector:
         matchLabels:
           {{- include "perdure.selector" (dict "root" . "part" "worker") | nindent 10 }}
-  {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
-  {{- with index $.Values.worker $key }}
-  {{ $key }}:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- end }}
   containers:
     - name: worker
       image: {{ include "perdure.image" . }}
