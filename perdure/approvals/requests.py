@@ -19,7 +19,7 @@ from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
-from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION, bytes_text
+from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION, MAX_ROLES, bytes_text
 from perdure.values.media import file_name, read_media
 from perdure.values.messages import one_visible_line, visible_lines
 from perdure.values.templates import marked_call
@@ -101,6 +101,12 @@ class ApprovalRequest:
     def missing(self) -> str:
         """The approvals that a quorum still needs, in words; empty if none is missing, or there is no quorum."""
         return missing_words(self.quorums, self.approval.approvers, self.requesters)
+
+    @property
+    def roles(self) -> list[str]:
+        """The first role of each quorum that is not met."""
+        unmet = [quorum for quorum in self.quorums if quorum.missing(self.approval.approvers, self.requesters)]
+        return [*dict.fromkeys(quorum.roles[0] for quorum in unmet if quorum.roles)][:MAX_ROLES]
 
     @property
     def full_reason(self) -> str:
@@ -432,9 +438,11 @@ class WaitingView(WireModel):
     question: bool = False
     """Whether it is a question (`reason`), which needs an answer and not a decision."""
     approvers: list[Approver] = Field(default_factory=list, exclude_if=operator.not_)  # R24.6
-    """Who has approved it so far, if a quorum decides; left out where nobody has, as the next one."""
+    """Who has approved it so far, if a quorum decides; left out where nobody has, as the next two."""
     missing: str = Field(default="", exclude_if=operator.not_)
     """The approvals that are missing: `1 more approval with the role finance, not by ann`."""
+    roles: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Roles with which the next approval counts: one for each quorum that is not met."""
     server: str = Field(default="", exclude_if=operator.not_)  # R21.3
     """The MCP server that asks the question, while the call runs; left out where none asks, as the next two."""
     form: JsonObject | None = Field(default=None, exclude_if=operator.not_)
@@ -504,6 +512,8 @@ class WaitingEntry(WireModel):
     question: bool = False
     """Whether it needs an answer and not a decision."""
     ask: str = Field(default="", exclude_if=operator.not_)
+    """As of the `WaitingView`."""
+    roles: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """As of the `WaitingView`."""
 
     @property

@@ -52,7 +52,7 @@ def chat(
     """Talk with an agent: in a terminal live, with approvals; in a pipe a message a line."""
     with one_line_errors():
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
-        known = found.check_context(context_option(context))
+        known = context_option(context, found.check_context)
     key = session or f"chat-{found.name}-{uuid.uuid4().hex[:6]}"
     who = getpass.getuser() if sender is None else sender
     live = sys.stdin.isatty() and sys.stdout.isatty()

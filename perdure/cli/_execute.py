@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from perdure.agents.files import json_option
-from perdure.cli._errors import one_line_errors
-from perdure.values.json import Json as JsonValue
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.errors import InputError
+from perdure.runs.caller_context import read_context
+from perdure.values.json import JsonObject
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -31,9 +33,12 @@ Priority = Annotated[
 ]
 
 
-def context_option(text: str | None) -> JsonValue:
-    """Return the value of `--context`. Raises `SettingsError` for text that is not JSON."""
-    return None if text is None else json_option(text, "--context", '{"customer": "C-17"}')
+def context_option(text: str | None, check: Callable[[object], JsonObject] = read_context) -> JsonObject:
+    """Return the value of `--context`, which `check` validates. Raises an error that names the flag."""
+    try:
+        return check(None if text is None else json_option(text, "--context", '{"customer": "C-17"}'))
+    except InputError as error:
+        raise CommandError(f"--context: {error}", USAGE) from None
 
 
 T = TypeVar("T")

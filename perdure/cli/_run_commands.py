@@ -25,6 +25,7 @@ from perdure.cli._undo_commands import print_effects
 from perdure.hosting.settings import Settings
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run
+from perdure.runs.notifications import check_callback
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
@@ -87,7 +88,9 @@ def run(
         given = _with_files(MISSING if input is None else json_option(input, "--input", example), files or [])
         found.check_input(given, explicit=True)
         prompt_change = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
-        known = found.check_context(context_option(context))
+        known = context_option(context, found.check_context)
+        if callback is not None and (problem := check_callback(callback)):
+            raise CommandError(f"--callback: {problem}", USAGE)
     how: dict[str, Any] = {
         "no_wait": no_wait,
         "live": watch and not as_json,

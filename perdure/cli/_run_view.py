@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -122,12 +122,12 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
     titles = ("call", "tool", "reads", "writes", "when", "status")
     gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
     shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
-    with_client = {request.call for request in view.waiting if request.client}
-    notes = [line for call in calls for line in _lines(call, view.run_id, with_client)]
+    waiting = {request.call: request for request in view.waiting}
+    notes = [line for call in calls for line in _lines(call, view.run_id, waiting)]
     return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
 
 
-def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
+def _lines(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> list[Text]:
     """Return the lines of a call: what ran, its result, and the reason of a failure. All but the last are cut to the terminal's width."""
     lines = []
     if call.started_at is not None or call.approval is not None:
@@ -142,7 +142,7 @@ def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
                 overflow="ellipsis",
             )
         )
-    if note := _note(call, run_id, with_client):
+    if note := _note(call, run_id, waiting):
         lines.append(Text(f"{call.id} {note}", style="dim"))
     return lines
 
@@ -159,20 +159,21 @@ def _status(call: CallView) -> Text:
     return text
 
 
-def _note(call: CallView, run_id: str, with_client: set[str]) -> str:
+def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> str:
     """Why a call did not end well, and who decided about it."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
     waits = call.status in ("waiting", "running")  # a call that runs waits for what its server asks
     if approval is None or call.status == "rejected" or (approval.decision is None and not waits):
         return why
-    if approval.decision is None and call.id in with_client:
+    request = waiting.get(call.id)
+    if approval.decision is None and request is not None and request.client:
         return "waits for the client that carries it out"
     if approval.decision is None:
         how = (
             f"answer {shlex.quote(run_id)} {call.id} TEXT"
             if call.tool == "ask_person" or call.status == "running"
-            else f"approve {shlex.quote(run_id)} {call.id}"
+            else f"approve {shlex.quote(run_id)} {call.id}{'' if request is None else _roles(request)}"
         )
         return f"waits for a person: perdure {how}"
     if approval.decision == "dropped":
@@ -188,7 +189,12 @@ def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
     named = f"{shlex.quote(run_id)} {one.call}"
     if one.question:
         return f"perdure answer {named} TEXT"
-    return f"perdure approve {named}\nperdure reject {named}"
+    return f"perdure approve {named}{_roles(one)}\nperdure reject {named}"
+
+
+def _roles(one: WaitingEntry | WaitingView) -> str:
+    """Return the options that name the roles of a quorum."""
+    return "".join(f" --role {shlex.quote(harmless(each))}" for each in one.roles)
 
 
 def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,10 +13,11 @@ import typer
 from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
 from perdure.cli._console import harmless, screen, table
-from perdure.cli._errors import FAILED, check_choice, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, Priority, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
+from perdure.errors import ScheduleError
 from perdure.hosting.settings import Settings
 from perdure.runs.schedules import OVERLAPS, check_agent_name, with_time
 from perdure.values.json import Json as JsonValue
@@ -74,15 +77,18 @@ def create(
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
         check_agent_name(agent)
+        if not cron and every is None:
+            raise CommandError("a schedule needs its times: give --cron '0 2 * * *', or --every 1h", USAGE)
         known = context_option(context)
-        value = _check_input(settings, agent, input, known)
+        value = _check_input(settings, agent, input, context)
     given: dict[str, Any] = {"cron": cron or (), "timezone": timezone, "every": every, "overlap": overlap}
     given |= {"catchup": catchup, "jitter": jitter, "note": note, "paused": paused, "replace": replace}
     given |= {"priority": priority}
 
     async def add(perdure: Perdure) -> ScheduleView:
         schedule = perdure.schedule(name, tenant=tenant, task_queue=settings.task_queue)
-        return await schedule.create(agent, value, sender=sender, context=known, **given)
+        with _naming_flags():
+            return await schedule.create(agent, value, sender=sender, context=known, **given)
 
     view = connected(add)
     if as_json:
@@ -93,7 +99,23 @@ def create(
         print("perdure: no time of this schedule is to come: it starts nothing", file=sys.stderr)
 
 
-def _check_input(settings: Settings, agent: str, text: str | None, context: JsonValue) -> JsonValue | Missing:
+@contextmanager
+def _naming_flags() -> Iterator[None]:
+    """Name the flags in an error that names the arguments of `Schedule`'s methods: `every` is `--every` here."""
+    try:
+        yield
+    except ScheduleError as error:
+        fields, colon, problem = str(error).partition(": ")
+        names = fields.split(", ")
+        if not {*names} <= _FLAGS:
+            raise
+        raise ScheduleError(f"{', '.join(f'--{each}' for each in names)}{colon}{problem}") from None
+
+
+_FLAGS: Final = frozenset(("cron", "timezone", "every", "overlap", "catchup", "jitter", "from", "to"))
+
+
+def _check_input(settings: Settings, agent: str, text: str | None, context: str | None) -> JsonValue | Missing:
     """Return the input, validated as the agent is here now, if it is here: its runs validate it, too."""
     here = settings.agents_folder / f"{agent}.json"
     found = Agent.read_to_run(here) if here.is_file() else None
@@ -105,7 +127,7 @@ def _check_input(settings: Settings, agent: str, text: str | None, context: Json
             file=sys.stderr,
         )
     else:
-        found.check_context(context)
+        context_option(context, found.check_context)
         found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC).isoformat()), explicit=True)
     return value
 
@@ -201,7 +223,12 @@ def backfill(
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
     policy: Any = overlap
-    connected(lambda perdure: perdure.schedule(name, tenant=tenant).backfill(first, last, overlap=policy))
+
+    async def start(perdure: Perdure) -> None:
+        with _naming_flags():
+            await perdure.schedule(name, tenant=tenant).backfill(first, last, overlap=policy)
+
+    connected(start)
     _done(name, "backfilled", as_json)
 
 

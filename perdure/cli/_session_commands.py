@@ -23,7 +23,6 @@ from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured
 from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
-from perdure.runs.caller_context import read_context
 from perdure.sessions.replies import shorten_text
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
 from perdure.values.json import JsonObject, dumps
@@ -114,7 +113,7 @@ def say(
     with one_line_errors():
         check_choice("--mode", mode, MODES)
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
-        known = read_context(context_option(context))
+        known = context_option(context)
 
     async def speak(perdure: Perdure) -> tuple[Receipt, str | None]:
         there = perdure.session(session, tenant=tenant, agent=found, task_queue=settings.task_queue)

@@ -14,7 +14,7 @@ from perdure.cli._execute import Context, Json, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
-from perdure.runs.caller_context import masked_context, read_context
+from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
 
 token_app = Commands(no_args_is_help=True, help="Tokens of the gateway: each has a sender, a tenant and rights.")
@@ -48,7 +48,7 @@ def new(
         path = _file(settings)
         names, own = ([each.strip() for each in text.split(",") if each.strip()] for text in (rights, roles))
         expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
-        token, entry = new_token(tenant, sender, names, expires, read_context(context_option(context)), own)
+        token, entry = new_token(tenant, sender, names, expires, context_option(context), own)
         write_tokens(path, [*(read_tokens(path) if path.exists() else []), entry])
     if as_json:
         print(dumps({"id": entry.id, "token": token}))

@@ -71,8 +71,8 @@ def silent_server(client: Client, message: str = "it sent nothing") -> ServerErr
 
 
 @contextmanager
-def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
-    """Translate the server's errors into words that say what to do. With `run_id` a missing run is named, too."""
+def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> Iterator[None]:
+    """Translate the server's errors into words that say what to do. With `id` a missing run, or another `kind`, is named, too."""
     try:
         yield
     except RuntimeError as error:
@@ -83,8 +83,8 @@ def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
     except RPCError as error:
         if any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details):
             raise no_namespace(client) from None
-        if error.status == RPCStatusCode.NOT_FOUND and run_id is not None:
-            raise RunNotFoundError(f"there is no run {run_id!r} in namespace {client.namespace!r}") from None
+        if error.status == RPCStatusCode.NOT_FOUND and id is not None:
+            raise RunNotFoundError(f"there is no {kind} {id!r} in namespace {client.namespace!r}") from None
         if error.status in UNANSWERED:
             raise silent_server(client, error.message) from None
         raise ServerError(f"the Temporal server answered: {error.message}") from None

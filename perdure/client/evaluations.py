@@ -84,7 +84,7 @@ class Evaluation:
         print((await evaluation.progress()).done)
         ```
         """
-        with clear_errors(self._client, self.id):
+        with clear_errors(self._client, self.id, "evaluation"):
             progress: EvaluationProgress = await answer_of(self.handle, PROGRESS_QUERY, result_type=EvaluationProgress)
         return progress
 
@@ -102,7 +102,7 @@ class Evaluation:
         plan = await fetch_plan(self._client, self.id)
         watching = asyncio.create_task(self._watch(on_progress, pause)) if on_progress is not None else None
         try:
-            with clear_errors(self._client, self.id):
+            with clear_errors(self._client, self.id, "evaluation"):
                 packed = await self.handle.result()
         except WorkflowFailureError as error:
             cause = error.cause
@@ -130,7 +130,7 @@ class Evaluation:
         await evaluation.cancel()
         ```
         """
-        with clear_errors(self._client, self.id):
+        with clear_errors(self._client, self.id, "evaluation"):
             await self.handle.cancel()
 
     async def _watch(self, on_progress: Callable[[EvaluationProgress], None], pause: float) -> None:
@@ -146,7 +146,7 @@ class Evaluation:
 async def fetch_plan(client: Client, id: str) -> EvaluationPlan:
     """Return what an evaluation evaluates, from the first event of its history."""
     handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id)
-    with clear_errors(client, id):
+    with clear_errors(client, id, "evaluation"):
         description = await handle.describe()
         if description.workflow_type != EVALUATION_WORKFLOW:
             raise RunNotFoundError(f"{id!r} is a {description.workflow_type} workflow, not an evaluation")

@@ -225,6 +225,7 @@ def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Ca
         ask="" if request.question else tool_question(request.call),
         approvers=request.approval.approvers,
         missing=request.missing,
+        roles=request.roles,
     )
     call = request.call
     if call is not None:
@@ -263,6 +264,7 @@ def waiting_entry(request: ApprovalRequest) -> WaitingEntry:
         digest=request.digest,
         question=request.question,
         ask="" if request.question else tool_question(call),
+        roles=request.roles,
     )
 
 

@@ -147,7 +147,7 @@ async def test_a_chat_gives_the_context_that_tools_read(tmp_path: Path, dev_serv
         without = await piped(it, str(path), lines="hello\n")
     assert (found.code, found.out) == (0, "C-17\n")
     assert (without.code, without.out) == (2, "")
-    assert without.err == "perdure: the context breaks the agent's schema for it: $ lacks 'number'\n"
+    assert without.err == "perdure: --context: the context breaks the agent's schema for it: $ lacks 'number'\n"
 
 
 async def test_in_a_pipe_what_has_no_answer_is_one_line_and_the_exit_code(

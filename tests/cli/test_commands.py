@@ -139,6 +139,8 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
             2,
             'the input breaks its schema: $.n is "three", but must fit {"type": "integer"}',
         ),
+        (agent(), ["--callback", "ftp://x"], 2, "--callback: a callback is an http or https address"),
+        (agent(), ["--context", "[1]"], 2, "--context: the context must be a JSON object, not an array"),
     ],
 )
 async def test_bad_input_is_one_clear_line(
@@ -149,6 +151,25 @@ async def test_bad_input_is_one_clear_line(
     ran = await perdure("run", path, *arguments, env={"TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"})
     assert (ran.code, ran.out) == (code, "")
     assert words in one_line(ran.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give --cron '0 2 * * *', or --every 1h"),
+        (["--every", "5x"], '--every: "5x" is not a length of time'),
+        (["--cron", "0 99 * * *"], '--cron: "0 99 * * *": Hour is not in range'),
+        (["--every", "1h", "--catchup", "1s"], "--catchup: 1 s is too short"),
+        (["--every", "1h", "--context", "[1]"], "--context: the context must be a JSON object, not an array"),
+    ],
+)
+async def test_an_error_of_a_schedule_names_the_flag(
+    dev_server: WorkflowEnvironment, arguments: list[str], words: str
+) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    ran = await perdure("schedule", "create", "flags", "reporter", *arguments, env=env)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err.splitlines()[-1]
 
 
 async def test_no_server_at_the_address(tmp_path: Path) -> None:
@@ -165,6 +186,8 @@ async def test_what_the_server_does_not_know(dev_server: WorkflowEnvironment) ->
         ran = await perdure(command, "no-such-run", env=env)
         assert ran.code == 1
         assert "there is no run 'no-such-run'" in one_line(ran.err)
+    evaluation = await perdure("eval", "--id", "no-such-run", env=env)
+    assert (evaluation.code, "there is no evaluation 'no-such-run'" in one_line(evaluation.err)) == (1, True)
     assert (await perdure("fly")).code == 2
 
 

@@ -30,7 +30,7 @@ def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
             "shown": "a\u2066b",
         }
     )
-    lines = [line.plain for line in _lines(call, "r", set())]
+    lines = [line.plain for line in _lines(call, "r", {})]
     assert r"ann\u202egro.live@\u200bexample.com" in asked
     assert lines[0] == r'1.0 tool_call: send({"to": "ann\u202egro.live@\u200bexample.com"})'
     assert lines[1] == r"    result: a\u2066b"

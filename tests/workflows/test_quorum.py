@@ -9,6 +9,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
+from perdure.cli._run_view import deciding
 from perdure.errors import DecisionRefusedError, MessageRefusedError
 from perdure.testing import approve, edit, run_locally
 from perdure.testing.scripted_model import ChatRequest
@@ -46,7 +47,8 @@ async def test_a_call_waits_for_two_people_with_the_role(dev_server: WorkflowEnv
         with pytest.raises(DecisionRefusedError, match="the rule of refund sets a quorum, which no run can change"):
             await run.policy(tools={"refund": "never"})
         (request,) = await run.waiting()
-        assert request.missing == "2 approvals with the role finance"
+        assert (request.missing, request.roles) == ("2 approvals with the role finance", ["finance"])
+        assert deciding("R", request) == "perdure approve R 1.0 --role finance\nperdure reject R 1.0"
         await run.approve(request, by="bob", roles=["finance"])
         (request,) = await run.waiting()
         assert ([each.by for each in request.approvers], request.missing) == (
@@ -55,7 +57,7 @@ async def test_a_call_waits_for_two_people_with_the_role(dev_server: WorkflowEnv
         )
         assert "approved by bob; needs 1 more approval" in request.sentence
         listed = [row for row in (await perdure.approvals(size=1000)).waiting if row.run_id == handle.id]
-        assert [row.entry.sentence for row in listed] == [request.sentence]
+        assert [(row.entry.sentence, row.entry.roles) for row in listed] == [(request.sentence, ["finance"])]
         with pytest.raises(DecisionRefusedError, match="bob has approved it already"):
             await run.approve(request, by="bob", roles=["finance"])
         done = await run.decide({"decision": "approve", "by": "cleo", "roles": ["finance"]}, request)
