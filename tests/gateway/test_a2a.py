@@ -62,6 +62,12 @@ def user(text: str | None = None, id: str = "", *, data: Any = None, **more: str
     return Message(message_id=id or some_name("m"), role=Role.ROLE_USER, parts=[part], **more)
 
 
+def history(task: Task) -> list[tuple[str, str]]:
+    """Return who has sent which text."""
+    senders = {Role.ROLE_USER: "user", Role.ROLE_AGENT: "agent"}
+    return [(senders[message.role], message.parts[0].text) for message in task.history]
+
+
 @dataclass
 class Seen:
     """A task as a client has it after an answer."""
@@ -211,10 +217,16 @@ async def test_an_output_that_is_an_object_is_data(dev_server: WorkflowEnvironme
 
 
 @pytest.mark.parametrize(
-    ("reply", "end"),
-    [("approve", "paid 5"), ("Reject: too much", "Not paid."), ("data", "paid 7")],
+    ("reply", "end", "kept"),
+    [
+        ("approve", "paid 5", "approve"),
+        ("Reject: too much", "Not paid.", "reject: too much"),
+        ("data", "paid 7", "edit"),
+    ],
 )
-async def test_a_reply_decides(dev_server: WorkflowEnvironment, tmp_path: Path, reply: str, end: str) -> None:
+async def test_a_reply_decides(
+    dev_server: WorkflowEnvironment, tmp_path: Path, reply: str, end: str, kept: str
+) -> None:
     script = [PAYS[0], {"calls": [], "output": end} if end == "Not paid." else PAYS[1]]
     async with agents(dev_server.client, tmp_path, script) as it:
         first = await it.send(user("Pay."))
@@ -233,6 +245,9 @@ async def test_a_reply_decides(dev_server: WorkflowEnvironment, tmp_path: Path, 
             decision, streaming=False
         )  # sent again, it decides nothing, and is no message to the agent
         assert (late.text, len(it.it.model.requests)) == (end, 2)
+        assert [role for role, _ in history(late.task)] == ["user", "agent", "user"]
+        assert history(late.task)[-1] == ("user", kept)
+        assert late.task.history[-1].message_id == decision.message_id
 
 
 async def test_a_text_that_decides_nothing_is_refused_in_one_line(
@@ -253,7 +268,17 @@ async def test_a_question_is_answered(dev_server: WorkflowEnvironment, tmp_path:
     async with agents(dev_server.client, tmp_path, script) as it:
         first = await it.send(user("Shoes."))
         assert (first.requests[0]["kind"], first.states[-1]) == ("question", ASKS)
-        assert (await it.send(user("42", task_id=first.task.id))).text == "Size 42."
+        answer = user("42", task_id=first.task.id)
+        done = await it.send(answer)
+        assert done.text == "Size 42."
+        client = await it.client()
+        read = await client.get_task(GetTaskRequest(id=first.task.id))
+        exchanged = [("user", "Shoes."), ("agent", "Which size?"), ("user", "42")]
+        assert history(read) == history(done.task) == exchanged
+        assert read.history[-1].message_id == answer.message_id
+        assert len({message.message_id for message in read.history}) == len(exchanged)
+        last = await client.get_task(GetTaskRequest(id=first.task.id, history_length=1))
+        assert history(last) == exchanged[-1:]
 
 
 async def test_a_request_of_a_delegate_is_decided(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -263,6 +288,9 @@ async def test_a_request_of_a_delegate_is_decided(dev_server: WorkflowEnvironmen
             assert (seen.task.status.state, seen.requests[0]["params"]) == (ASKS, {"amount": amount})
             seen = await it.send(user("approve", task_id=seen.task.id))
         assert (seen.text, seen.task.status.state) == ("till: paid both", COMPLETED)
+        read = await (await it.client()).get_task(GetTaskRequest(id=seen.task.id))
+        asked = [("agent", "pay amount 1"), ("user", "approve"), ("agent", "pay amount 2"), ("user", "approve")]
+        assert history(read) == [("user", "Pay."), *asked]
 
 
 async def test_a_task_is_cancelled(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from a2a.types import Message, Part, Role
@@ -12,10 +12,15 @@ from a2a.utils.errors import ContentTypeNotSupportedError
 from google.protobuf.json_format import MessageToDict
 
 from perdure.agents.media import Media
-from perdure.approvals.requests import WaitingView
+from perdure.approvals.requests import WaitingView, call_words
+from perdure.client.run_tree import joined
 from perdure.gateway.answers import InterruptAnswer, below, interrupt_answer, interrupt_id
 from perdure.gateway.errors import HttpError
+from perdure.runs.wire import CallView, RunView
+from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject, dumps, whole_numbers
+from perdure.values.limits import MAX_NAME
+from perdure.values.messages import visible_lines
 
 MOST: Final = 200
 """Characters of an id that a client may choose."""
@@ -23,6 +28,9 @@ DECIDES: Final = (
     '{"interrupt": ID, "decision": "approve", "reject", "edit" or "answer", "reason"?, "params"?, "answer"?}'
 )
 """The data part that decides, as a client reads it."""
+_VIA: Final = "a2a/"
+"""Before the id of the message that a decision came with, in the decision's `via`."""
+_ASK_PERSON: Final = "ask_person"
 _KEYS: Final = {"interrupt", "decision", "reason", "params", "answer"}
 _WORDS: Final = re.compile(
     r"\s*(?:(approved?|yes)|(reject(?:ed)?|no))\b[\s.!]*(?:[:,]\s*(.*))?", re.IGNORECASE | re.DOTALL
@@ -122,6 +130,63 @@ def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]])
     answer = interrupt_answer(interrupt_id(below(run, path), request.call, request.digest), decision)
     assert answer is not None
     return answer
+
+
+def sent_with(answer: InterruptAnswer, message: str) -> InterruptAnswer:
+    """Return the answer with the id of its message, by which the task's history finds it."""
+    return replace(answer, decision=answer.decision | {"via": f"{_VIA}{message}"[:MAX_NAME]})
+
+
+def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, CallView]]:
+    """Return the calls about which messages decided, by the id of the message and by their own as the task's run names them.
+
+    The answer to an MCP server is none of them: no view has it. `views`: of the run and of those below it, with their paths.
+    """
+    found: dict[str, dict[str, CallView]] = {}
+    for path, view in views:
+        for call in view.calls:
+            approval = call.approval
+            if approval is None or not approval.via.startswith(_VIA) or approval.decision in (None, "dropped"):
+                continue
+            if approval.decision != "answer" or call.tool == _ASK_PERSON:
+                found.setdefault(approval.via.removeprefix(_VIA), {})[joined(path, call.id)] = call
+    return found
+
+
+def is_answer(call: CallView) -> bool:
+    """Whether what was decided about the call is its result: the answer to a question."""
+    return call.approval is not None and call.approval.decision == "answer"
+
+
+def exchange_of(
+    task: str, context: str, id: str, calls: Mapping[str, CallView], answers: Mapping[str, Json]
+) -> tuple[str, list[Message]]:
+    """Return what was asked, and the message of this id that decided, for a task's history; first the time of the request.
+
+    `calls`: about which it decided. `answers`: the results of those that are questions.
+    """
+    about = {"context_id": context, "task_id": task}
+    words = "\n".join(
+        visible_lines(str(call.params.get("question", "")))
+        if call.tool == _ASK_PERSON
+        else call_words(call.tool, call.params)
+        for call in calls.values()
+    )
+    texts = [_reply(call, answers.get(name)) for name, call in calls.items()]
+    if not any(map(is_answer, calls.values())):
+        texts = [*dict.fromkeys(texts)]  # one decision about a plan is that of each of its calls
+    asked = f"{task}:{digest([*calls], 16)}"
+    return min(call.approval.requested_at for call in calls.values() if call.approval), [
+        Message(message_id=asked, role=Role.ROLE_AGENT, parts=[Part(text=words)], **about),
+        Message(message_id=id, role=Role.ROLE_USER, parts=[Part(text=text) for text in texts], **about),
+    ]
+
+
+def _reply(call: CallView, answer: Json) -> str:
+    approval = call.approval
+    if approval is None or is_answer(call):
+        return answer if isinstance(answer, str) else dumps(answer)
+    return f"{approval.decision}: {approval.reason}" if approval.reason else str(approval.decision)
 
 
 def _wrong(key: str, words: str) -> HttpError:

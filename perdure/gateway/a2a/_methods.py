@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, contextmanager
 from functools import wraps
+from itertools import starmap
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import httpx2
@@ -61,7 +62,16 @@ from perdure.client.tenancy import IdempotentStart
 from perdure.errors import RunEndedError, RunError, RunNotFoundError
 from perdure.gateway._keys import RequestKey
 from perdure.gateway.a2a._events import TaskUpdates, Update
-from perdure.gateway.a2a._messages import A2aMessage, decision_of, files_of, read
+from perdure.gateway.a2a._messages import (
+    A2aMessage,
+    decision_of,
+    exchange_of,
+    files_of,
+    is_answer,
+    read,
+    replied_calls,
+    sent_with,
+)
 from perdure.gateway.a2a._objects import (
     JSON,
     STATES,
@@ -74,15 +84,16 @@ from perdure.gateway.a2a._objects import (
     task_of,
 )
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, deliver, with_output
+from perdure.gateway.answers import AnswerStream, below, deliver, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.files import load_files
 from perdure.gateway.streams import gone
 from perdure.runs.notifications import check_callback
-from perdure.runs.wire import RunView
+from perdure.runs.wire import CallView, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import SESSION_PREFIX, digest, session_id
+from perdure.values.json import Json, loads
 from perdure.values.problems import first_problem
 
 P = ParamSpec("P")
@@ -157,7 +168,7 @@ class A2AMethods(RequestHandler):
             return _done(params.message)
         if not params.configuration.return_immediately:
             await call.follow(session, run_id)
-        return await call.task(session, run_id, call.just_sent(params, session, run_id))
+        return await call.task(session, run_id, await call.history(params, session, run_id))
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -170,7 +181,7 @@ class A2AMethods(RequestHandler):
             if run_id is None:
                 yield _done(params.message)
                 return
-            yield await call.task(session, run_id, call.just_sent(params, session, run_id))
+            yield await call.task(session, run_id, await call.history(params, session, run_id))
             async with aclosing(call.updates(session, run_id)) as updates:
                 async for update in updates:
                     yield update
@@ -195,9 +206,8 @@ class A2AMethods(RequestHandler):
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
         call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at a task")
-        session, history = await call.session_of(params.id), _history_length(params)
-        messages = [] if history == 0 else await call.messages(session, params.id)
-        return await call.task(session, params.id, messages if history is None else messages[-history:])
+        session, length = await call.session_of(params.id), _history_length(params)
+        return await call.task(session, params.id, await call.messages(session, params.id, length))
 
     @_method
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
@@ -380,6 +390,7 @@ class _MethodCall:
         if answers:
             if f"{session.id}/{answers[0].run}" != message.task:
                 raise HttpError(422, "the message's parts decide in another task than its taskId")
+            answers = [sent_with(each, message.id) for each in answers]
             await deliver(session, self.caller, self._own_run, message=None, answers=answers)
             return
         if (view is None or view.status != "running") and not await session.knows(
@@ -475,26 +486,62 @@ class _MethodCall:
         files = await self._files(view) if with_files else []
         return task_of(view, context, at, waiting, messages, files)
 
-    def just_sent(self, params: SendMessageRequest, session: Session, run_id: str) -> list[Message]:
-        """Return the message that was just sent, as the history of its task."""
-        if _history_length(params.configuration) == 0:
+    async def history(self, params: SendMessageRequest, session: Session, run_id: str) -> list[Message]:
+        """Return the history of the task of the message that was just sent."""
+        length, message = _history_length(params.configuration), params.message
+        if length == 0:
             return []
-        return [_with_ids(params.message, session.key, run_id)]
+        known = await self.messages(session, run_id) if message.task_id and self.caller.may(READ) else []
+        if all(each.message_id != message.message_id for each in known):
+            known.append(_with_ids(message, session.key, run_id))
+        return known if length is None else known[-length:]
 
-    async def messages(self, session: Session, run_id: str) -> list[Message]:
-        """Return the user's messages that a run answers, as far as the session has them at hand."""
-        entries = (await session.show()).entries
-        found = [entry for entry in entries if entry["type"] == "message" and entry.get("runId") == run_id]
-        return [
-            Message(
-                message_id=str(entry["messageId"]),
-                context_id=await self._context(session),
-                task_id=run_id,
-                role=Role.ROLE_USER,
-                parts=[Part(text=str(entry["text"]))],
+    async def messages(self, session: Session, run_id: str, length: int | None = None) -> list[Message]:
+        """Return the user's messages that a run answers, as far as the session has them at hand, and what messages have decided, with what was asked.
+
+        `length`: of them the last; `None`: all.
+        """
+        if length == 0:
+            return []
+        context = await self._context(session)
+        found = [
+            (
+                str(entry["at"]),
+                [
+                    Message(
+                        message_id=str(entry["messageId"]),
+                        context_id=context,
+                        task_id=run_id,
+                        role=Role.ROLE_USER,
+                        parts=[Part(text=str(entry["text"]))],
+                    )
+                ],
             )
-            for entry in found
+            for entry in (await session.show()).entries
+            if entry["type"] == "message" and entry.get("runId") == run_id
         ]
+        found += await self._exchanges(session, run_id, context)
+        messages = [message for _, each in sorted(found, key=lambda each: each[0]) for message in each]
+        return messages if length is None else messages[-length:]
+
+    async def _exchanges(self, session: Session, run_id: str, context: str) -> list[tuple[str, list[Message]]]:
+        view = await session.view_run(run_id)
+        if view is None or not view.calls:
+            return []
+        run = self._gateway.perdure.get_run(run_id)
+        calls = replied_calls(RunTree(view, await self._trees.below(run, asked=True)).views)
+
+        async def answer(name: str, call: CallView) -> Json:
+            path, _, id = name.rpartition("/")
+            try:
+                whole = loads(await self._gateway.perdure.get_run(below(run_id, path)).value(id))
+                return whole.get("result") if isinstance(whole, dict) else None
+            except RunError:  # no worker replays it: the beginning is in the view
+                return call.shown
+
+        asked = {name: call for each in calls.values() for name, call in each.items() if is_answer(call)}
+        answers = dict(zip(asked, await asyncio.gather(*starmap(answer, asked.items())), strict=True))
+        return [exchange_of(run_id, context, id, each, answers) for id, each in calls.items()]
 
     async def _files(self, view: RunView) -> list[Media]:
         """Return the files of a run's whole output, with their bytes."""
