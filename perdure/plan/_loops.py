@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -63,7 +63,9 @@ class Iteration(Protocol):
     def held_calls(self) -> Any: ...  # `HeldCalls`, which is above this module
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
-    def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
+    def end_all(
+        self, status: Literal["rejected", "skipped"], reason: str, time: str = "", *, but: Collection[str] = ()
+    ) -> None: ...
     def every_call(self) -> Iterator[Call]: ...
     def every_call_reversed(self) -> Iterator[Call]: ...
     def named_edges(self) -> list[tuple[str, str, str]]: ...
@@ -544,10 +546,9 @@ class Loops:
         for loop in self.running.values():
             loop.go_on()
 
-    def stop(self, index: int) -> list[Iteration]:
-        """Stop the loop. Return its iterations that run."""
-        loop = self.running.pop(index, None)
-        return [] if loop is None else list(loop.running.values())
+    def stop(self, index: int) -> None:
+        """Stop the loop, if it has begun."""
+        self.running.pop(index, None)
 
     def runs(self, call: Call) -> bool:
         """Whether the call is a loop that has begun, and is not over."""

@@ -597,14 +597,21 @@ class Plan:
         self, status: Literal["rejected", "skipped"], reason: str, time: str = "", *, but: Collection[str] = ()
     ) -> None:
         """End every call that has not ended without running it: a person rejects all of them (R7.6), or there is no
-        time (R9.5). `but`: ids of calls that go on."""
+        time (R9.5). `but`: ids of calls that go on. A loop around such calls ends with them."""
         self._scheduler.ready.clear()
         for call in self.calls:
-            if not call.state.ended and call.id not in but:
-                for plan in self._loops.stop(call.index):
-                    plan.end_all(status, reason, time)
-                call.state.ended_at = time
-                self._scheduler.end(call, status, reason=reason)
+            if call.state.ended or call.id in but:
+                continue
+            rounds = list(self._loops.running_of(call))
+            for plan in rounds:
+                plan.end_all(status, reason, time, but=but)
+            if any(not inner.state.ended for plan in rounds for inner in plan.calls):
+                self._loops.end_early(call.index, reason)
+                call.hold.held = False
+                continue
+            self._loops.stop(call.index)
+            call.state.ended_at = time
+            self._scheduler.end(call, status, reason=reason)
 
     def _begin_loop(self, loop: RunningLoop) -> None:
         self._loops.begin(loop)

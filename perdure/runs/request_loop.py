@@ -598,11 +598,7 @@ class RequestLoop:
         """Return the calls of earlier Requests that run while a person decides on the plan: no decision takes them back."""
         if not self._is_patched(DECIDED_CALLS_STOP):
             return []
-        return [
-            id
-            for id, call in self.running.items()
-            if call.state.status == "running" and not call.hold.queued and call.spec.loop is None
-        ]
+        return [id for id, call in self.running.items() if call.state.status == "running" and not call.hold.queued]
 
     def _revise(self) -> None:
         """End the Request early: the calls that have closed stay, and running calls go on."""

@@ -14,6 +14,7 @@ from perdure.approvals.policy import Policy
 from perdure.approvals.requests import ApprovalVerdict
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Rejected, Returned
+from perdure.rules import CountAtMost, RuleBook
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
@@ -33,6 +34,7 @@ def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
     run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
     run.approval_queue.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
+    run.rules = run.approval_queue.rules = RuleBook(agent.config.rules)
     run.situation()
     run.begin_request(ModelChoice("m", "test"))
     run.open_plan(1)
@@ -157,6 +159,41 @@ def test_r10_5_a_call_in_the_queue_that_a_person_removes_from_the_plan_does_not_
     assert (loop.plan.calls[0].state.status, loop.stage) == ("running", RequestStage.DRAINING)
     driver.end("1.0")
     assert (loop.plan.calls[0].state.status, loop.stage) == ("done", RequestStage.SETTLED)
+
+
+def test_r10_5_a_running_round_of_a_loop_goes_on_where_a_person_rejects_the_plan_of_a_later_request() -> None:
+    loop = loop_of(approval={"scope": "plan"}, rules=[{"rule": "count_at_most", "of": "t", "count": 3}])
+    driver, run = Driver(loop), loop._run
+    (rule,) = run.agent.config.rules
+    assert isinstance(rule, CountAtMost)
+    each = {"_tool": "_for", "_each": [[1], [2]], "_body": [{"_tool": "t", "x": "†item"}], "_parallel": 1}
+    loop.answer(RequestResult(calls=[each]))
+    driver.step()
+    run.approval_queue.waiting.clear()
+    loop.report(PlanDecided(ApprovalVerdict()))
+    assert driver.step() == ["1.0[0].0"]
+    inner = loop.running["1.0[0].0"]
+    assert loop.begin(inner) is None
+    loop.steer()
+    driver.step()
+    for number in (2, 3):  # the model says nothing of the loop: it is asked about once
+        run.close_request(loop.plan, loop.result, cut=loop.cut)
+        run.situation()
+        run.begin_request(ModelChoice("m", "test"))
+        run.open_plan(number)
+        loop.go_on()
+        loop.answer(RequestResult(calls=[]))
+        started = driver.step()
+    assert started == ["plan"]
+    loop.report(PlanDecided(ApprovalVerdict(Rejected("no"))))
+    assert driver.step() == []
+    assert (inner.state.status, loop.abandoned, loop.stage) == ("running", [], RequestStage.DRAINING)
+    assert run.rules.used(rule) == 1
+    driver.end("1.0[0].0")
+    outer = loop.plan.calls[0].state
+    assert (inner.state.status, outer.status, outer.reason) == ("done", "skipped", "no after 0 of 2 iterations")
+    assert loop.stage is RequestStage.SETTLED
+    assert run.rules.used(rule) == 1
 
 
 @pytest.mark.parametrize("answered", [False, True])
