@@ -24,7 +24,7 @@ from perdure.tools.definitions import definition_name
 from perdure.tools.tool import KEEP, TASK_COMPLETE, UNDO, Tool
 from perdure.values.json import Json, JsonObject, WireModel, dumps, path_step, shorten
 from perdure.values.messages import PlanMessage, ToolMessage, merge_data
-from perdure.values.references import MISSING, Missing, Path, Reference, get, parse_expression
+from perdure.values.references import MISSING, Missing, Path, Reference, get, parse_expression, step_into
 from perdure.values.templates import parse_template
 
 PROCEDURE: Final = "procedure"
@@ -122,7 +122,7 @@ class RunPlan:
             )
         if not is_literal(value) or path == (BODY,):
             raise RunError(f"{written} is {shorten(value, 60)}, not a literal: it already depends on other values")
-        return index, path
+        return index, _keys_of(self.calls[index], path)
 
     def name_of(self, place: LiteralPlace) -> str:
         """Return a place as it is written: `R.N.path`."""
@@ -534,6 +534,15 @@ def _path_of(text: str) -> Path | None:
     except ReferenceSyntaxError:
         return None
     return found.path if isinstance(found, Reference) and found.path else None
+
+
+def _keys_of(value: Json | Missing, path: Path) -> Path:
+    """Return a path of a value that is there, with the index of each list as a number: `.0` and `[0]` are one place."""
+    keys: list[str | int] = []
+    for step in path:
+        keys.append(int(step) if isinstance(value, list) else str(step))
+        value = step_into(value, step)
+    return tuple(keys)
 
 
 def _listed(names: Iterable[str]) -> str:

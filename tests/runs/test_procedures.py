@@ -188,5 +188,6 @@ def test_r23_3_ids_in_the_body_of_a_loop_become_places_in_it() -> None:
     calls = run_requests([[{"_tool": "_for", "_each": [1, 2], "_body": body}]])
     plan = promoted(calls)
     assert plan.calls[0]["_body"][1]["_after"] == [".0"]
-    procedure = procedure_of(plan, DOCUMENT, "p", {"k": [plan.place("1.0._body[0].n")]})
+    assert plan.place("1.0._body.0.n") == plan.place("1.0._body[0].n")
+    procedure = procedure_of(plan, DOCUMENT, "p", {"k": [plan.place("1.0._body.0.n")]})
     assert made(run_procedure(procedure, procedure.inputs)) == made(calls)
