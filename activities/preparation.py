@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -239,7 +240,7 @@ class PrepareActivity:
     def _recall(self, definitions: Mapping[str, JsonObject]) -> Tool | None:
         """Return Perdure's own recall tool; `None` where the worker has another tool of that name."""
         function = self._registry.get(recall.__name__)
-        if function is None or function.function is not recall:
+        if function is None or inspect.unwrap(function.function) is not recall:
             return None
         return self._declared(resolve_tools([recall.__name__], definitions)[recall.__name__])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -322,7 +323,8 @@ class Toolbox:
         return dataclasses.replace(
             function,
             definition=definition,
-            function=wrapped,
+            # A worker knows Perdure's own `recall` by its code.
+            function=functools.update_wrapper(wrapped, run),
             is_async=function.is_async or bool(self.faults),
             context_parameter=own or _CONTEXT,
         )

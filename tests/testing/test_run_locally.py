@@ -277,6 +277,22 @@ async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -
         assert await run.result() == {"receipt": "paid"}
 
 
+async def test_r10_18_what_was_cut_is_recalled_as_on_a_worker() -> None:
+    @tool(safe=True)
+    def report() -> str:
+        """Report."""
+        return "word " * 10_000 + "END."
+
+    calls = [{"_tool": "report"}], [{"_tool": "recall", "what": "1.0", "page": 5}]
+    turns = [*({"calls": each, "output": None} for each in calls), {"output": "read"}]
+    async with run_locally(Agent("reader", tools=[report]), model=turns) as local:
+        view = await local.run()
+        assert "the rest: recall 1.0" in local.model.requests[1].text
+        assert "END." in local.model.requests[2].text
+        local.assert_once("recall", page=5)
+    assert [(call.tool, call.status) for call in view.calls] == [("report", "done"), ("recall", "done")]
+
+
 async def test_r14_4_a_model_that_needs_no_script_calls_each_tool_once() -> None:
     @tool
     async def note(text: str, urgent: bool = False) -> str:
