@@ -128,9 +128,9 @@ def read_history(path: Path) -> WorkflowHistory:
         raise SettingsError(f"{path} is a case, not a history: play it with perdure.testing.replay (docs/testing.md)")
     if not isinstance(written, dict) or not isinstance(written.get("events"), list) or not written["events"]:
         raise SettingsError(f"{path} is not a history: expected JSON with 'events'")
-    started = written["events"][0].get("workflowExecutionStartedEventAttributes") or {}
-    workflow_id = written.pop("workflowId", None) or started.get("workflowId") or path.stem
     try:
+        started = written["events"][0].get("workflowExecutionStartedEventAttributes") or {}
+        workflow_id = written.pop("workflowId", None) or started.get("workflowId") or path.stem
         return WorkflowHistory.from_json(workflow_id, written)
     except Exception as error:  # the SDK raises whatever reading it raises
         raise SettingsError(f"{path} is not a history: {str(error).splitlines()[0]}") from None
@@ -189,15 +189,20 @@ async def replay_each(
     converter: DataConverter,
     users: Mapping[str, type] = _NONE,
 ) -> AsyncIterator[Replayed]:
-    """Replay runs and sessions by their ids, each with all below it, and files; `users` are a user's own workflows by name. Raises `RunError`
-    or `SettingsError` for what is not there."""
+    """Replay runs and sessions by their ids, each with all below it, and files; `users` are a user's own workflows by name.
+
+    A name without a history to read is left out, with the reason; the others are replayed.
+    """
     for name in names:
-        if name in files:
-            yield await replay_history(read_history(Path(name)), converter, name, users)
-            continue
-        assert client is not None
-        async for history in family(client, name):
-            yield await replay_history(history, converter, users=users)
+        try:
+            if name in files:
+                yield await replay_history(read_history(Path(name)), converter, name, users)
+                continue
+            assert client is not None
+            async for history in family(client, name):
+                yield await replay_history(history, converter, users=users)
+        except (RunError, SettingsError) as error:
+            yield Replayed(name, str(error), 0, left_out=True)
 
 
 async def replay_running(

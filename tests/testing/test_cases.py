@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from perdure import Agent, Perdure, ToolError, branch, tool
-from perdure.client.histories import read_history, replay_each, replay_running
+from perdure.client.histories import replay_each, replay_running
 from perdure.errors import RunError, SettingsError
 from perdure.testing import (
     CaseDifferenceError,
@@ -188,9 +188,23 @@ async def test_r13_7_histories_are_replayed_and_what_would_break_is_told(
     assert "another" in (found[3].problem or "")
     assert found[0].events == found[2].events > 20
     write_case(await record(Perdure(client).get_run(run_id)), tmp_path / "case.json")
-    for name, words in (("case.json", "is a case, not a history"), ("none.json", "cannot be read as a history")):
-        with pytest.raises(SettingsError, match=words):
-            read_history(tmp_path / name)
+    (tmp_path / "odd.json").write_text('{"events": [1]}', encoding="utf-8")
+    (tmp_path / "empty.json").write_text("{}", encoding="utf-8")
+    left_out = {
+        "case.json": "is a case, not a history",
+        "none.json": "cannot be read as a history",
+        "odd.json": "is not a history",
+        "empty.json": "is not a history",
+        "no-such-run": "there is no run 'no-such-run'",
+    }
+    names = [name if name == "no-such-run" else str(tmp_path / name) for name in left_out]
+    found = [
+        each async for each in replay_each(client, [*names, files[0]], [*names[:-1], *files], client.data_converter)
+    ]
+    for each, words in zip(found, left_out.values(), strict=False):
+        assert each.left_out
+        assert words in each.line()
+    assert found[-1].line() == f"{files[0]}: ok, {found[-1].events} events"
 
 
 @workflow.defn(name="Session", sandboxed=False)
