@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -17,6 +18,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import NoWorkerError, RunError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
+from perdure.queries import cannot_replay
 from perdure.runs.wire import REQUEST_ACTIVITY, RunView
 
 _WHY: Final = 500
@@ -25,6 +27,10 @@ SILENT_PART: Final = 0.85
 """Share of the time after which a worker is taken for lost; a sign of life comes at three quarters of it."""
 ANSWERS: Final = timedelta(seconds=5)
 """For the server, where somebody waits for an error already."""
+END_TAKEN_WITHIN: Final = 3.0
+"""Seconds in which a run that is asked to end takes that up, where a worker is there and has time."""
+_LOOKS: Final = 0.1
+"""Seconds between two looks at it."""
 LOOKED_BACK: Final = 20
 """Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
 UNSERVED_AFTER: Final = 1.0
@@ -101,10 +107,7 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
             failed = event.workflow_task_failed_event_attributes
             why = " ".join((await failure_words(client, failed.failure)).split())[:_WHY].rstrip(".")
             if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
-                return (
-                    f"a worker is there and cannot replay {description.id!r}, whose history another version has written ({why}). "
-                    f"Start workers of that version, or {end}"
-                )
+                return cannot_replay(description.id, why)
             if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_SEARCH_ATTRIBUTES:
                 return (
                     f"the namespace does not know a search attribute that {description.id!r} sets ({why}). "
@@ -131,10 +134,22 @@ async def failing(client: Client, workflow_id: str) -> str | None:
     return None
 
 
-async def check_ends(client: Client, run_id: str) -> None:
-    """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10)."""
-    if words := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
-        raise RunError(f"the end of {run_id!r} is requested and not carried out: {words}")
+async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
+    """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10).
+
+    Its next task may be the first that fails, so this waits up to `within` seconds for that task's end.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + within
+    while True:
+        description = await client.get_workflow_handle(run_id).describe()
+        if words := await task_failure(client, description):
+            raise RunError(f"the end of {run_id!r} is requested and not carried out: {words}")
+        raw = description.raw_description
+        taken = raw.workflow_extended_info.cancel_requested and not raw.HasField("pending_workflow_task")
+        if taken or description.status != WorkflowExecutionStatus.RUNNING or loop.time() >= until:
+            return
+        await asyncio.sleep(_LOOKS)
 
 
 async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:

@@ -31,7 +31,7 @@ from perdure.client._run_lists import AT_ONCE, SENDER, TENANT, WAITING, followin
 from perdure.client.errors import clear_errors, no_answer
 from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
-from perdure.queries import TIMEOUT, answer_of, cancellable, read_memo
+from perdure.queries import TIMEOUT, answer_of, cancellable, query_problem, read_memo
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_QUERY
 from perdure.values.json import Json, JsonObject, dumps
 
@@ -169,7 +169,7 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
             found += [WaitingRequest(run_id, request) for request in requests]
             more = bool(requests) and requests[-1].more > 0
     except WorkflowQueryFailedError as error:
-        raise RunError(f"the approval requests of {run_id!r} cannot be read: {error}") from None
+        raise RunError(f"the approval requests of {run_id!r} cannot be read: {query_problem(run_id, error)}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             return []
@@ -267,7 +267,7 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
     try:
         await answer_of(handle, WAITING_QUERY, "", within=ANSWER_TIMEOUT)
     except WorkflowQueryFailedError as error:
-        raise RunError(f"nothing changed: {handle.id!r} cannot answer now: {error}") from None
+        raise RunError(f"nothing changed: {handle.id!r} cannot answer now: {query_problem(handle.id, error)}") from None
     except RPCError as error:
         if error.status in (
             RPCStatusCode.CANCELLED,

@@ -21,7 +21,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations, undos
 from perdure.client._event_relay import parse_topics, place, relay_of
-from perdure.client._pending_activities import check_ends, failure_words, task_failure
+from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, task_failure
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
@@ -733,7 +733,7 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             await self._check_running()
             await self.handle.cancel()
-            await check_ends(self._client, self.id)
+            await check_ends(self._client, self.id, within=END_TAKEN_WITHIN)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run at once, without cancelling its calls, e.g. if no worker can execute it. Raises `RunEndedError`.

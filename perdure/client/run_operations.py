@@ -40,7 +40,7 @@ from perdure.client.tenancy import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
-from perdure.queries import SearchAttributes, answer_of, execution_before
+from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem
 from perdure.runs.agent import AgentSpec, check_run_id
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
@@ -294,7 +294,9 @@ def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowE
     if isinstance(error, RPCError):
         place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
         return no_answer(error, description.id, f": is one running on {place}?")
-    return RunError(f"{description.id!r} cannot be shown: {error}")  # it answered: what it says is the reason (R18.8)
+    return RunError(
+        f"{description.id!r} cannot be shown: {query_problem(description.id, error)}"
+    )  # it answered: what it says is the reason (R18.8)
 
 
 def _pinned_version(description: WorkflowExecutionDescription) -> str:
@@ -338,7 +340,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
             parts.append(answer.text)
             offset = answer.next
     except WorkflowQueryFailedError as error:
-        raise RunError(f"{what!r} of {run_id!r} cannot be read: {error}") from None
+        raise RunError(f"{what!r} of {run_id!r} cannot be read: {query_problem(run_id, error)}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             raise

@@ -19,13 +19,13 @@ from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.client import approvals, run_operations, session_operations
 from perdure.client._event_relay import is_wanted, parse_topics, relay_of
-from perdure.client._pending_activities import check_ends, failing, unanswered
+from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failing, unanswered
 from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
 from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
-from perdure.queries import SessionReader, answer_of
+from perdure.queries import SessionReader, answer_of, query_problem
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import read_context
 from perdure.runs.events import Event, Topic
@@ -198,7 +198,7 @@ class Session:
         if receipt.done == "stopped" and receipt.run_id is not None:
             # One that has ended may be kept no more.
             with suppress(RunNotFoundError), clear_errors(self._client, receipt.run_id):
-                await check_ends(self._client, receipt.run_id)
+                await check_ends(self._client, receipt.run_id, within=END_TAKEN_WITHIN)
         return receipt
 
     async def exists(self) -> bool:
@@ -800,7 +800,7 @@ class Session:
         except WorkflowQueryFailedError as error:
             if ENDED in str(error):
                 raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None
-            raise RunError(f"the session {self.key!r} cannot be queried: {error}") from None
+            raise RunError(f"the session {self.key!r} cannot be queried: {query_problem(self.id, error)}") from None
 
     async def _forget(self) -> None:
         await session_operations.forget(self._client, self.id)

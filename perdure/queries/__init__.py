@@ -4,7 +4,15 @@ Example:
     `await answer_of(client.get_workflow_handle(run_id), RUN_QUERY, result_type=RunView)`
 """
 
-from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before, update_with_start
+from perdure.queries._answers import (
+    TIMEOUT,
+    answer_of,
+    cancellable,
+    cannot_replay,
+    execution_before,
+    query_problem,
+    update_with_start,
+)
 from perdure.queries._audit import record_entries
 from perdure.queries._effects import read_effects, undone_calls, was_undone
 from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
@@ -18,9 +26,11 @@ __all__ = [
     "add_attributes",
     "answer_of",
     "cancellable",
+    "cannot_replay",
     "execution_before",
     "list_accounts",
     "list_standing_approvals",
+    "query_problem",
     "read_effects",
     "read_memo",
     "read_segment",

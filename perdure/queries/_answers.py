@@ -30,7 +30,8 @@ _PAUSE: Final = 0.05
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
 """Server's words on an execution whose first task it delays, as of one that has just continued as new."""
-_PASSING: Final = ("[TMPRL1100]", "[TMPRL1101]")
+_NONDETERMINISM: Final = "[TMPRL1100]"
+_PASSING: Final = (_NONDETERMINISM, "[TMPRL1101]")
 """Words of a worker that had no processor time for two seconds, or whose history grew while it answered. A worker that
 cannot replay a workflow has the same words, each time.
 """
@@ -112,6 +113,19 @@ async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> 
             return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
         break
     raise RunError(f"{handle.id!r} went on from no other execution")
+
+
+def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:
+    """Return why a run or session gave no answer: its worker's words, or that this worker cannot replay it, and what to do."""
+    return cannot_replay(workflow_id, str(error)) if str(error).startswith(_NONDETERMINISM) else str(error)
+
+
+def cannot_replay(workflow_id: str, why: str) -> str:
+    """Return the sentences on a run or session whose workers are of another version, and what to do."""
+    return (
+        f"a worker is there and cannot replay {workflow_id!r}, whose history another version has written ({why}). "
+        f"Start workers of that version, or end it at once: perdure terminate {workflow_id}"
+    )
 
 
 def _may_pass(error: BaseException | None) -> bool:

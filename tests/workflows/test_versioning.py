@@ -104,7 +104,10 @@ async def problem_of(asked: Awaitable[object]) -> RunError:
     return found.value
 
 
-async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_server: WorkflowEnvironment) -> None:
+async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.client.run.END_TAKEN_WITHIN", HANG)
     queue, old = unique("queue"), dev_server.client
     new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
     async with ScriptedModel([PAY], strict=False) as model:
@@ -115,7 +118,11 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_s
             worker_of_today = build_worker(new, registry([pay]), model=asking(model), task_queue=queue)
             health = Health(new, worker_of_today)
             async with worker_of_today:
-                await old.get_workflow_handle(run.id).signal("approve", {"call": "9.9"})
+                # Nothing is due in it, so no task of its has failed.
+                waiting = [
+                    str(await problem_of(asked))
+                    for asked in (run.view(), run.approve("1.0"), run.waiting(), run.cancel())
+                ]
                 async with asyncio.timeout(HANG):
                     while True:
                         try:
@@ -131,7 +138,9 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_s
                 ]
         await run.terminate()
     assert words.startswith(f"{run.id!r} does not answer: a worker is there and cannot replay {run.id!r}")
-    assert f"perdure terminate {run.id}" in words
+    for each in (words, *waiting):
+        assert f"a worker is there and cannot replay {run.id!r}" in each
+        assert f"perdure terminate {run.id}" in each
     assert all("cannot replay" in each and "no worker" not in each for each in told), told
     assert "a run cannot be replayed by this worker" in log.getvalue()
     assert run.id in log.getvalue()
