@@ -168,7 +168,9 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
     if runs.run_id is not None:
         print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
     else:
-        print(dumps({"runs": found}) if as_json else f"cancellation requested of {found:,} run{'' if found == 1 else 's'}")
+        print(
+            dumps({"runs": found}) if as_json else f"cancellation requested of {found:,} run{'' if found == 1 else 's'}"
+        )
 
 
 @lists_app.command()
