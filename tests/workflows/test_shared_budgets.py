@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -161,6 +162,56 @@ async def test_what_a_tool_uses_of_a_model_counts_in_the_budget(time_skipping: W
         found = {each.unit: each.used for each in await perdure.limits(tenant=tenant)}
     assert found == {"tokens": view.usage.tokens, "dollars": pytest.approx(view.usage.cost)}
     assert view.usage.tokens == 2500
+
+
+ITEMS: dict[str, Any] = {"_each": ["a", "b", "c"], "_as": "item"}
+HELPS: dict[str, Any] = {"_tool": "helper", "request": "†item"}
+LOOPS = {
+    "a loop over a delegate": [{**HELPS, "_each": ITEMS["_each"]}],
+    "a delegate and a tool in a body": [{"_tool": "_for", **ITEMS, "_body": [HELPS, {"_tool": "judge"}]}],
+}
+BOSS = Agent("boss", instructions="You are BOSS.", tools=[Agent("helper", tools=[look]), judge])
+
+
+def boss_and_helpers(calls: Any, helper: Callable[[ChatRequest], Turn]) -> Callable[[ChatRequest], Turn]:
+    """A model for BOSS, who makes these calls once, and for its helpers."""
+    plans = [Turn({"calls": calls, "output": None}, usage=(900, 100))]
+
+    def answer(request: ChatRequest) -> Turn:
+        if "You are BOSS." not in json.dumps(request.messages):
+            return helper(request)
+        return plans.pop() if plans else Turn({"calls": [], "output": "done"}, usage=(900, 100))
+
+    return answer
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_what_iterations_use_counts_once_for_the_agent_of_the_outermost_run(
+    time_skipping: WorkflowEnvironment, loop: str
+) -> None:
+    perdure, tenant = Perdure(time_skipping.client), uuid.uuid4().hex
+    script = boss_and_helpers(LOOPS[loop], lambda _: Turn({"calls": [], "output": "done"}, usage=(900, 100)))
+    budgets = [DAILY | {"of": "agent", "sum": 20_000}]
+    async with harness(time_skipping.client, [look, judge], script, budgets=budgets) as it:
+        run = await perdure.start(BOSS, "help", tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        view, (account,) = await run.view(), await perdure.limits(tenant=tenant)
+        await replay_history(await time_skipping.client.get_workflow_handle(run.id).fetch_history(), data_converter())
+    used = 2 * 1000 + 3 * (1000 + 250 * ("tool" in loop))  # BOSS, and each iteration
+    assert (account.title, account.used, view.usage.tokens) == ("budget of agent boss", used, used)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_iterations_at_once_cannot_pass_a_budget_together(time_skipping: WorkflowEnvironment, loop: str) -> None:
+    perdure, tenant = Perdure(time_skipping.client), uuid.uuid4().hex
+    script = boss_and_helpers(LOOPS[loop], model)
+    async with harness(time_skipping.client, [look, judge], script, budgets=[DAILY | {"sum": 9000}]) as it:
+        run = await perdure.start(BOSS, "help", tenant=tenant, task_queue=it.task_queue)
+        end = await outcome(run)
+        view, (account,) = await run.view(), await perdure.limits(tenant=tenant)
+    assert (end, view.output) == ("token_budget", "done")
+    # No Request passes the sum. What a tool reports was not reserved: three calls of `judge` may.
+    assert account.used == view.usage.tokens == 9000 + 3 * 250 * ("tool" in loop)
 
 
 impatient_server = impatient(20)
