@@ -61,10 +61,12 @@ async def read_result(run_id: str) -> RunResult:
     """Return the result of a run that was cancelled or terminated, or has timed out: it knows that after its end too."""
     try:
         view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
+        spent: SpentBudget = await fetch(USAGE, "", other_run(run_id))
         closed = (await other_run(run_id).describe()).close_time
     except (RPCError, WorkflowQueryFailedError) as error:
         raise _gone(error) from None
     result = view.result()
+    result.rule_record = spent.rule_record
     result.ended_at = None if closed is None else closed.isoformat(timespec="milliseconds")
     return result
 

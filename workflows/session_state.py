@@ -70,6 +70,8 @@ with workflow.unsafe.imports_passed_through():
 
 
 _CONVERSATION: Final = f"†{CONVERSATION}"
+_SILENT: Final = frozenset({"cancelled", "terminated", "timed_out"})
+"""Ends of a run that hold no result: the session queries the run."""
 
 
 class SessionState:
@@ -332,7 +334,7 @@ class SessionState:
         if result.rule_record is not None:
             self.rule_record = self.rule_record or RuleRecord()
             self.rule_record.join(result.rule_record)
-        elif result.status in ("terminated", "timed_out") and not result.requests:  # nobody knows what it has done
+        elif result.status in _SILENT and result.ended_at is None:  # nobody knows what it has done
             self.lose_rule_record()
         read_sources = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
         self.sources |= {_CONVERSATION: sorted(read_sources)} if read_sources else {}

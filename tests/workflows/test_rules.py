@@ -18,7 +18,7 @@ from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.rules import at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
-from perdure.testing import run_locally
+from perdure.testing import LocalRun, run_locally
 from perdure.testing.scripted_model import ChatRequest, Turn
 from perdure.values.limits import MAX_ID
 from tests.support import DONE, agent, harness, impatient
@@ -308,6 +308,30 @@ async def test_the_runs_of_a_session_count_together() -> None:
         session = local.session("ann")
         await session.ask("pay 60", sender="ann")
         await session.ask("pay 50", sender="ann")
+    assert refunds() == [60, 40]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "terminated"])
+async def test_the_calls_of_a_session_s_run_count_however_it_ends(dev_server: WorkflowEnvironment, end: str) -> None:
+    clerk = Agent(
+        "clerk",
+        tools=[refund, send_mail],
+        rules=[at_most("refund.euros", 100, per="session")],
+        approval={"tools": {"send_mail": "always"}},
+    )
+    turns = [plan(pays(60)), plan({"_tool": "send_mail", "to": "ann"}), plan(pays(50)), plan(pays(40)), DONE]
+    async with run_locally(clerk, model=turns, server=dev_server) as local:
+        session = local.session(uuid.uuid4().hex)
+        await session.send("pay 60", sender="ann")
+        run = await session.run()
+        assert isinstance(run, LocalRun)
+        await run.until_waiting("2.0")
+        if end == "cancelled":
+            await run.cancel()
+        else:
+            await dev_server.client.get_workflow_handle(run.id).terminate()
+        plain = Perdure(dev_server.client, task_queue=local.perdure.task_queue)
+        await plain.session(session.key, agent=clerk).ask("pay 50", sender="ann")
     assert refunds() == [60, 40]
 
 
