@@ -13,9 +13,10 @@ from rich.text import Text
 
 from perdure.approvals.requests import ask_words, plan_words
 from perdure.cli._console import harmless, screen
-from perdure.cli._errors import check_choice, one_line_errors
+from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import connected
 from perdure.cli._help import Commands
+from perdure.errors import CursorError
 from perdure.runs.evaluation import score_words
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import TOPICS, Event, parse_cursor
@@ -197,7 +198,10 @@ def events(
         for name in names or ():
             check_choice("--topics", name, [*TOPICS])
         if from_ is not None and from_ != "now":
-            parse_cursor(from_)
+            try:
+                parse_cursor(from_)
+            except CursorError as error:
+                raise CommandError(f"--from: {error}", USAGE) from None
 
     async def follow(perdure: Perdure) -> None:
         printer = None if as_json or not sys.stdout.isatty() else EventPrinter(screen())

@@ -19,8 +19,10 @@ from perdure.cli._options import configured, write_file
 from perdure.cli._run_view import started_and_shown
 from perdure.cli._what_if_view import print_what_if
 from perdure.client.selection import Selection
+from perdure.errors import RunError
 from perdure.hosting.settings import Settings
 from perdure.rules import parse_rules
+from perdure.runs.fork import ForkPoint
 from perdure.runs.what_if import RunReport, WhatIfReport
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
@@ -68,6 +70,10 @@ def fork(
     The other calls run, under the policies of today. The other run is only read.
     """
     with one_line_errors():
+        try:
+            ForkPoint.parse(at)
+        except RunError as error:
+            raise CommandError(f"--at: {error}", USAGE) from None
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
         given = MISSING if input is None else json_option(input, "--input")
         edits = _by_call(edit, "--edit", '2.1={"amount": 5}')

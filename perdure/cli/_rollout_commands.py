@@ -38,10 +38,10 @@ def start(
     ] = None,
 ) -> None:
     """Let a share of an agent's new runs take a candidate; used again, change the share. Runs that have started keep their version."""
-    if not share and not tenant:
-        raise CommandError("no run would take the candidate: give --share, or --tenant", USAGE)
     folder = settings.agents_folder
     with one_line_errors():
+        if not share and not tenant:
+            raise CommandError("no run would take the candidate: give --share, or --tenant", USAGE)
         try:
             rollout = Rollout(candidate=candidate, share=share, tenants=tuple(tenant or ()))
         except ValidationError as error:

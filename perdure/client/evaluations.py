@@ -149,7 +149,7 @@ async def fetch_plan(client: Client, id: str) -> EvaluationPlan:
     with clear_errors(client, id, "evaluation"):
         description = await handle.describe()
         if description.workflow_type != EVALUATION_WORKFLOW:
-            raise RunNotFoundError(f"{id!r} is a {description.workflow_type} workflow, not an evaluation")
+            raise RunNotFoundError(f"{id!r} is not an evaluation, but a workflow of type {description.workflow_type}")
         async for event in handle.fetch_history_events(page_size=1):
             started = event.workflow_execution_started_event_attributes
             (given,) = await client.data_converter.decode(started.input.payloads, [EvaluationInput])

@@ -365,7 +365,7 @@ async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvi
             (("eval", cases, *how, "--decide", "maybe"), "--decide: 'maybe' is not one of reject, approve, wait"),
             (("eval", str(tmp_path / "none"), *how), "there is no such file or folder"),
             (("eval", cases, *how, "--baseline", str(document)), "is not a result that 'perdure eval --out' wrote"),
-            (("eval", "--id", run.id), f"{run.id!r} is a Agent workflow, not an evaluation"),
+            (("eval", "--id", run.id), f"{run.id!r} is not an evaluation, but a workflow of type Agent"),
             (("record",), "give IDs, or choose runs by"),
             (("record", "--agent", "clerk"), "--to: which folder takes the cases?"),
         ):
