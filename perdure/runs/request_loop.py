@@ -334,8 +334,8 @@ class RequestLoop:
                     starts.append(StartCall(call, approval_request))
                     if approval_request is None and not hooked:
                         self._run.journal.call_began(call)
-        if not starts:
-            self._end_with_held(now)
+        if not starts and self._end_with_held(now):
+            return self.starts(now)
         self._note_news()
         return starts
 
@@ -651,17 +651,18 @@ class RequestLoop:
             if approval_request.call is not None
         }
 
-    def _end_with_held(self, now: str) -> None:
+    def _end_with_held(self, now: str) -> bool:
         """End a plan of which only held calls are left. The next Request may still keep them; without one they do not
-        run.
+        run. Return whether to look for calls that start now: a dropped loop is over, and others may read its result.
         """
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.held_calls.held:
-            return
+            return False
         if self._run.output.is_complete(self.plan, self.result):
             self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
-        else:
-            self._stage = RequestStage.REVISED
+            return self._is_patched(HELD_CALLS_STAY)
+        self._stage = RequestStage.REVISED
+        return False
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
         self._abandon(self.plan.held_calls.drop(reason, now, calls), reason, by)

@@ -225,6 +225,27 @@ async def test_r10_5_a_hundred_messages_in_a_second_are_each_held_by_one_request
     assert all(f"message {n}\n" in f"{last}\n" for n in range(100))
 
 
+async def test_r10_5_a_loop_whose_next_call_nobody_keeps_ends_and_so_does_the_run(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    world = World()
+    loop = {"_tool": "slow", "text": "†item", "_each": ["a", "b", "c"], "_parallel": 1, "_outputPath": "†state.all"}
+    silent = {"calls": [], "output": "never mind"}
+    async with harness(dev_server.client, world.tools, [{"calls": [loop]}, silent, silent]) as it:
+        handle = await it.start(document())
+        await it.until_answered(handle.id)
+        await world.until("slow a")
+        await steer(handle)
+        await asyncio.wait_for(it.model.wait_for_request(3), HANG)  # it was asked about the held loop once more
+        await until(it, handle.id, lambda view: view.requests == 3)
+        world.go.set()
+        await asyncio.wait_for(handle.result(), HANG)
+        view = await it.view(handle.id)
+    assert view.output == "never mind"
+    assert world.effects == ["slow a"]
+    assert statuses(view) == {"1.0": "skipped", "1.0[0]": "done", "1.0[1]": "skipped"}
+
+
 async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server: WorkflowEnvironment) -> None:
     world = World()
     turns = [PLAN, {"calls": [{"_tool": "keep", "calls": ["1.1", "1.2", "1.3", "1.9", "1.0"]}]}, DONE]
