@@ -198,6 +198,8 @@ _SHARES: Final = ((string.ascii_uppercase, 0.3, 0.8), (string.ascii_lowercase, 0
 languages. Names that are written together have more small letters."""
 _DIFFERENT: Final = 30
 """Of 64 characters, the least that a long run of base64 has. There are 22 hexadecimal digits."""
+_SAMPLE: Final = 4_096
+"""Characters at the beginning, in the middle and at the end of a run that are counted: a run may have millions, in a workflow task."""
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
@@ -250,7 +252,10 @@ class _Runs:
 
 
 def _is_base64(run: str) -> bool:
-    """Return whether the characters of a run are those of base64, in its proportions."""
+    """Return whether the characters of a run are those of base64, in its proportions. Samples of a long run decide."""
+    if len(run) > 3 * _SAMPLE:
+        middle = len(run) // 2
+        run = run[:_SAMPLE] + run[middle : middle + _SAMPLE] + run[-_SAMPLE:]
     run = _on_one_line(run).rstrip("=")
     if len(set(run)) < _DIFFERENT:
         return False
@@ -263,6 +268,8 @@ def _is_base64(run: str) -> bool:
 
 def _on_one_line(encoded: str) -> str:
     """Return base64 without the ends of its lines, also where these are escaped as in JSON."""
+    if "\n" not in encoded and "\r" not in encoded and "\\" not in encoded:
+        return encoded
     return re.sub(r"\\[rn]|[\r\n]", "", encoded)
 
 
