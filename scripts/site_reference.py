@@ -98,7 +98,7 @@ def _rewrite(thing: Any, places: dict[str, str]) -> list[str]:
     words: list[str] = []
     about: dict[str, str] = {}
     raises: list[str] = []
-    for paragraph in re.split(r"\n\s*\n", thing.docstring.value):
+    for paragraph in paragraphs(thing.docstring.value):
         if paragraph.startswith((" ", "-", "|", "```")) or "\n    " in paragraph:  # an example, a drawing or a list
             words.append(paragraph)
             continue
@@ -117,6 +117,17 @@ def _rewrite(thing: Any, places: dict[str, str]) -> list[str]:
     rest = [_linked(part, links) for part in [*(["Args:\n" + listed] if about else []), *raises]]
     thing.docstring.value = "\n\n".join([*words, *rest, *examples])
     return []
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a docstring. A block of code is one, with its empty lines."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return [
+        paragraph
+        for place, part in enumerate(parts)
+        for paragraph in ([part] if place % 2 else re.split(r"\n\s*\n", part.strip("\n")))
+        if paragraph
+    ]
 
 
 def _sentences(paragraph: str, parameters: list[str]) -> tuple[list[str], dict[str, str], list[str]]:
