@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from typing import Final
@@ -28,18 +27,15 @@ class Cpu:
     """The CPU time of this thread since it was made.
 
     Neighbours slow the loop as much as the code between: `assert cpu.laps() < 50` is no assertion on seconds.
-    Until `laps`, the garbage collector leaves out what the tests before have left: walking that costs more than the code.
     """
 
     def __init__(self) -> None:
-        gc.freeze()
         self._lap = lap()
         self._started = time.thread_time()
 
     def laps(self) -> float:
         """Return the time that has passed, in laps."""
         spent = time.thread_time() - self._started
-        gc.unfreeze()
         return spent / max(self._lap, lap())
 
 
