@@ -71,7 +71,7 @@ class AuditWriter:
 
     @activity.defn(name=WRITE_AUDIT_ACTIVITY)
     async def write(self, lines: list[AuditLine]) -> None:
-        """Write lines to the sink. What fails is a line in the worker's log and is tried again, until the sink has them."""
+        """Write lines to the sink. A failure is logged, and Temporal retries until the sink has the lines."""
         try:
             await self._write(lines)
         except ApplicationError as error:

@@ -196,8 +196,8 @@ class Guard:
         floor_flows: Iterable[Flow] = (),
         knows_defaults: bool = True,
     ) -> None:
-        """`knows_defaults`: whether a condition sees the default of a parameter that a call leaves out; runs of before
-        0.2.0 do not."""
+        """`knows_defaults`: whether a condition sees the default of a parameter that a call leaves out. In runs that
+        0.1.0 began it does not."""
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
         self.floor_flows = list(floor_flows)

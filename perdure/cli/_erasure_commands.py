@@ -36,9 +36,7 @@ def erase(
         str | None,
         typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
     ] = None,
-    old: Annotated[
-        bool, typer.Option("--old", help="Only data that is older than --retention says, of each tenant that it names.")
-    ] = False,
+    old: Annotated[bool, typer.Option("--old", help="Only data older than its tenant's age in --retention.")] = False,
     shared: Annotated[
         bool,
         typer.Option(
@@ -102,7 +100,7 @@ def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> 
     if not found or yes:
         return bool(found)
     if as_json or not sys.stdin.isatty():
-        what = "; ".join(f"{_of(report, len(found) > 1)}{_counts(report)}" for report in found[:5])
+        what = "; ".join(f"{_tenant_label(report, len(found) > 1)}{_counts(report)}" for report in found[:5])
         raise CommandError(f"nothing was removed: {what} would be. Add --yes", USAGE)
     _print(planned, as_json=False)
     if not click.confirm("remove all of this for good?", err=True):
@@ -110,8 +108,8 @@ def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> 
     return True
 
 
-def _of(report: ErasureReport, is_one_of_many: bool) -> str:
-    """Return the tenant of a report, where there are several."""
+def _tenant_label(report: ErasureReport, is_one_of_many: bool) -> str:
+    """Return the tenant of a report as the beginning of its line; empty if it is the only report."""
     return f"{harmless(report.tenant) or 'no tenant'}: " if is_one_of_many else ""
 
 
@@ -135,7 +133,7 @@ def _print(reports: list[ErasureReport], *, as_json: bool) -> None:
         if as_json:
             print(dumps(report.as_json()))
             continue
-        line = f"{_of(report, len(reports) > 1)}{'would remove' if report.dry_run else 'removed'} {_counts(report)}"
+        line = f"{_tenant_label(report, len(reports) > 1)}{'would remove' if report.dry_run else 'removed'} {_counts(report)}"
         out.print(line, markup=False, soft_wrap=True)
         runs = [*report.runs, *report.session_runs]
         for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):

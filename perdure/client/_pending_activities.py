@@ -28,9 +28,9 @@ SILENT_PART: Final = 0.85
 ANSWERS: Final = timedelta(seconds=5)
 """For the server, where somebody waits for an error already."""
 END_TAKEN_WITHIN: Final = 3.0
-"""Seconds in which a run that is asked to end takes that up, where a worker is there and has time."""
+"""Seconds to wait until a run's worker has processed its cancellation."""
 _LOOKS: Final = 0.1
-"""Seconds between two looks at it."""
+"""Seconds between two descriptions of the run meanwhile."""
 LOOKED_BACK: Final = 20
 """Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
 UNSERVED_AFTER: Final = 1.0
@@ -137,7 +137,7 @@ async def failing(client: Client, workflow_id: str) -> str | None:
 async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
     """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10).
 
-    Its next task may be the first that fails, so this waits up to `within` seconds for that task's end.
+    The task of the cancellation may be the first that fails: `within` is the longest wait for its end, in seconds.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within

@@ -151,9 +151,9 @@ class _Target:
 
 
 async def retention_ends(client: Client, retention: Mapping[str, str], now: datetime) -> dict[str, datetime]:
-    """Return the time by tenant before which its data has become too old. `retention`: ages by tenant, as the setting has them.
+    """Return by tenant the time before which data is too old. `retention`: ages by tenant, as the setting has them.
 
-    `*` names all tenants that have something so old, and those without a name.
+    `*` stands for all other tenants that have such data, and for data without a tenant.
     """
     ends = {tenant: now - timedelta(seconds=read_duration(age) or 0) for tenant, age in retention.items()}
     others = ends.pop("*", None)

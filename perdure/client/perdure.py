@@ -512,9 +512,9 @@ class Perdure:
             return report
 
     async def apply_retention(self, *, dry_run: bool = False, by: str = "") -> list[ErasureReport]:
-        """Erase what is older than the setting `retention` says, and return the report of each tenant that had something so old.
+        """Erase data that is older than the setting `retention` allows. Return a report for each tenant that had such data.
 
-        `dry_run`: change nothing, and report what would be removed. `by`: who has it done, for the audit log. Raises `RunError` where
+        `dry_run`: change nothing, and report what would be removed. `by`: who asks for it, for the audit log. Raises `RunError` where
         the setting names no tenant.
 
         ```python

@@ -176,7 +176,7 @@ class _Framed(BaseRoute):
         request = Request(scope, receive)
         most = self._gateway.settings.gateway_body
         body = BoundedBody(receive, most, empty=_has_no_body(request))
-        # Nobody sends a webhook again whose sender had no patience: what it has begun is done.
+        # The sender of a webhook may not send it again: its work is finished, also where that sender has gone.
         body.is_watched = self.adapter.access != "signed"
         id = secrets.token_hex(8)
 
@@ -215,7 +215,7 @@ class _Framed(BaseRoute):
             self._log(scope, started, caller, id, time.monotonic() - began)
 
     async def _leave(self, scope: Scope, caller: Caller | None, id: str) -> None:
-        """Record in the audit log what a client has begun that did not wait for the answer."""
+        """Record in the audit log the request of a client that has gone."""
         try:
             await self._audit(scope, caller, id, CLIENT_GONE)
         except Exception as error:

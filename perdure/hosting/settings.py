@@ -98,7 +98,7 @@ def _json(value: Any) -> Any:
 
 
 def _rates(value: Any) -> Any:
-    """`NAME=NUMBER,…`, or what `_json` reads."""
+    """Read `NAME=NUMBER,…`, or what `_json` reads."""
     read = _pairs(value, "NUMBER", "search=120")
     if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
         raise ValueError("each rate must be a number")
@@ -106,7 +106,7 @@ def _rates(value: Any) -> Any:
 
 
 def _kinds(value: Any) -> Any:
-    """`NAME=KIND+KIND,…`, or what `_json` reads."""
+    """Read `NAME=KIND+KIND,…`, or what `_json` reads."""
     read = _pairs(value, "KIND", "llava*=images,my-model=images+documents")
     if not isinstance(value, str) or not isinstance(read, dict):
         return read
@@ -117,12 +117,12 @@ def _kinds(value: Any) -> Any:
 
 
 def _ages(value: Any) -> Any:
-    """`TENANT=AGE,…`, or what `_json` reads."""
+    """Read `TENANT=AGE,…`, or what `_json` reads."""
     return _pairs(value, "AGE", "acme=30d,*=365d")
 
 
 def _pairs(value: Any, form: str, example: str) -> Any:
-    """`NAME=VALUE,…`, or what `_json` reads. `form`: what a value is."""
+    """Read `NAME=VALUE,…`, or what `_json` reads. `form`: the word for a value in errors."""
     if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
         return _json(value)
     pairs: dict[str, str] = {}
@@ -176,7 +176,7 @@ def _sink(value: str) -> str:
 
 
 def _age(value: str) -> str:
-    """A length of time, more than none and at most a hundred years."""
+    """Check a length of time: more than none, and at most a hundred years."""
     if 0 < (read_duration(value) or 0) <= 36_500 * 86_400:
         return value
     raise ValueError("must be an age, such as 12h, 30d or 52w")
@@ -192,7 +192,7 @@ Rates = Annotated[
 ]
 """How often a minute, by name."""
 Ages = Annotated[dict[str, Annotated[str, AfterValidator(_age)]], BeforeValidator(_ages)]
-"""How old data becomes, by tenant."""
+"""The age at which data is removed, by tenant."""
 
 
 PREFIX: Final = "PERDURE_"

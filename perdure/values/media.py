@@ -199,7 +199,7 @@ languages. Names that are written together have more small letters."""
 _DIFFERENT: Final = 30
 """Of 64 characters, the least that a long run of base64 has. There are 22 hexadecimal digits."""
 _SAMPLE: Final = 4_096
-"""Characters at the beginning, in the middle and at the end of a run that are counted: a run may have millions, in a workflow task."""
+"""Characters that are examined at the beginning, in the middle and at the end of a long run. A workflow task has no time for millions."""
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")

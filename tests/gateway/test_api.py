@@ -277,6 +277,7 @@ async def test_r10_1_what_no_worker_answers_ends_with_its_client(
             await asyncio.gather(*requests, return_exceptions=True)
             while front.gateway.under_way:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+    assert [each.cancelled() for each in requests] == [True] * 4  # no answer came before
 
 
 async def test_waiting_ends_with_its_time_and_with_the_gateway(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def sent_with(answer: InterruptAnswer, message: str) -> InterruptAnswer:
 def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, CallView]]:
     """Return the calls about which messages decided, by the id of the message and by their own as the task's run names them.
 
-    The answer to an MCP server is none of them: no view has it. `views`: of the run and of those below it, with their paths.
+    Answers to MCP servers are left out: no view has them. `views`: of the run and of those below it, with their paths.
     """
     found: dict[str, dict[str, CallView]] = {}
     for path, view in views:
@@ -154,16 +154,17 @@ def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, C
 
 
 def is_answer(call: CallView) -> bool:
-    """Whether what was decided about the call is its result: the answer to a question."""
+    """Whether the decision is the call's result: the answer to a question."""
     return call.approval is not None and call.approval.decision == "answer"
 
 
 def exchange_of(
     task: str, context: str, id: str, calls: Mapping[str, CallView], answers: Mapping[str, Json]
 ) -> tuple[str, list[Message]]:
-    """Return what was asked, and the message of this id that decided, for a task's history; first the time of the request.
+    """Return the time of a request to a person, and two messages for a task's history: the request, and the message with
+    this id, which decided.
 
-    `calls`: about which it decided. `answers`: the results of those that are questions.
+    `calls`: the calls that it decided about, by their ids. `answers`: the results of those that are questions.
     """
     about = {"context_id": context, "task_id": task}
     words = "\n".join(

@@ -497,9 +497,10 @@ class _MethodCall:
         return known if length is None else known[-length:]
 
     async def messages(self, session: Session, run_id: str, length: int | None = None) -> list[Message]:
-        """Return the user's messages that a run answers, as far as the session has them at hand, and what messages have decided, with what was asked.
+        """Return the history of a run's task: the user's messages that the session still has, and each request to a person
+        with the message that decided about it.
 
-        `length`: of them the last; `None`: all.
+        `length`: only so many of the last messages; `None`: all.
         """
         if length == 0:
             return []
