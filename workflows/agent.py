@@ -25,7 +25,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, page_of, run_journal
+from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, run_journal
 from perdure.workflows.preparation import prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.reservations import CallReservations, RequestShares
@@ -99,7 +99,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.tools.tool import Tool
     from perdure.values.json import Json, JsonObject, Sent, ValuePage
-    from perdure.values.limits import MAX_PAYLOAD, NEAR
+    from perdure.values.limits import KEPT_EVENTS, MAX_PAYLOAD, NEAR
 
 
 class RunDriver:
@@ -734,9 +734,9 @@ class AgentWorkflow:
 
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
     @query_arguments
-    def events(self, *numbers: int) -> EventsPage:
+    def events(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
-        return page_of(self._notes.events, numbers)
+        return self._notes.events.page(first, limit)
 
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
     @any_arguments

@@ -63,7 +63,7 @@ def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:
     """
     signature = inspect.signature(handler, eval_str=True)
     parameters = [*signature.parameters.values()][1:]
-    adapters = {each.name: TypeAdapter(each.annotation) for each in parameters if each.kind is not each.VAR_POSITIONAL}
+    adapters = {each.name: TypeAdapter(each.annotation) for each in parameters}
     form = ", ".join(map(str, parameters)) or "no arguments"
 
     def call(self: Any, *sent: Json) -> R:

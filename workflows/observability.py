@@ -15,8 +15,8 @@ from perdure.workflows.resets import was_reset_to_start
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import RequestContext, RequestResult
     from perdure.runs.claim_check import NEIGHBOURS
-    from perdure.runs.event_journal import EventJournal, RunJournal
-    from perdure.runs.events import WATCH_LASTS, EventsPage
+    from perdure.runs.event_journal import RunJournal
+    from perdure.runs.events import WATCH_LASTS
     from perdure.runs.metrics import (
         EMISSIONS,
         METRICS,
@@ -41,7 +41,6 @@ with workflow.unsafe.imports_passed_through():
         VERSION_ATTRIBUTE,
         RunInput,
     )
-    from perdure.values.json import Json
     from perdure.values.limits import MAX_MEMO
     from perdure.values.sizes import cut_to
 
@@ -98,16 +97,6 @@ def _bounded(labels: MetricLabels) -> MetricLabels:
 def now() -> str:
     """Return the workflow's time as text: ISO 8601, UTC."""
     return workflow.now().isoformat(timespec="milliseconds")
-
-
-def page_of(journal: EventJournal, sent: Sequence[Json]) -> EventsPage:
-    """Return the page from a number on, with at most so many events; both are optional. Raise `ValueError` for other
-    arguments.
-    """
-    numbers = [each for each in sent if isinstance(each, int) and not isinstance(each, bool)]
-    if len(sent) > 2 or len(numbers) < len(sent):
-        raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
-    return journal.page(*numbers)
 
 
 def run_journal() -> RunJournal:

@@ -11,7 +11,6 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
 from perdure.workflows.claim_check import payloads_query
-from perdure.workflows.observability import page_of
 from perdure.workflows.session_driver import SessionDriver
 from perdure.workflows.session_state import SessionState
 from perdure.workflows.session_updates import SessionUpdates
@@ -61,6 +60,7 @@ with workflow.unsafe.imports_passed_through():
         SessionView,
     )
     from perdure.values.json import Json, JsonObject, Sent
+    from perdure.values.limits import KEPT_EVENTS
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -286,6 +286,7 @@ class SessionWorkflow:
 
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
     @query_arguments
-    def events(self, *numbers: int) -> EventsPage:
+    def events(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
-        return page_of(EventJournal() if self._session is None else self._session.kept.notes.events, numbers)
+        journal = EventJournal() if self._session is None else self._session.kept.notes.events
+        return journal.page(first, limit)

@@ -12,7 +12,7 @@ from perdure.approvals.requests import WaitingView, ask_words, plan_words
 from perdure.cli._console import harmless
 from perdure.cli._event_commands import hosted_words
 from perdure.cli._run_view import STYLE
-from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, shorten
 from perdure.values.media import parts_without_media

@@ -18,7 +18,7 @@ from perdure.cli._execute import connected
 from perdure.cli._help import Commands
 from perdure.errors import CursorError
 from perdure.runs.evaluation import score_words
-from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import TOPICS, Event, parse_cursor
 from perdure.values.json import JsonObject, dumps, shorten
 

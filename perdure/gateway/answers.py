@@ -18,7 +18,7 @@ from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import poll, stream_problem, with_pauses
 from perdure.models.dialects.output_text import text_of
-from perdure.runs.event_adapter import EventAdapter, Form
+from perdure.runs.event_stream import EventAdapter, Form
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, loads

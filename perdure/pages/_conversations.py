@@ -23,7 +23,7 @@ from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
-from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import Event
 from perdure.sessions.wire import Acceptance, SessionView, digest
 from perdure.values.json import JsonObject

@@ -1,15 +1,16 @@
-"""Event streams: each event once and in order for each reader, and text while a model writes it."""
+"""Event streams: each event once and in order for each reader, text while a model writes it, and adapters to other forms."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final, Generic, TypeVar
 
 from perdure.runs.events import (
     IN_SESSION_JOURNAL,
+    TOPICS,
     Cursor,
     Event,
     EventsPage,
@@ -543,3 +544,39 @@ class _StreamedText:
 
     def piece(self) -> TextPiece:
         return TextPiece(start=self.count - len(self._end), text=self._end, form=self.form)
+
+
+Form = TypeVar("Form")
+Ended = TypeVar("Ended")
+
+
+class EventAdapter(Generic[Form, Ended]):
+    """A fold of events into another form, without I/O: a driver reads the events, and sends what the adapter yields.
+
+    A subclass has a generator `on_TOPIC` for each topic that it shows, and state of its own where it needs one::
+
+        class Progress(EventAdapter[str, None]):
+            def on_tool(self, event: Event) -> Iterator[str]:
+                yield f"{event.data['call']} {event.phase}"
+    """
+
+    topics: ClassVar[frozenset[Topic]] = frozenset()
+    """Topics that the adapter shows: a driver needs no others."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.topics = frozenset(topic for topic in TOPICS if hasattr(cls, f"on_{topic}"))
+
+    def begin(self) -> Iterator[Form]:
+        """Yield what comes before the first event."""
+        yield from ()
+
+    def fold(self, event: Event) -> Iterator[Form]:
+        """Yield what follows from an event."""
+        handle: Callable[[Event], Iterator[Form]] | None = getattr(self, f"on_{event.topic}", None)
+        return iter(()) if handle is None else handle(event)
+
+    def end(self, ended: Ended) -> Iterator[Form]:
+        """Yield what comes behind the last event. `ended`: the run as it has ended."""
+        del ended
+        yield from ()

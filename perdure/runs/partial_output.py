@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic_core import from_json
 
-from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Missing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.errors import CursorError
 from perdure.models.requests import OutputForm
 from perdure.runs.event_journal import EventJournal
-from perdure.runs.event_stream import EventBuffer, LiveState, RunEventReader, SessionEventReader
+from perdure.runs.event_stream import EventAdapter, EventBuffer, LiveState, RunEventReader, SessionEventReader
 from perdure.runs.events import Cursor, Event, EventsPage, JournalEntry, TextPiece, Topic, WrittenText, parse_cursor
 from tests.event_reader import Reader
 
@@ -594,3 +594,38 @@ def test_a_reader_of_an_older_release_reads_what_has_nothing_new_and_a_newer_wri
     assert OutputForm(several=True).as_json() == {"member": None, "several": True}
     assert EventsPage.model_validate({**page.as_json(), "newer": 1}) == page
     assert TextPiece.model_validate({"text": "Hello", "newer": 1}) == written.assistant
+
+
+class Calls(EventAdapter[str, int]):
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def on_tool(self, event: Event) -> Iterator[str]:
+        self._calls += 1
+        yield f"{event.data['call']} {event.phase}"
+
+
+class Everything(Calls):
+    def on_request(self, event: Event) -> Iterator[str]:
+        yield f"Request {event.phase}"
+
+    def end(self, ended: int) -> Iterator[str]:
+        yield f"{self._calls} calls, {ended} expected"
+
+
+def test_an_adapter_shows_the_topics_of_its_methods_and_of_its_bases() -> None:
+    assert EventAdapter.topics == frozenset()
+    assert Calls.topics == {"tool"}
+    assert Everything.topics == {"request", "tool"}
+
+
+def test_an_adapter_folds_what_it_shows_and_skips_the_rest() -> None:
+    adapter = Everything()
+    events = [
+        Event("request", "start", "", "r"),
+        Event("tool", "end", "", "r", {"call": "1.1"}),
+        Event("reasoning", "end", "", "r"),
+    ]
+    folded = [line for event in events for line in adapter.fold(event)]
+    assert [*adapter.begin(), *folded, *adapter.end(2)] == ["Request start", "1.1 end", "1 calls, 2 expected"]
+    assert list(Calls().end(0)) == []

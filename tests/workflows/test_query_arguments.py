@@ -27,7 +27,7 @@ async def test_a_query_of_a_wrong_form_says_what_is_expected(dev_server: Workflo
             [["1.0"]],
             "the query expects only: str | None = None, skip: int = 0; 'only' cannot be [\"1.0\"]",
         ),
-        (EVENTS_QUERY, ["0"], "events are asked for by the number of the first, and how many at most: 0, 1000"),
+        (EVENTS_QUERY, ["x"], "the query expects first: int = 0, limit: int = 1000; 'first' cannot be \"x\""),
     ]
     async with harness(dev_server.client, [], [DONE]) as it:
         handle = await it.start(agent())

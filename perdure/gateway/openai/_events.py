@@ -25,7 +25,7 @@ from perdure.gateway.openai._objects import (
 )
 from perdure.gateway.openai._runs import RunFinder
 from perdure.gateway.streams import frame
-from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, dumps
 
