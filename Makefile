@@ -33,7 +33,7 @@ test-types: $(DEV) ## Check the public types and the docstrings' examples as a u
 
 SOAK ?= 1
 SHARED := plan runs sessions models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \
-  $(addprefix workflows/test_,differential.py loop_state.py session_state.py size_limits.py)
+  $(addprefix workflows/test_,differential.py loop_state.py size_limits.py)
 soak: $(DEV) ## The tests that take minutes, all random cases of those that the suite plays in part, and the loaded suite; SOAK=10 plays ten times as many of the first.
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 3 -m soak --timeout 1200 $(ARGS)
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 2 --timeout 1200 $(SHARED:%=tests/%) $(ARGS)

@@ -1,4 +1,4 @@
-"""Notifications of a run: sent beside it, each by a workflow of its own, which outlives the run (R19.5, R19.8)."""
+"""Notifications of a run: sent beside it, each by a workflow of its own, which outlives the run (R19.5, R19.8). Replies of sessions are delivered as they are."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import (
+    ActivityError,
     ApplicationError,
     ChildWorkflowError,
     WorkflowAlreadyStartedError,
@@ -20,7 +21,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.arguments import read_input
-from perdure.workflows.deliveries import deliver
+from perdure.workflows.failures import kind_of, message_of
 from perdure.workflows.observability import now, owner_attributes
 from perdure.workflows.timers import Alarm
 
@@ -28,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
     from perdure.errors import PerdureError
     from perdure.models.usage import RunUsage
+    from perdure.plan import INTERRUPTED
     from perdure.runs.agent import parse_agent
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.notifications import (
@@ -57,11 +59,13 @@ with workflow.unsafe.imports_passed_through():
         show_command,
         used_words,
     )
+    from perdure.runs.routes import NO_SUCH_ROUTE, Delivered
     from perdure.runs.run import RunState
     from perdure.runs.version_switches import INFORMED_AGAIN, NOTIFIES
     from perdure.runs.views import summary as line
     from perdure.runs.views import waiting_entry
     from perdure.runs.wire import MODEL_REFUSED, RunInput, RunResult
+    from perdure.sessions.replies import ReplyDelivery
     from perdure.values.json import Json
     from perdure.values.limits import (
         CALLBACK_ATTEMPTS,
@@ -491,3 +495,41 @@ def _send_ending(
         key = notification_key(ending.run_id, "callback", about="end", digest=digest)
         reported = {"kind": "run_ended", "key": key}
         sender.send(NotificationInput(notification=ending.model_copy(update=reported), callback=callback), queue)
+
+
+D = TypeVar("D", ReplyDelivery, NotificationDelivery)
+
+_ATTEMPT: Final = timedelta(seconds=60)
+"""Time of one attempt. The whole delivery has no timeout: it waits for a worker for as long as there is none (R24.2).
+"""
+_ALIVE: Final = timedelta(seconds=20)
+
+
+async def deliver(activity: str, delivery: D, retry: RetryPolicy, title: str) -> Delivered:
+    """Deliver by this activity and return the outcome. An attempt whose worker is shut down does not count."""
+    while True:
+        try:
+            became: Delivered = await workflow.execute_activity(
+                activity,
+                delivery,
+                result_type=Delivered,
+                start_to_close_timeout=_ATTEMPT,
+                heartbeat_timeout=_ALIVE,
+                retry_policy=retry,
+                summary=line(title),
+            )
+            return became
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            kind = kind_of(error)
+            if kind == INTERRUPTED:
+                delivery = delivery.model_copy(update={"earlier": delivery.earlier + _attempts(error)})
+                continue
+            return Delivered(status="refused" if kind == NO_SUCH_ROUTE else "unknown", why=message_of(error))
+
+
+def _attempts(error: ActivityError) -> int:
+    """Return the number of attempts, as the worker that was shut down reports it."""
+    details = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
+    return details[0] if details and isinstance(details[0], int) else 1

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio import workflow
+from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
+from temporalio.exceptions import (
+    TimeoutError as TimedOutError,
+)
+from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
-from perdure.workflows.notifications import NotificationSender
-from perdure.workflows.resets import LeftBehind, on_reset
+from perdure.workflows.notifications import NotificationSender, deliver
+from perdure.workflows.observability import now
+from perdure.workflows.resets import LeftBehind, end_former, ends_former, on_reset
 from perdure.workflows.session_hooks import SessionHooks
-from perdure.workflows.session_replies import SessionReplies
-from perdure.workflows.session_runs import ChildRun, RunTurns, run_input
-from perdure.workflows.session_state import SessionState, now
 from perdure.workflows.session_transcript import TranscriptTasks
+from perdure.workflows.session_turns import RunTurns
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.requests import RunWaits
+    from perdure.approvals.requests import STEER, RunWaits
     from perdure.errors import MessageRefusedError, RunError
     from perdure.runs.audit import AUDIT_PATCH, AuditBatch, entry
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
+    from perdure.runs.delegates import input_size, referred
     from perdure.runs.routes import Delivered
     from perdure.runs.version_switches import LEFT_CHILDREN_END
-    from perdure.sessions.agent_file import document, with_settings
-    from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
-    from perdure.sessions.replies import ReplyDelivery
-    from perdure.sessions.wire import ENDED, SessionInput
+    from perdure.runs.wire import (
+        AGENT_ATTRIBUTE,
+        AGENT_WORKFLOW,
+        LONGEST_KEYWORD,
+        SENDER_ATTRIBUTE,
+        TENANT_ATTRIBUTE,
+        RunInput,
+        RunResult,
+        RunStatus,
+    )
+    from perdure.sessions.message_queue import ActiveRun, BeginRun, Queued, QueueIdle, RunCommand, WaitUntil
+    from perdure.sessions.replies import ATTEMPTS, DELIVER_ACTIVITY, ReplyDelivery
+    from perdure.sessions.state import SessionState
+    from perdure.sessions.wire import (
+        AFTER_ACTIVITY,
+        ENDED,
+        UPDATE_RUN_ACTIVITY,
+        RunUpdate,
+        RunUpdateResult,
+        SessionInput,
+    )
     from perdure.values.json import Sent
-    from perdure.values.limits import MAX_PAYLOAD
+    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, bytes_text
+    from perdure.values.sizes import Sizes
 
 
 IDLE_EVENTS: Final = 12
@@ -242,22 +277,11 @@ class SessionDriver:
             kept.never_ran(running, now())
             self.report_status(run_id)
             return
-        first = running.messages[0]
-        own = with_settings(kept.document, first.settings)
-        agent = document(own, kept.conversation(running), kept.state, kept.message_texts(running))
+        first, run_input = running.messages[0], kept.run_input(running)
         kept.begun(running, now())
         self.child = ChildRun(
             run_id,
-            run_input(
-                agent,
-                kept.delegates,
-                kept.sources,
-                kept.owner_of(first),
-                last_message=running.messages[-1].text,
-                requesters=[*dict.fromkeys(each.sender for each in running.messages if each.sender != first.sender)],
-                reasons=kept.shows_reasoning,
-                rule_record=kept.rule_record,
-            ),
+            run_input,
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,
@@ -278,3 +302,239 @@ class SessionDriver:
         self.arrived()
         self.kept.delivered(delivery, became, text, now())
         self.show()
+
+
+_TELLS_WITHIN: Final = timedelta(minutes=5)
+"""Time for the query of a run's result that its end did not hold: a worker may have to start first."""
+_ANSWERS_WITHIN: Final = timedelta(seconds=10)
+
+
+class ChildRun:
+    """A run of a session, from its start to its result."""
+
+    def __init__(
+        self, run_id: str, run_input: RunInput, *, sender: str, tenant: str, searchable: bool, priority: int | None
+    ) -> None:
+        self.id = run_id
+        self.run_input = run_input
+        self._sender = sender
+        self._tenant = tenant
+        self._searchable = searchable
+        self._priority = Priority(priority_key=priority)
+        """That of the session where it has none."""
+        self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
+        self._to_send: list[Queued] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._ends = False
+
+    def steer(self, message: Queued) -> None:
+        """Send it a message, in the order of acceptance; a run that has not started receives it afterwards."""
+        self._to_send.append(message)
+        self._send_waiting()
+
+    def end(self) -> None:
+        """Cancel it; finished calls stay finished (R10.6)."""
+        self._ends = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def result(self, title: str) -> RunResult:
+        """Run it, and return its result; its failure is a result too."""
+        asks = self._size() > INLINE_INPUT
+        if (size := self._size()) > MAX_PAYLOAD:
+            return self._without("failed", f"what it is given has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
+        try:
+            try:
+                self._handle = await self._start(title, asks=asks)
+            except WorkflowAlreadyStartedError:
+                if not (ends_former() and await end_former(self.id)):
+                    raise
+                self._handle = await self._start(title, asks=asks)
+        except WorkflowAlreadyStartedError:
+            return self._without(
+                "failed",
+                f"there is already a workflow {self.id!r}: end it with 'perdure cancel {self.id}', and send the message again",
+            )
+        except FailureError as error:
+            return self._without("failed", f"it could not be started: {error}")
+        if self._ends:
+            self._handle.cancel()
+        self._send_waiting()
+        try:
+            await workflow.wait([self._handle])
+            return await self._ended(self._handle)
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+
+    async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
+        return await workflow.start_child_workflow(
+            AGENT_WORKFLOW,
+            referred(self.run_input) if asks else self.run_input,
+            id=self.id,
+            result_type=RunResult,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=title[:200],
+            search_attributes=self._attributes() if self._searchable else None,
+            priority=self._priority,
+        )
+
+    def _size(self) -> int:
+        return input_size(self.run_input, Sizes())
+
+    def _attributes(self) -> TypedSearchAttributes:
+        named = (
+            (AGENT_ATTRIBUTE, str(self.run_input.agent.get("name"))),
+            (SENDER_ATTRIBUTE, self._sender),
+            (TENANT_ATTRIBUTE, self._tenant),
+        )
+        return TypedSearchAttributes(
+            [
+                SearchAttributePair(SearchAttributeKey.for_keyword(name), value[:LONGEST_KEYWORD])
+                for name, value in named
+                if value
+            ]
+        )
+
+    def _send_waiting(self) -> None:
+        if self._handle is not None and self._to_send and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send_all(self._handle))
+
+    async def _send_all(self, handle: ChildWorkflowHandle[Any, RunResult]) -> None:
+        while self._to_send:
+            message = self._to_send.pop(0)
+            sent = {"id": message.message_id, "text": message.text, "sender": message.sender}
+            try:
+                await handle.signal(STEER, sent)
+            except FailureError:
+                return  # it has just ended: what it was not given begins the next run
+
+    async def _ended(self, handle: ChildWorkflowHandle[Any, RunResult]) -> RunResult:
+        failure = handle.exception()
+        if failure is None:
+            result: RunResult = handle.result()
+            return result.model_copy(update={"status": "completed"})
+        cause = failure.cause if isinstance(failure, ChildWorkflowError) else failure
+        if isinstance(cause, ApplicationError) and cause.details:
+            try:
+                return RunResult.model_validate(cause.details[0])
+            except ValueError:
+                pass  # it is no failure of the engine's own
+        status: RunStatus = (
+            "cancelled"
+            if isinstance(cause, CancelledError)
+            else "terminated"
+            if isinstance(cause, TerminatedError)
+            else "timed_out"
+            if isinstance(cause, TimedOutError)
+            else "failed"
+        )
+        words = cause.message if isinstance(cause, ApplicationError) else f"the run was {status.replace('_', ' ')}"
+        left = await self._ask()
+        if left is None:
+            return self._without(status, words)
+        return left.model_copy(update={"status": status, "error": words, "output": None})
+
+    async def _ask(self) -> RunResult | None:
+        """Query the run's result, which it knows after its end too."""
+        try:
+            left: RunResult = await workflow.execute_activity(
+                AFTER_ACTIVITY,
+                self.id,
+                result_type=RunResult,
+                schedule_to_close_timeout=_TELLS_WITHIN,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+                summary=f"what {self.id} has left",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            return None
+        return left
+
+    def _without(self, status: RunStatus, error: str) -> RunResult:
+        return RunResult(run_id=self.id, status=status, error=error)
+
+
+async def update_run(update: RunUpdate) -> RunUpdateResult:
+    """Send an update to a run and return its answer, through an activity: a workflow cannot send an update itself."""
+    try:
+        answered: RunUpdateResult = await workflow.execute_activity(
+            UPDATE_RUN_ACTIVITY,
+            update,
+            result_type=RunUpdateResult,
+            schedule_to_close_timeout=_ANSWERS_WITHIN,
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            summary=f"{update.update} → {update.run_id}"[:200],
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return RunUpdateResult(refused=f"the run {update.run_id} does not answer")
+    return answered
+
+
+_RETRY: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=ATTEMPTS
+)
+
+
+class SessionReplies:
+    """The replies of a session, delivered in their order as `hooks` change them. `on_end` receives each outcome and
+    text.
+    """
+
+    def __init__(
+        self, waiting: list[ReplyDelivery], hooks: SessionHooks, on_end: Callable[[ReplyDelivery, Delivered, str], None]
+    ) -> None:
+        self.waiting = waiting
+        """Replies that are not delivered, the one under way first; the caller's own list."""
+        self._hooks = hooks
+        self._on_end = on_end
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a delivery is under way, which a new execution would lose."""
+        return self._task is not None and not self._task.done()
+
+    def add(self, deliveries: Iterable[ReplyDelivery]) -> None:
+        """Add deliveries behind the present ones."""
+        self.waiting += deliveries
+        self.start()
+
+    def start(self) -> None:
+        """Start to deliver the waiting replies."""
+        self._paused = False
+        if self.waiting and not self.busy:
+            self._task = asyncio.create_task(self._deliver_all())
+
+    async def pause(self) -> None:
+        """Begin no further delivery, and wait for the one under way."""
+        self._paused = True
+        await workflow.wait_condition(lambda: not self.busy)
+
+    def cancel(self) -> None:
+        """Cancel all deliveries."""
+        self.waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _deliver_all(self) -> None:
+        while self.waiting and not self._paused:
+            delivery = self.waiting[0]
+            became, text = await self._one(delivery)
+            del self.waiting[:1]
+            self._on_end(delivery, became, text)
+            await self._hooks.sent(delivery, text, became.status)
+
+    async def _one(self, delivery: ReplyDelivery) -> tuple[Delivered, str]:
+        """Deliver one reply; return its outcome and its text."""
+        text, refused = await self._hooks.sending(delivery)
+        if refused is not None:
+            return Delivered(status="refused", why=refused), text
+        sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})
+        return await deliver(DELIVER_ACTIVITY, sent, _RETRY, f"{delivery.kind} → {delivery.route}"), text

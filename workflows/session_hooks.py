@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from perdure.workflows.dispatch import ask_worker
 from perdure.workflows.hooks import ExecutionHooks
-from perdure.workflows.session_state import SessionState, now
+from perdure.workflows.observability import now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError
@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import Payload
     from perdure.sessions.entries import CompactionEntry
     from perdure.sessions.replies import ReplyDelivery
+    from perdure.sessions.state import SessionState
     from perdure.values.json import JsonObject, dumps
     from perdure.values.limits import MAX_ADDITION
 

@@ -17,8 +17,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
 from perdure.workflows.failures import message_of
+from perdure.workflows.observability import now
 from perdure.workflows.session_hooks import SessionHooks
-from perdure.workflows.session_state import SessionState, now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, RunError
@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         due,
     )
     from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
+    from perdure.sessions.state import SessionState
     from perdure.sessions.transcript import (
         SEGMENT_DELETE,
         SEGMENT_ENTRIES_QUERY,

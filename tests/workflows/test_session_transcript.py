@@ -24,6 +24,7 @@ from perdure.sessions.compaction import (
 )
 from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
 from perdure.sessions.message_queue import QueueState
+from perdure.sessions.state import SessionState
 from perdure.sessions.transcript import (
     SESSION_FORM,
     Index,
@@ -41,7 +42,6 @@ from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, ser
 from perdure.values.json import JsonObject, pack
 from perdure.values.messages import parse_messages
 from perdure.workflows.session_hooks import SessionHooks
-from perdure.workflows.session_state import SessionState
 from perdure.workflows.session_transcript import SegmentWorkflow, TranscriptTasks
 from tests.sessions.test_compaction import AT, exchange, long_one
 

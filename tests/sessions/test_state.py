@@ -12,10 +12,10 @@ from perdure.runs.routes import Delivered
 from perdure.runs.wire import RunResult
 from perdure.sessions.entries import CompactionEntry
 from perdure.sessions.message_queue import BeginRun, RunCommand
+from perdure.sessions.state import SessionState
 from perdure.sessions.wire import Description, Message, MessageWithdrawal, SessionInput, session_id
 from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, SessionRules
-from perdure.workflows.session_state import SessionState
 from tests.soak import share
 
 AGENT: JsonObject = {
@@ -119,7 +119,7 @@ def take_step(session: SessionState, step: JsonObject, now: float) -> Any:
         running.ending = running.ending or "it was stopped"
         session.never_ran(running, at)
         return running.ending
-    told = session.conversation(running), session.message_texts(running)
+    told = session.run_input(running)
     session.begun(running, at)
     while_running = say(session, {"message_id": "s", "sender": "ann", "text": "more", "mode": "steer"}, now)
     heard = [

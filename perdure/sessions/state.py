@@ -1,73 +1,62 @@
-"""The state of a session: its queue, its transcript, its agent, and the parsing of what arrives."""
+"""The state of a session: its queue, its transcript, its agent, and the input and the records of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
-from pydantic import ValidationError
-from temporalio import workflow
-from temporalio.exceptions import ApplicationError
-
-from perdure.workflows.arguments import only
-
-with workflow.unsafe.imports_passed_through():
-    from perdure.errors import DecisionError, MessageRefusedError, ProtocolError
-    from perdure.hooks.events import RunOwner
-    from perdure.rules import RuleRecord
-    from perdure.runs.agent import parse_agent
-    from perdure.runs.event_journal import EventJournal
-    from perdure.runs.provenance import CONVERSATION
-    from perdure.runs.routes import Delivered
-    from perdure.runs.sent_texts import was_sent
-    from perdure.runs.wire import RunResult
-    from perdure.sessions.agent_file import input_name
-    from perdure.sessions.entries import (
-        CommandEntry,
-        Entry,
-        MessageEntry,
-        ReplyEntry,
-        RunEntry,
-        delivery_entry,
-        message_text,
-        reply_of,
-        run_entry,
-    )
-    from perdure.sessions.journal import SessionJournal
-    from perdure.sessions.message_queue import (
-        AcceptedMessage,
-        ActiveRun,
-        KnownMessage,
-        MessageQueue,
-        Queued,
-        QueueState,
-        check_right,
-        judge_context,
-    )
-    from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
-    from perdure.sessions.status_webhooks import StatusWebhookChange, StatusWebhooks
-    from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
-    from perdure.sessions.views import details, fate
-    from perdure.sessions.wire import (
-        UNKNOWN_AGENT,
-        Description,
-        Fate,
-        Message,
-        MessageWithdrawal,
-        QueuedView,
-        Receipt,
-        SessionInfo,
-        SessionInput,
-        SessionView,
-        digest,
-        message_key,
-    )
-    from perdure.values.json import Json, JsonObject, WireModel, pack
-    from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_STATE, bytes_text
-    from perdure.values.problems import first_problem
-    from perdure.values.sizes import Sizes
-
+from perdure.errors import MessageRefusedError, clip
+from perdure.hooks.events import RunOwner
+from perdure.rules import RuleRecord
+from perdure.runs.agent import parse_agent
+from perdure.runs.event_journal import EventJournal
+from perdure.runs.provenance import CONVERSATION
+from perdure.runs.routes import Delivered
+from perdure.runs.sent_texts import was_sent
+from perdure.runs.wire import RunInput, RunResult
+from perdure.sessions.agent_file import document, input_name, with_settings
+from perdure.sessions.entries import (
+    CommandEntry,
+    Entry,
+    MessageEntry,
+    ReplyEntry,
+    RunEntry,
+    delivery_entry,
+    message_text,
+    reply_of,
+    run_entry,
+)
+from perdure.sessions.journal import SessionJournal
+from perdure.sessions.message_queue import (
+    AcceptedMessage,
+    ActiveRun,
+    KnownMessage,
+    MessageQueue,
+    Queued,
+    QueueState,
+    check_right,
+    judge_context,
+)
+from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
+from perdure.sessions.status_webhooks import StatusWebhookChange, StatusWebhooks
+from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
+from perdure.sessions.views import details, fate
+from perdure.sessions.wire import (
+    Description,
+    Fate,
+    Message,
+    MessageWithdrawal,
+    QueuedView,
+    Receipt,
+    SessionInfo,
+    SessionInput,
+    SessionView,
+    digest,
+    message_key,
+)
+from perdure.values.json import JsonObject, pack
+from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_SHOWN_MESSAGE, MAX_STATE, MAX_STORED, bytes_text
+from perdure.values.sizes import Sizes
 
 _CONVERSATION: Final = f"†{CONVERSATION}"
 _SILENT: Final = frozenset({"cancelled", "terminated", "timed_out"})
@@ -149,39 +138,34 @@ class SessionState:
     def searchable(self) -> bool:
         return self._input.searchable
 
-    @property
-    def document(self) -> JsonObject:
-        """The agent file that answers."""
-        return self._input.document
-
-    @property
-    def delegates(self) -> dict[str, JsonObject]:
-        return self._input.delegates
-
-    @property
-    def shows_reasoning(self) -> bool:
-        """Whether replies include the model's reasoning."""
-        return "reasoning" in (self.message_queue.rules.verbose or ())
-
-    @property
-    def agent_digest(self) -> str:
-        return self._input.agent
-
-    def owner_of(self, first: Queued) -> RunOwner:
-        """Return the owner of a run that begins with this message."""
-        return RunOwner(tenant=self.tenant, sender=first.sender, session=self.key, context=first.context)
-
-    def judge_context(self, message: Message) -> None:
-        """Check that the context of a message that begins a run, or joins one, fits the agent that answers."""
-        if message.command is None:
-            schema = self.caller_context
-            if message.document is not None and self.names_another_agent(message):
-                schema = parse_agent(message.document).caller_context
-            judge_context(message, schema)
-
     def names_another_agent(self, message: Message) -> bool:
         """Whether the message comes with an agent file, or the digest of one, that the session does not have."""
-        return (message.document is not None or message.agent != "") and message.agent != self.agent_digest
+        return (message.document is not None or message.agent != "") and message.agent != self._input.agent
+
+    def judge(self, message: Message) -> None:
+        """Check that a new message fits the agent that answers it: its own where it comes with another agent file.
+
+        Raise `MessageRefusedError`.
+        """
+        if not message.agent and not self._input.document:
+            raise MessageRefusedError("the session has no agent yet: name one with its first message")
+        another = message.document is not None and self.names_another_agent(message)
+        if another:
+            self._judge_agent(message)
+        with_settings(message.document or self._input.document, message.settings)
+        if message.command is None:  # it begins a run, or joins one
+            judge_context(message, parse_agent(message.document).caller_context if another else self.caller_context)
+
+    def _judge_agent(self, message: Message) -> None:
+        """Check that the message's agent file may answer from now on; an agent of another name needs a right (R10.2)."""
+        assert message.document is not None
+        if digest([message.document, message.delegates]) != message.agent:
+            raise MessageRefusedError("the agent file is not the one that the message names")
+        if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
+            raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+        if self.agent and message.document.get("name") != self.agent:
+            check_right(message.sender, message.rights, "agent", f"have another agent than {self.agent!r} answer here")
+        input_name(message.document)
 
     def change_agent(self, message: Message) -> None:
         """Answer with the message's agent file from the next run on."""
@@ -302,6 +286,34 @@ class SessionState:
             self.transcript.settle(message.key, why)
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
         self.message_queue.ended()
+
+    def run_input(self, running: ActiveRun) -> RunInput:
+        """Return the input of a run: its agent with the conversation in the branch of its messages, and the messages
+        that it has to answer.
+
+        Its result may have any size that the workflow can receive: there is one at a time.
+        """
+        first, senders = running.messages[0], dict.fromkeys(each.sender for each in running.messages)
+        begins = self.transcript.message(first.key)
+        found = [self.transcript.message(each.key) for each in running.messages]
+        agent = document(
+            with_settings(self._input.document, first.settings),
+            self.transcript.conversation(None if begins is None else begins.branch),
+            self.state,
+            [message_text(each) for each in found if each is not None],
+        )
+        return RunInput(
+            agent=agent,
+            delegates=self._input.delegates,
+            sources=self.sources,
+            whose=RunOwner(tenant=self.tenant, sender=first.sender, session=self.key, context=first.context),
+            said=clip(running.messages[-1].text, MAX_SHOWN_MESSAGE),
+            requesters=[sender for sender in senders if sender != first.sender],
+            rule_record=self.rule_record,
+            records=True,
+            reasons="reasoning" in (self.message_queue.rules.verbose or ()),
+            free=MAX_STORED,
+        )
 
     def begun(self, running: ActiveRun, at: str) -> None:
         """Record that a run is started."""
@@ -424,16 +436,6 @@ class SessionState:
 
     # Views of the session.
 
-    def conversation(self, running: ActiveRun) -> list[JsonObject]:
-        """Return the earlier conversation, in the branch of the run's messages."""
-        first = self.transcript.message(running.messages[0].key)
-        return self.transcript.conversation(None if first is None else first.branch)
-
-    def message_texts(self, running: ActiveRun) -> list[str]:
-        """Return the messages that the run has to answer, as a model reads them."""
-        found = [self.transcript.message(message.key) for message in running.messages]
-        return [message_text(entry) for entry in found if entry is not None]
-
     def details(self) -> str:
         """Return the session as Markdown, for the Web UI."""
         running = self.message_queue.state.running
@@ -473,37 +475,3 @@ class SessionState:
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, or of a run of this session."""
         return fate(self.message_queue, self.transcript, what, sender)
-
-
-W = TypeVar("W", bound=WireModel)
-
-
-def now() -> str:
-    """Return the workflow's time as text: ISO 8601, UTC."""
-    return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
-
-
-def read(kind: type[W], sent: Sequence[Json]) -> W:
-    """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
-    try:
-        return kind.model_validate(only(sent))
-    except ValidationError as error:
-        raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
-    except (DecisionError, ProtocolError) as error:
-        raise MessageRefusedError(str(error)) from None
-
-
-def judge_agent(message: Message, name: str) -> None:
-    """Check that the message's agent file may answer from now on; another agent than `name` needs a right (R10.2).
-
-    Raise `MessageRefusedError`, or an `ApplicationError` of type `UNKNOWN_AGENT` where the file does not come with the message.
-    """
-    if message.document is None:
-        raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
-    if digest([message.document, message.delegates]) != message.agent:
-        raise MessageRefusedError("the agent file is not the one that the message names")
-    if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
-        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
-    if name and message.document.get("name") != name:
-        check_right(message.sender, message.rights, "agent", f"have another agent than {name!r} answer here")
-    input_name(message.document)
