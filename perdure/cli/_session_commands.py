@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.cli._console import screen, table
+from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED, TIMEOUT, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, connected, context_option
 from perdure.cli._export_commands import Out, write_export
@@ -227,6 +227,8 @@ def show(
         return view
 
     view = connected(ask)
+    if view.trouble:
+        print(f"perdure: {harmless(view.trouble)}", file=sys.stderr)
     if as_json:
         print(dumps(view.as_json()))
         return

@@ -152,10 +152,13 @@ async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
         await asyncio.sleep(_LOOKS)
 
 
-async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:
-    """Return the error of a run or session that did not answer: that its tasks fail, and why, or the words `otherwise` (R18.8)."""
+async def unanswered(client: Client, workflow_id: str, otherwise: RunError, name: str = "") -> RunError:
+    """Return the error of a run or session that did not answer: that its tasks fail, and why, or the words `otherwise` (R18.8).
+
+    `name`: how its caller names it, where that is not by its workflow id.
+    """
     words = await failing(client, workflow_id)
-    return otherwise if words is None else NoWorkerError(f"{workflow_id!r} does not answer: {words}")
+    return otherwise if words is None else NoWorkerError(f"{name or repr(workflow_id)} does not answer: {words}")
 
 
 async def failure_words(client: Client, failure: Failure) -> str:

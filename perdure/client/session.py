@@ -24,7 +24,7 @@ from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
-from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
+from perdure.errors import InputError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of, query_problem
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import read_context
@@ -413,7 +413,8 @@ class Session:
         return found
 
     async def show(self) -> SessionView:
-        """Return the session as it is now. Its status is `waiting` if its run waits for a person.
+        """Return the session as it is now. Its status is `waiting` if its run waits for a person. If the run does not
+        answer, `trouble` has the reason.
 
         ```python
         view = await session.show()
@@ -421,8 +422,12 @@ class Session:
         ```
         """
         view: SessionView = await self._ask(SHOW, SessionView)
-        if view.status == "running" and await self.waiting(view):
-            view.status = "waiting"
+        if view.status == "running":
+            try:
+                if await self.waiting(view):
+                    view.status = "waiting"
+            except NoWorkerError as error:
+                view.trouble = str(error)
         return view
 
     async def waiting(self, view: SessionView | None = None) -> list[WaitingView]:
@@ -792,7 +797,8 @@ class Session:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise
                 await self.handle.describe()  # where the server answers, it is the worker that does not
-                raise await unanswered(self._client, self.id, no_answer(error, self.key)) from None
+                nobody = no_answer(error, self.key)
+                raise await unanswered(self._client, self.id, nobody, f"the session {self.key!r}") from None
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:

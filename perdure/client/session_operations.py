@@ -220,7 +220,7 @@ async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
         nobody = NoWorkerError(
             f"no worker answers for the session {session.key!r}; what was sent may still be taken, and is the same when it is sent again"
         )
-        raise await unanswered(client, session.id, nobody) from None
+        raise await unanswered(client, session.id, nobody, f"the session {session.key!r}") from None
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise MessageRefusedError(reason) from None

@@ -346,10 +346,12 @@ class SessionView(WireModel):
     """The run under way; not part of `session show --json`."""
     waiting_runs: list[str] = Field(default_factory=list)
     """Ids of the runs below it that wait for a person; not part of `session show --json`."""
+    trouble: str = ""
+    """Why the run under way does not answer, and what to do; not part of `session show --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        del plain["runId"], plain["waitingRuns"]
+        del plain["runId"], plain["waitingRuns"], plain["trouble"]
         return plain
 
 

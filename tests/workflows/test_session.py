@@ -35,6 +35,7 @@ from perdure.sessions.wire import COMPACT, SEND, SESSION_WORKFLOW, SHOW, Receipt
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values._formula_functions import FUNCTIONS
 from tests.support import Harness, harness
+from tests.support import perdure as perdure_program
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -396,9 +397,12 @@ async def test_r18_10_who_waits_for_a_session_whose_tasks_fail_waits_on_and_hear
                         break
                 await asyncio.sleep(0.2)  # nothing tells when it refuses
         waited = await session.wait("m-1", 1)
+        with pytest.raises(NoWorkerError) as unshown:
+            await session.show()
         await handle.terminate()
     assert waited.status == "timeout"
     assert "its workflow tasks fail" in str(waited.error)
+    assert str(unshown.value).startswith(f"the session {queue!r} does not answer: it goes on, but its workflow tasks fail")
 
 
 async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
@@ -421,6 +425,11 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
         waited = await session.wait(receipt, 0.1)
         assert waited.status == "timeout"
         assert waited.started_at is not None
+        shown = await session.show()  # one run that cannot go on hides no conversation
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        command = await perdure_program("session", "show", session.key, "--tenant", "acme", env=env)
+        assert (shown.status, [entry["type"] for entry in shown.entries]) == ("running", ["message"])
+        assert command.code == 0
         with pytest.raises(RunTimeoutError) as unanswered:
             await session.reply(receipt, 0.1)
         with pytest.raises(RunError) as stopped:
@@ -431,7 +440,8 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
         with pytest.raises(RunError) as cancelled:
             await perdure.cancel_runs(only)
         assert str(cancelled.value).startswith("0 of 1 runs took it")
-        for words in (str(waited.error), *(str(error.value) for error in (unanswered, stopped, cancelled))):
+        raised = [str(error.value) for error in (unanswered, stopped, cancelled)]
+        for words in (str(waited.error), shown.trouble, command.err, *raised):
             assert "its workflow tasks fail" in words
             assert "a fault of the engine's" in words
             assert f"perdure terminate {run.id}" in words
