@@ -16,7 +16,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHandle,
 )
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.queries import TIMEOUT, answer_of
@@ -76,7 +76,8 @@ async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
     fetcher = _fetchers.setdefault((run.id, run.run_id, kind.name), _Fetcher(run, kind))
     found: V | None = await fetcher.fetch(name)
     if found is None:
-        raise ApplicationError(f"{run.id} does not need {kind.name} {name} any more", type=GONE, non_retryable=True)
+        words, category = f"{run.id} does not need {kind.name} {name} any more", ApplicationErrorCategory.BENIGN
+        raise ApplicationError(words, type=GONE, non_retryable=True, category=category)
     return found
 
 

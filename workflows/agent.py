@@ -372,7 +372,8 @@ class RunDriver:
         run = self.run
         match kind:
             case CONTEXT.name:
-                return Payload(self.context(int(name), watched_until))
+                is_asked = int(name) == run.conversation.number  # else another Request has overtaken it
+                return Payload(self.context(int(name), watched_until)) if is_asked else GONE
             case CALL.name:
                 return GONE if self.calls is None else self.calls.payload(name)
             case APPROVAL.name:

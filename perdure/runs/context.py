@@ -508,10 +508,14 @@ class RunConversation:
 
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`. Raises `KeyError` once another Request has begun."""
-        last, context = (0, None) if self._last is None else self._last
-        if context is None or last != number:
-            raise KeyError(f"Request {number} is not running; the last one begun is {last}")
-        return context
+        if self._last is None or self.number != number:
+            raise KeyError(f"Request {number} is not running; the last one begun is {self.number}")
+        return self._last[1]
+
+    @property
+    def number(self) -> int:
+        """The number of the last Request begun; 0: none was."""
+        return 0 if self._last is None else self._last[0]
 
     def last_messages(self) -> list[JsonObject]:
         """Return the messages of the last Request begun: the newest that have at most `MAX_LAST_MESSAGES` bytes."""

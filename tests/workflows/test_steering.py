@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, RunEndedError, tool
+from perdure.activities.queries import GONE, fetch
 from perdure.approvals.requests import STEER
 from perdure.errors import DecisionRefusedError
 from perdure.models.dialects.registry import DIALECTS
+from perdure.runs.claim_check import CONTEXT
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest, Turn, write_answer
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
@@ -160,6 +163,8 @@ async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server:
         message = await run.steer("Not to Bob: to Carol!", by="alice")
         await asyncio.wait_for(it.model.wait_for_request(2), HANG)
         held = await run.view()
+        with pytest.raises(ApplicationError) as overtaken:  # as an activity of the first Request does that comes late
+            await fetch(CONTEXT, "1", handle)
         world.go.set()  # what reads the report becomes ready: only the safe one may start
         await world.until("look report")
         asked = await it.view(handle.id)
@@ -168,6 +173,7 @@ async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server:
         await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
         shown = it.model.requests[1].text
+    assert (overtaken.value.type, overtaken.value.category) == (GONE, ApplicationErrorCategory.BENIGN)
     assert statuses(held) == {"1.0": "running", "1.1": "held", "1.2": "held", "1.3": "held", "1.4": "done"}
     assert statuses(asked)["1.1"] == statuses(asked)["1.2"] == "held"
     assert not [effect for effect in before if effect.startswith("send")]
