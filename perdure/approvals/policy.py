@@ -159,12 +159,12 @@ class Policy(BaseModel):
         return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
-def parse_policy(raw: Json) -> Policy:
-    """Parse a change to a policy. Raises `DecisionError`."""
+def parse_policy(raw: Json, *, source: str = "the policy") -> Policy:
+    """Parse a change to a policy. Raises `DecisionError`, which names the `source`."""
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
-        raise DecisionError(f"the policy is not valid: {first_problem(error, raw, model=Policy)}") from None
+        raise DecisionError(f"{source} is not valid: {first_problem(error, raw, model=Policy)}") from None
 
 
 def stricter(one: Ask, other: Ask) -> Ask:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 histories_app = Commands()
+_POLICY = '{"ask": "unsafe"}'
 _RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 
 
@@ -137,9 +138,9 @@ def what_if(
         if bool(run_ids) and chosen:
             raise CommandError("give IDs, or choose runs by --agent, --since, --tenant and --query; not both", USAGE)
         check_since(since)
-        asks = (
-            None if policy is None else parse_policy(json_option(policy, "--policy", '{"ask": "unsafe"}')).as_change()
-        )
+        asks = None
+        if policy is not None:
+            asks = parse_policy(json_option(policy, "--policy", _POLICY), source="--policy").as_change()
         held = None if rules is None else parse_rules(json_option(rules, "--rules", _RULE), source="--rules")
         found = None if agent_file is None else Agent.read_to_run(agent_file, folder=settings.agents_folder)
 
@@ -195,8 +196,9 @@ def replay(
     settings: Settings,
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID|FILE…]", help="Runs and sessions by id, or histories in JSON files."),
+        typer.Argument(metavar="[ID|KEY|FILE…]", help="Runs by id, sessions by key or id, or histories in JSON files."),
     ] = None,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant whose sessions KEYs name.")] = "",
     all_running: Annotated[
         bool, typer.Option("--running", help="All open runs, loops and sessions of the namespace.")
     ] = False,
@@ -213,7 +215,7 @@ def replay(
     names = what or []
     with one_line_errors():
         if bool(names) == all_running or (query is not None and not all_running):
-            raise CommandError("give IDs or files, or --running; --query goes with --running only", USAGE)
+            raise CommandError("give IDs, KEYs or files, or --running; --query goes with --running only", USAGE)
     files = [name for name in names if name.endswith(".json") or Path(name).is_file()]
 
     async def runs(perdure: Perdure | None) -> bool:
@@ -228,7 +230,7 @@ def replay(
             each = replay_running(client, query, users)
         else:
             converter = data_converter() if client is None else client.data_converter
-            each = replay_each(client, names, files, converter, users)
+            each = replay_each(client, names, files, converter, users, tenant)
         async for found in each:
             print(found.line())
             count, bad = count + 1, bad + (found.problem is not None)

@@ -253,7 +253,7 @@ def policy(
         keys |= {"tools": exceptions} if exceptions else {}
         if not keys:
             raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
-        parse_policy(keys)
+        parse_policy(keys, source="--set")
     found = runs.change(
         "change the policy of",
         lambda run: run.policy(**keys),

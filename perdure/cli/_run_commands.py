@@ -22,8 +22,9 @@ from perdure.cli._options import configured, local_user
 from perdure.cli._plan_commands import print_drawing
 from perdure.cli._run_view import print_parts, print_result, print_run
 from perdure.cli._undo_commands import print_effects
+from perdure.errors import RunError
 from perdure.hosting.settings import Settings
-from perdure.runs.agent import parse_prompt, written_keys
+from perdure.runs.agent import check_new_id, parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run
 from perdure.runs.notifications import check_callback
 from perdure.runs.views import run_ways
@@ -80,14 +81,18 @@ def run(
     """Start an agent and print its result."""
     approval: JsonObject = {} if ask is None else {"ask": ask}
     with one_line_errors():  # what the run would refuse needs no server to be refused
-        if id is not None and not id.strip():
-            raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
+        if id is not None:
+            try:
+                check_new_id(id)
+            except RunError as error:
+                raise CommandError(f"--id: {error}", USAGE) from None
         check_choice("--ask", ask, ASKS)
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         example = example_input(found.input_schema, input)
         given = _with_files(MISSING if input is None else json_option(input, "--input", example), files or [])
         found.check_input(given, explicit=True)
-        prompt_change = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
+        written = {} if prompt is None else json_option(prompt, "--prompt", '{"text": "…", "skills": true}')
+        prompt_change = written_keys(parse_prompt(written, source="--prompt"))
         known = context_option(context, found.check_context)
         if callback is not None and (problem := check_callback(callback)):
             raise CommandError(f"--callback: {problem}", USAGE)

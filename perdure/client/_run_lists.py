@@ -109,7 +109,7 @@ async def walk_runs(client: Client, selection: Selection, limit: int | None = No
         async for run in _selected(client, selection, limit):
             yield await _row(run)
     except RPCError as error:
-        raise _refusal(client, error) from None
+        raise _refusal(client, error, selection.query) from None
 
 
 async def _selected(client: Client, selection: Selection, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
@@ -129,7 +129,7 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
     try:
         await found.fetch_next_page()
     except RPCError as error:
-        raise _refusal(client, error) from None
+        raise _refusal(client, error, selection.query) from None
     return RunPage([await _row(run) for run in found.current_page or ()], following_page(found))
 
 
@@ -198,7 +198,7 @@ async def count_runs(client: Client, selection: Selection) -> int:
             return sum([1 async for _ in _selected(client, selection)])
         return (await client.count_workflows(selection.text())).count
     except RPCError as error:
-        raise _refusal(client, error) from None
+        raise _refusal(client, error, selection.query) from None
 
 
 async def cancel_runs(client: Client, selection: Selection) -> int:
@@ -237,7 +237,7 @@ async def _each(client: Client, selection: Selection, act: Callable[[str], Await
         # All are found first: what is done to them would move them from page to page.
         ids = [run.id async for run in _running(client, selection)]
     except RPCError as error:
-        raise _refusal(client, error) from None
+        raise _refusal(client, error, selection.query) from None
     return await act_on_all(ids, act)
 
 
@@ -326,14 +326,15 @@ async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
     return await read_memo(run, MODEL_MEMO, None, ModelWait)
 
 
-def _refusal(client: Client, error: RPCError) -> Exception:
+def _refusal(client: Client, error: RPCError, query: str | None = None) -> Exception:
     if names_attribute(error):
         return ServerRefusalError(
             f"namespace {client.namespace!r} does not know all search attributes that this goes by ({error.message}): a worker "
             "registers them at its start; where it may not, have them added"
         )
     if error.status == RPCStatusCode.INVALID_ARGUMENT:
-        return ServerRefusalError(f"this cannot be listed: {error.message}")
+        what = "this cannot be listed" if query is None else f"the query {shorten(query, 80)} is refused"
+        return ServerRefusalError(f"{what}: {error.message}")
     return error
 
 

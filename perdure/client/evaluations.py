@@ -30,7 +30,7 @@ from perdure.client.selection import Selection
 from perdure.client.tenancy import owned_memo
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, SettingsError
 from perdure.queries import answer_of
-from perdure.runs.agent import check_run_id
+from perdure.runs.agent import check_new_id
 from perdure.runs.evaluation import (
     EVALUATED_RUN_WORKFLOW,
     EVALUATION_WORKFLOW,
@@ -176,7 +176,7 @@ async def start_evaluation(
     """Start an evaluation, or return the one of this id. Raises `SettingsError` for a dataset that cannot be evaluated."""
     cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
     name = id or f"eval-{new_run_id(agent.parsed)}"
-    check_run_id(name)
+    check_new_id(name)
     try:
         plan = EvaluationPlan(
             id=name,

@@ -43,8 +43,9 @@ from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.run_log import RunLog
 from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunInput, RunStatus, RunView
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
-from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW, session_id
 from perdure.tools.tool import Tool
+from perdure.values.json import shorten
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
@@ -188,10 +189,12 @@ async def replay_each(
     files: Collection[str],
     converter: DataConverter,
     users: Mapping[str, type] = _NONE,
+    tenant: str = "",
 ) -> AsyncIterator[Replayed]:
-    """Replay runs and sessions by their ids, each with all below it, and files; `users` are a user's own workflows by name.
+    """Replay runs by their ids and sessions by their keys or ids, each with all below it, and files.
 
-    A name without a history to read is left out, with the reason; the others are replayed.
+    `users`: a user's own workflows by name. `tenant`: whose sessions the keys name. A name without a history to read is left out, with the
+    reason; the others are replayed.
     """
     for name in names:
         try:
@@ -199,10 +202,25 @@ async def replay_each(
                 yield await replay_history(read_history(Path(name)), converter, name, users)
                 continue
             assert client is not None
-            async for history in family(client, name):
-                yield await replay_history(history, converter, users=users)
+            top = await _workflow_named(client, name, tenant)
+            async for history in family(client, top):
+                named = name if history.workflow_id == top else None
+                yield await replay_history(history, converter, named, users)
         except (RunError, SettingsError) as error:
             yield Replayed(name, str(error), 0, left_out=True)
+
+
+async def _workflow_named(client: Client, name: str, tenant: str) -> str:
+    """Return the id of the run, or else of the tenant's session, of this name. Raises `RunError` where there is neither."""
+    for workflow_id in (name, session_id(tenant, name)):
+        try:
+            await client.get_workflow_handle(workflow_id).describe()
+            return workflow_id
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+    whose = f"of tenant {tenant!r}" if tenant else "without a tenant"
+    raise RunError(f"there is no run {name!r}, and no session {whose}, in namespace {client.namespace!r}")
 
 
 async def replay_running(
@@ -218,7 +236,7 @@ async def replay_running(
         found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
     except RPCError as error:
         if error.status == RPCStatusCode.INVALID_ARGUMENT:
-            raise RunError(f"the query is refused: {error.message}") from None
+            raise RunError(f"the query {shorten(query, 80)} is refused: {error.message}") from None
         raise
     for workflow_id, run_id in found:
         try:

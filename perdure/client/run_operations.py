@@ -41,7 +41,7 @@ from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeou
 from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem
-from perdure.runs.agent import AgentSpec, check_run_id
+from perdure.runs.agent import AgentSpec, check_new_id
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
 from perdure.runs.views import summary
@@ -93,7 +93,7 @@ async def start_run(
     (R2.3).
     """
     if run_id is not None:
-        check_run_id(run_id)
+        check_new_id(run_id)
     if callback and (problem := check_callback(callback)):
         raise RunError(problem)
     given = RunInput(

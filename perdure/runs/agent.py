@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
@@ -125,12 +126,12 @@ class PromptConfig(BaseModel):
         return config
 
 
-def parse_prompt(raw: Json) -> PromptConfig:
-    """Parse a run's own changes to its agent's `config.prompt`. Raise `AgentError`."""
+def parse_prompt(raw: Json, *, source: str = "prompt") -> PromptConfig:
+    """Parse a run's own changes to its agent's `config.prompt`. Raise `AgentError`, which begins with the `source`."""
     try:
         config: PromptConfig = PromptConfig.model_validate(raw)
     except ValidationError as error:
-        raise AgentError(f"prompt: {first_problem(error, model=PromptConfig)}") from None
+        raise AgentError(f"{source}: {first_problem(error, model=PromptConfig)}") from None
     return config
 
 
@@ -315,6 +316,18 @@ class AgentSpec(BaseModel):
 
     def messages(self) -> list[ContextMessage]:
         return parse_messages(self.context)
+
+
+def check_new_id(run_id: str) -> None:
+    """Check the id of a new run, as `check_run_id` does, and that addresses and commands can contain it as it is. Raise
+    `RunError` with the problem.
+    """
+    check_run_id(run_id)
+    words = f"the run's id {clip(repr(run_id), 80)}"
+    if re.search(r"\s", run_id) or run_id.startswith("-"):
+        raise RunError(f"{words} has a space or begins with '-': commands would not read it as one id; use order-17")
+    if not {"", ".", ".."}.isdisjoint(run_id.split("/")):
+        raise RunError(f"{words} has an empty part, '.' or '..' between slashes: its page would have no address")
 
 
 def check_run_id(run_id: str) -> None:

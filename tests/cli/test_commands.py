@@ -288,10 +288,20 @@ async def test_with_json_nothing_but_the_document_reaches_stdout(
     assert (tmp_path / "run.svg").exists()
 
 
-@pytest.mark.parametrize("id", ["", " "])
-async def test_an_empty_id_is_none(id: str, tmp_path: Path) -> None:
-    refused = await perdure("run", write(tmp_path, agent("greet")), "--id", id)
-    assert (refused.code, one_line(refused.err)) == (
-        2,
-        "perdure: --id is empty: give the run a name, or leave it out for one of its own",
-    )
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("", "is empty: give the run a name, or leave it out for one of its own"),
+        (" ", "is empty"),
+        ("a b", "'a b' has a space or begins with '-'"),
+        ("a\nb", "has characters that nobody can see"),
+        ("-a", "'-a' has a space or begins with '-'"),
+        ("b/../c", "'b/../c' has an empty part, '.' or '..' between slashes: its page would have no address"),
+        ("/a", "'/a' has an empty part"),
+    ],
+)
+async def test_an_id_that_no_command_or_address_could_contain_is_refused(id: str, words: str, tmp_path: Path) -> None:
+    refused = await perdure("run", write(tmp_path, agent("greet")), f"--id={id}")
+    assert refused.code == 2
+    assert one_line(refused.err).startswith("perdure: --id: the run's id")
+    assert words in refused.err

@@ -246,7 +246,7 @@ async def test_r24_1_an_open_execution_that_would_break_fails_the_gate_of_a_depl
     }
     assert last == "open executions: 2; broken or left out: 1"
     assert (wrong.code, wrong.out, len(wrong.err.splitlines())) == (1, "", 1)
-    assert wrong.err.startswith("perdure: the query is refused: ")
+    assert wrong.err.startswith('perdure: the query "no query" is refused: ')
 
 
 async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
@@ -254,19 +254,28 @@ async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
 ) -> None:
     client = dev_server.client
     async with harness(client, [], [DONE, DONE]) as it:
-        session = Perdure(client, task_queue=it.task_queue).session("desk-22", agent=Agent.of(agent()))
+        session = Perdure(client, task_queue=it.task_queue).session(
+            "desk-22", agent=Agent.of(agent()), tenant=it.task_queue
+        )
         await session.wait(await session.send("hello", sender="ann"))
         found = [each async for each in replay_each(client, [session.id], [], client.data_converter)]
         assert found[0].name == session.id
         assert [each.name for each in found if each.name.startswith(f"{session.id}/")]
         assert [each.problem for each in found] == [None] * len(found)
+        env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+        by_key = await perdure("replay", "desk-22", "--tenant", it.task_queue, env=env)
+        of_nobody = await perdure("replay", "desk-22", env=env)
+        assert (by_key.code, by_key.out.splitlines()[0].split(", ")[0]) == (0, "desk-22: ok"), by_key.err
+        assert f"{session.id}/" in by_key.out  # its run
+        assert of_nobody.code == 1
+        assert of_nobody.out.startswith("desk-22: left out: there is no run 'desk-22', and no session without a tenant")
         mine = f"TaskQueue = '{it.task_queue}'"
         async with asyncio.timeout(HANG):
             while session.id not in [each.name async for each in replay_running(client, mine)]:
                 pass
         open_ones = [each async for each in replay_running(client, mine)]
         assert [each.problem for each in open_ones] == [None] * len(open_ones)
-        with pytest.raises(RunError, match="the query is refused"):
+        with pytest.raises(RunError, match='the query "no query" is refused'):
             _ = [each async for each in replay_running(client, "no query")]
         text = (await client.get_workflow_handle(session.id).fetch_history()).to_json()
     (mine_file := tmp_path / "session.json").write_text(text, encoding="utf-8")

@@ -92,7 +92,7 @@ async def test_a_person_is_informed_of_a_request_with_a_sentence_and_a_link(
     options: dict[str, Any] = {"routes": [pager.route], "pages_url": "https://agents.example.com/"}
     agent = shop(approval_requested=["ops", "boss:night"])
     async with run_locally(agent, model=[ASKED, DONE], people=[approve()], **options) as local:
-        run = await local.perdure.start(agent, sender="ann", id="shop 1")
+        run = await local.perdure.start(agent, sender="ann", id="shop-1")
         view = await run.wait()
         events = [(each.phase, each.data) async for each in run.events(topics=["notification"])]
     assert view.status == "completed", view.error
@@ -101,10 +101,10 @@ async def test_a_person_is_informed_of_a_request_with_a_sentence_and_a_link(
         "The agent 'shop', for ann, asks ops and boss:night to decide: "
         "refund 120 EUR to ann@example.com: refund is dangerous"
     )
-    assert one.link == "https://agents.example.com/inbox/?run=shop%201&call=1.0"
-    assert one.command == "perdure approve 'shop 1' 1.0"
+    assert one.link == "https://agents.example.com/inbox/?run=shop-1&call=1.0"
+    assert one.command == "perdure approve shop-1 1.0"
     assert (one.key, one.kind, one.call, one.tool) == (two.key, "approval_requested", "1.0", "refund")
-    assert one.key.startswith("shop 1/1.0:")
+    assert one.key.startswith("shop-1/1.0:")
     assert one.key.endswith("/approval_requested/1")
     assert (two.route, two.address, two.sender, two.attempt) == ("boss:night", "night", "ann", 1)
     delivered = [("approval_requested", "ops", "delivered"), ("approval_requested", "boss:night", "delivered")]

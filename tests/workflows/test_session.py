@@ -402,7 +402,9 @@ async def test_r18_10_who_waits_for_a_session_whose_tasks_fail_waits_on_and_hear
         await handle.terminate()
     assert waited.status == "timeout"
     assert "its workflow tasks fail" in str(waited.error)
-    assert str(unshown.value).startswith(f"the session {queue!r} does not answer: it goes on, but its workflow tasks fail")
+    assert str(unshown.value).startswith(
+        f"the session {queue!r} does not answer: it goes on, but its workflow tasks fail"
+    )
 
 
 async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(

@@ -208,6 +208,7 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
         )
         report = await Perdure(it.client).what_if(Selection(agent="nobody-has-this"), policy={"ask": "always"})
         wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
+        assert wrong.err.startswith("perdure: --policy is not valid: ")
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
     assert printed.code == 0
     assert "asks about 1.1 refund: refund is not declared safe" in printed.out
