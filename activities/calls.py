@@ -149,7 +149,7 @@ class ToolActivity:
 
 
 def _measured(name: str, result: Json, limit: int) -> int:
-    """Bytes of a result, measured here for good. What the workflow could not read back is the call's own final error (R18.1)."""
+    """Return the bytes of a result, measured here for good. What the workflow could not read back is the call's own final error (R18.1)."""
     try:
         check(result, source=f"the result of {name}")
     except JsonError as error:
@@ -210,7 +210,7 @@ def _context(
 
 
 def _heartbeat_from_anywhere(send: Callable[..., None]) -> Callable[..., None]:
-    """Heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
+    """Return heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def heartbeat(*details: Any) -> None:

@@ -127,7 +127,7 @@ _LISTED: Final = 100
 
 
 def skills_in(folder: Path) -> Iterator[Skill | str]:
-    """Every skill of a folder, by name; in place of one that cannot be used why not, in one line. Links are not followed."""
+    """Yield every skill of a folder, by name; in place of one that cannot be used why not, in one line. Links are not followed."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -189,7 +189,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def skill_tools(folder: Path) -> list[Callable[..., Any]]:
-    """`read_skill` for the skills of this folder."""
+    """Return `read_skill` for the skills of this folder."""
 
     @tool(name=READ_SKILL, safe=True)
     def read_skill(name: str, path: str = SKILL_FILE) -> str:

@@ -42,7 +42,7 @@ class Registry:
             self.add(function)
 
     def add(self, function: ToolFunction) -> None:
-        """Raises `ToolDefinitionError` when another function already has the name."""
+        """Add a tool. Raise `ToolDefinitionError` when another function already has the name."""
         known = self._functions.setdefault(function.name, function)
         if known.function != function.function:
             raise ToolDefinitionError(
@@ -50,7 +50,7 @@ class Registry:
             )
 
     def add_missing(self, functions: Iterable[ToolFunction]) -> None:
-        """Tools that come with Perdure: one of the user's own by the same name goes before."""
+        """Add tools that come with Perdure: one of the user's own by the same name goes before."""
         for function in functions:
             self._functions.setdefault(function.name, function)
 

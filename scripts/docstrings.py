@@ -1,6 +1,7 @@
 """Check the docstrings: `python -m scripts.docstrings [PATH…]`.
 
 Every docstring begins with a verb or a noun phrase, never with a bare pronoun or a loose clause such as "What…", "Whoever…" or "Of…".
+A function's begins with a verb in its base form ("Return…", "Yield…") or with "Whether". Exempt are properties, `__init__`, groups of commands, and tools, whose text a model reads.
 Without a path the public names are checked too: each has a docstring with an example, and without the number of a rule.
 Public are the names that `perdure`, `perdure.testing` and `perdure.workflow` export, and those that the reference describes.
 """
@@ -30,16 +31,30 @@ LOOSE: Final = re.compile(
     r"(What|Whatever|Whoever|Whom|Who|Whose|Of|That|Those|This|These|All|Everything|It|Its|They|So|Where|How|As|Beside|By|In|Like|The same|Whole)\b"
 )
 """Openings without a subject that a reader knows: the sentence would need a second reading."""
+NO_VERB: Final = re.compile(
+    r"(?![A-Z][a-z]+\b(?!'))|(?!Bring|Ping)\w+ing\b|\w*[^su]s\b|(Who|Whose|That|Where|How|Why|When|While|Before|After|Behind|Below|Under|Above"
+    r"|About|At|On|To|For|From|With|Without|Inside|The|An|Any|All|One|Two|Three|No|Not|None|Nothing|Nobody|Nearly|Something|Every|Each|Only|Another"
+    r"|Other|Full|Equal|Native|Same|New|Old|First|Last|Next|Text|Line|Time|Back)\b"
+)
+"""Openings that are no verb in its base form: an article, a preposition, a code word, a plural, "Returns" or "Returning"."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of each docstring of a module, a class or a function."""
+def docstrings(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Yield the line and text of each docstring of a module, a class or a function, and whether it has to begin with a verb."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            body = node.body
-            if text := ast.get_docstring(node):
-                yield body[0].lineno, text
+        if isinstance(node, ast.Module | ast.ClassDef | _Function) and (text := ast.get_docstring(node)):
+            acts = (
+                isinstance(node, _Function) and node.name != "__init__" and not any(map(_is_noun, node.decorator_list))
+            )
+            yield node.body[0].lineno, text, acts
+
+
+def _is_noun(decorator: ast.expr) -> bool:
+    """Whether a function with this decorator is read as a value, or its docstring by a model."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(called).rpartition(".")[2] in ("property", "cached_property", "tool", "group", "callback")
 
 
 def problems(paths: list[Path]) -> list[str]:
@@ -47,8 +62,8 @@ def problems(paths: list[Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0][:100]}"
         for path in paths
-        for line, text in docstrings(path)
-        if LOOSE.match(text)
+        for line, text, acts in docstrings(path)
+        if LOOSE.match(text) or (acts and NO_VERB.match(text))
     ]
 
 

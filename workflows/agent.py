@@ -255,7 +255,7 @@ class RunDriver:
         self.run.limits.check(self.run.progress, worked, coming=coming, last_counts=last_counts)
 
     async def _ends_without_request(self, limit: Limit) -> bool:
-        """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
+        """Let the calls end at a limit; return whether the run is over without a last Request. Fail where none is possible."""
         run = self.run
         if run.plan is not None and self.calls is not None:
             await self.calls.come_to_end(limit)
@@ -541,7 +541,7 @@ class AgentWorkflow:
     @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
     @any_arguments
     async def approve(self, decision: Sent[Decision]) -> None:
-        """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
+        """Approve a call: `{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
         await self._approvals.note(decision, "approve")
 
     @workflow.signal(
@@ -551,7 +551,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def reject(self, decision: Sent[Decision]) -> None:
-        """`{"call": "1.0", "reason": "still needed"}`."""
+        """Reject a call: `{"call": "1.0", "reason": "still needed"}`."""
         await self._approvals.note(decision, "reject")
 
     @workflow.signal(
@@ -559,7 +559,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def edit(self, decision: Sent[Decision]) -> None:
-        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
+        """Edit a call: `{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
         await self._approvals.note(decision, "edit")
 
     @workflow.signal(
@@ -569,7 +569,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def replace(self, decision: Sent[Decision]) -> None:
-        """`{"call": "1.0", "with": {"_tool": …}}`."""
+        """Replace a call: `{"call": "1.0", "with": {"_tool": …}}`."""
         await self._approvals.note(decision, "replace")
 
     @workflow.signal(
@@ -577,7 +577,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def answer(self, decision: Sent[Decision]) -> None:
-        """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
+        """Answer a question: `{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
         await self._approvals.note(decision, "answer")
 
     @workflow.signal(
@@ -585,7 +585,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def decide(self, decision: Sent[Decision]) -> None:
-        """Any of them: `{"call": "1.0", "decision": "approve"}`."""
+        """Decide in any of these ways: `{"call": "1.0", "decision": "approve"}`."""
         await self._approvals.note(decision)
 
     @workflow.update(

@@ -339,7 +339,7 @@ class SessionUpdates:
         return await self._accepted(message)
 
     async def _received(self, message: Message) -> JsonObject:
-        """Hooks have seen it before it is accepted; those that come meanwhile wait, so that they are accepted in their
+        """Accept a message once hooks have seen it; those that come meanwhile wait, so that they are accepted in their
         order.
         """
         await self._hooks.begin_in_turn()

@@ -36,7 +36,7 @@ class ToolSettings(BaseModel):
 
 
 def built_in(settings: ToolSettings) -> list[ToolFunction]:
-    """The built-in tools that these settings allow. Raises `ToolDefinitionError`."""
+    """Return the built-in tools that these settings allow. Raises `ToolDefinitionError`."""
     functions: list[Callable[..., Any]] = [now, task_complete, recall]
     if settings.files is not None:
         functions += file_tools(settings.files)

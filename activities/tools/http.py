@@ -45,7 +45,7 @@ class Answer(TypedDict):
 
 
 def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any]]:
-    """`http_request` for these hosts."""
+    """Return `http_request` for these hosts."""
 
     @tool(untrusted=True, approval=_CHANGES, timeout=MAX_TIMEOUT + 10)
     async def http_request(
@@ -129,7 +129,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 async def _body(response: httpx2.Response) -> bytes:
-    """The answer's bytes, decoded here and in steps: what is sent may be a thousandth of what it becomes."""
+    """Return the answer's bytes, decoded here and in steps: what is sent may be a thousandth of what it becomes."""
     layers = [layer.strip().lower() for layer in response.headers.get("content-encoding", "").split(",")]
     layers = [layer for layer in reversed(layers) if layer not in ("", "identity")]
     if len(layers) > MAX_LAYERS:

@@ -78,7 +78,7 @@ def _own_namespace() -> bool:
 
 
 def _first(control: int, megabytes: int, program: str, argv: list[str]) -> None:
-    """The first process of the namespace: it ends when the program does, and all others with it."""
+    """Run the first process of the namespace: it ends when the program does, and all others with it."""
     child = os.fork()
     if child == 0:
         _run(megabytes, program, argv)
@@ -113,7 +113,7 @@ def _run(megabytes: int, program: str, argv: list[str]) -> None:
 
 
 def _wait(control: int, child: int, woken: int) -> int | None:
-    """The child's status once it has ended; `None` when the worker wants an end of it first."""
+    """Return the child's status once it has ended; `None` when the worker wants an end of it first."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:

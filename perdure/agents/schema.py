@@ -118,7 +118,7 @@ def _inside(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def _untitled(schema: SchemaPart) -> SchemaPart:
-    """Without the titles that pydantic makes from names."""
+    """Remove the titles that pydantic makes from names."""
     if isinstance(schema, list):
         return [_untitled(each) for each in schema]
     if not isinstance(schema, dict):

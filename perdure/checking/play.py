@@ -82,7 +82,7 @@ def _output(task: Task, view: RunView) -> Iterator[str]:
 
 
 def _same(given: Json, wanted: Json) -> bool:
-    """Equal, but for letters' case and the blanks around a text; `2` is `2.0`, `true` is no `1`."""
+    """Whether the values are equal, but for letters' case and the blanks around a text; `2` is `2.0`, `true` is no `1`."""
     if isinstance(wanted, str):
         return isinstance(given, str) and given.strip().casefold() == wanted.strip().casefold()
     if isinstance(wanted, dict):
@@ -141,7 +141,7 @@ async def check_models(
 
 
 async def _reach(endpoints: Endpoints, model: str) -> None:
-    """One small question, so that a wrong address, key or name is one line and not dozens of failed runs."""
+    """Ask one small question, so that a wrong address, key or name is one line and not dozens of failed runs."""
     try:
         async with endpoints.ask(model, {"messages": [{"role": "user", "content": "Answer with the word OK."}]}):
             pass
@@ -162,7 +162,7 @@ class _Bench:
         self._on_result = on_result
 
     async def row(self, model: str, dialect: str, tasks: Sequence[Task]) -> Row:
-        """The first task goes ahead: what the server does not understand is learnt once, and where it refuses, no more is asked."""
+        """Play the first task ahead: what the server does not understand is learnt once, and where it refuses, no more is asked."""
         first, *rest = tasks
         played = [await self._play(first, model, dialect)]
         if played[0].requests == 0:

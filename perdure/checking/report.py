@@ -142,7 +142,7 @@ def understanding(rows: Sequence[Row], found: JsonObject) -> JsonObject:
 
 
 def recommend(rows: Sequence[Row], fast: str, smart: str) -> Recommendation:
-    """The dialect in which most is done, of equals the one with the fewest tokens; and whether both models are needed."""
+    """Return the dialect in which most is done, of equals the one with the fewest tokens; and whether both models are needed."""
     by_dialect: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_dialect.setdefault(row.dialect, {})[row.model] = row

@@ -52,7 +52,7 @@ class Task:
     """`config.approval`."""
 
     def document(self, model: str, dialect: str, deadline: float) -> JsonObject:
-        """The agent file of the task, for one model and dialect."""
+        """Return the agent file of the task, for one model and dialect."""
         return {
             "name": f"check-{self.name}",
             "description": self.shows,
@@ -73,7 +73,7 @@ class Task:
 
 
 def _schema(value: Any) -> JsonObject:
-    """The schema that such an output fits."""
+    """Return the schema that such an output fits."""
     if isinstance(value, dict):
         properties = {key: _schema(each) for key, each in value.items()}
         return {"type": "object", "properties": properties, "required": list(value), "additionalProperties": False}

@@ -212,7 +212,7 @@ class ChatView(EventAdapter[Text, None]):
     # What changes.
 
     def live(self, width: int, room: int) -> list[Text]:
-        """At most so many lines of this width: what is being written, by its end, what runs, and what waits for a person."""
+        """Return at most so many lines of this width: what is being written, by its end, what runs, and what waits for a person."""
         below = [*self._running(), *self._waiting()]
         for line in below:
             line.truncate(width, overflow="ellipsis")

@@ -67,7 +67,7 @@ class _Unfilled:
 
 
 def harmless(text: str) -> str:
-    """Text of a model or a person without what a terminal would take for orders: control characters, and marks that turn its direction."""
+    """Return text of a model or a person without what a terminal would take for orders: control characters, and marks that turn its direction."""
     return _ORDERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 

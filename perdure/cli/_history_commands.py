@@ -207,7 +207,7 @@ def replay(
         typer.Option(metavar="QUERY", help="Only the open ones that match, in Temporal's list filters."),
     ] = None,
 ) -> None:
-    """Before a deploy: would workers of this version go on with these runs? A line for each; ends with 1 unless all would.
+    """Check before a deploy whether workers of this version would go on with these runs. A line for each; ends with 1 unless all would.
 
     A run or a session is replayed with all below it. A file is what `temporal workflow show --output json` writes, or the Web UI
     downloads. A file that is left out, because it is no workflow of Perdure's or cannot be read, has a line too, and fails the command.

@@ -121,7 +121,7 @@ def simulate_command(
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
-    """A dry run: levels, what would run in parallel, what would need approval, and how long it would take. Ends with 1 where a call is invalid."""
+    """Show a dry run: levels, what would run in parallel, what would need approval, and how long it would take. Ends with 1 where a call is invalid."""
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         simulation = _simulate(looked, durations, assume)

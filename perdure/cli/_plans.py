@@ -102,7 +102,7 @@ def _planned(
 
 
 def _written(path: Path) -> Json:
-    """JSON, or the text of a script."""
+    """Return JSON, or the text of a script."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):

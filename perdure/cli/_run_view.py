@@ -85,7 +85,7 @@ def run_table(view: RunView, width: int) -> RenderableType:
 
 
 def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
-    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and the text beside the `answer`."""
+    """Return `[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and the text beside the `answer`."""
     if request is None:
         which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
         return Text(f"[iter={number}] {which}", style="bold")
@@ -148,7 +148,7 @@ def _lines(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> l
 
 
 def _short(references: str) -> str:
-    """Nearly everything is state: the kind is only shown where it is something else."""
+    """Shorten references: nearly all are to state, so the kind is shown only where it is another."""
     return references.replace("†state.", "†")
 
 
@@ -160,7 +160,7 @@ def _status(call: CallView) -> Text:
 
 
 def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> str:
-    """Why a call did not end well, and who decided about it."""
+    """Return why a call did not end well, and who decided about it."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
     waits = call.status in ("waiting", "running")  # a call that runs waits for what its server asks
@@ -204,7 +204,7 @@ def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
 
 
 def _span(call: CallView, origin: float) -> str:
-    """When it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
+    """Return when it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
     start, end = _seconds(call.started_at), _seconds(call.ended_at)
     if start is None:
         return ""
@@ -372,7 +372,7 @@ class LiveRun:
 
 
 def print_exchanges(console: Console, found: list[Exchange]) -> None:
-    """Full prompts and answers, as `show --verbose` prints them."""
+    """Print full prompts and answers, as `show --verbose` prints them."""
     for exchange in found:
         request, context = exchange.request, exchange.context
         title = f"[iter={request.number} model={request.model} reason={request.reason} msgs={len(context.messages)}]"
@@ -466,7 +466,7 @@ def _exchanges_as_json(found: list[Exchange]) -> list[JsonObject]:
 
 
 def _line(request: JsonObject) -> str:
-    """`Request 2 gpt-4o: 1,204 tokens, 1,024 of them cached; the first 4,100 of 4,816 characters as in the one before`."""
+    """Return `Request 2 gpt-4o: 1,204 tokens, 1,024 of them cached; the first 4,100 of 4,816 characters as in the one before`."""
     about = "" if request["counted"] else " (estimated)"
     cached = f", {request['cachedTokens']:,} of them cached" if request["cachedTokens"] else ""
     same = request["likeTheOneBefore"]

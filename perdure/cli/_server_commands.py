@@ -28,7 +28,7 @@ def worker(settings: Settings) -> None:
 @servers_app.command()
 @configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
-    """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may run side by side."""
+    """Serve the gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may run side by side."""
     from perdure.cli._gateway import serve as serve_gateway  # a web server is not needed by any other command
 
     execute(lambda: serve_gateway(settings))
@@ -39,7 +39,7 @@ def serve(settings: Settings) -> None:
     *DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db", "dev_reload": "--reload"}
 )
 def dev(settings: Settings) -> None:
-    """An embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
+    """Run an embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
     from perdure.cli._gateway import serve_dev  # the server and the worker are not needed by any other command
 
     execute(lambda: serve_dev(settings))

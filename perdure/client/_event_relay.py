@@ -97,7 +97,7 @@ class ActivityReader:
         return known[1]
 
     async def _trouble(self, pending: PendingActivityInfo) -> str:
-        """Why it is tried again, while it is."""
+        """Return why it is tried again, while it is."""
         if pending.attempt <= 1 or not pending.HasField("last_failure"):
             return ""
         key = (pending.activity_id, pending.attempt)
@@ -180,7 +180,7 @@ class EventSource:
                 self._task.cancel()
 
     async def earlier(self, number: int) -> EventsPage | None:
-        """Events from a number on that this execution does not keep any more, and one before it may; asked once for all who ask."""
+        """Return the events from a number on that this execution does not keep any more, and one before it may; asked once for all who ask."""
         if number not in self._earlier:
             while len(self._earlier) > 8:
                 del self._earlier[next(iter(self._earlier))]
@@ -536,7 +536,7 @@ async def _begun(source: EventSource, bell: asyncio.Event, *, patient: bool = Fa
 
 
 def _check_place(from_: str | None, number: int, source: EventSource, reset: int = 0) -> None:
-    """Raises `CursorError` for a place behind all that there is: the events up to there would be left out without a notice."""
+    """Raise `CursorError` for a place behind all that there is: the events up to there would be left out without a notice."""
     if number > source.stream.next or reset > last_reset(source.stream.resets):
         raise CursorError(
             f"{from_!r} is not a cursor of {source.id!r}, which has {source.stream.next:,} events so far: use a cursor that it returned"

@@ -104,7 +104,7 @@ def names_attribute(error: RPCError) -> bool:
 
 
 async def walk_runs(client: Client, selection: Selection, limit: int | None = None) -> AsyncGenerator[ListedRun, None]:
-    """Runs over all pages, at most `limit`. Raises `RunError`."""
+    """Yield runs over all pages, at most `limit`. Raises `RunError`."""
     try:
         async for run in _selected(client, selection, limit):
             yield await _row(run)

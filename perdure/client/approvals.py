@@ -157,7 +157,7 @@ async def list_below(client: Client, run_id: str, *, asked: bool) -> dict[str, s
 
 
 async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingRequest]:
-    """Raises `RunError` where it does not tell. What is not there any more has nothing waiting."""
+    """Return what waits for a person; nothing, where the run is not there any more. Raise `RunError` where it does not answer."""
     handle = client.get_workflow_handle(run_id)
     found: list[WaitingRequest] = []
     more = True
@@ -260,7 +260,7 @@ async def _has_ended(handle: WorkflowHandle[Any, Any]) -> bool:
 
 
 async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
-    """Only a run that answers now gets it: an update that nobody takes is kept, and would be followed whenever a worker starts.
+    """Check that the run answers now: an update that nobody takes is kept, and would be followed whenever a worker starts.
 
     Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
     """

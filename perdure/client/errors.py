@@ -91,7 +91,7 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
 
 
 def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
-    """Why a run did not answer: that no worker did, and then `more`, or what the server met instead (R18.8)."""
+    """Return why a run did not answer: that no worker did, and then `more`, or what the server met instead (R18.8)."""
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
     return ServerRefusalError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")

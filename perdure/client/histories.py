@@ -293,7 +293,7 @@ class Audit:
 
 
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
-    """Every Request of the run, in its order. Raises `RunError` where its history is another program's."""
+    """Return every Request of the run, in its order. Raises `RunError` where its history is another program's."""
     return (await audit_run(client, run_id)).exchanges
 
 

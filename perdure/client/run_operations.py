@@ -191,7 +191,7 @@ def _task(agent: AgentSpec, run_input: Json) -> str:
 
 
 async def describe(handle: AgentHandle) -> WorkflowExecutionDescription:
-    """Raises `RunNotFoundError` for what is another workflow."""
+    """Describe the run. Raise `RunNotFoundError` for another workflow."""
     description = await handle.describe()
     if description.workflow_type != AGENT_WORKFLOW:
         raise RunNotFoundError(f"{handle.id!r} is a {description.workflow_type} workflow, not a run of an agent")
@@ -290,7 +290,7 @@ async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
 
 
 def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
-    """Why a run that goes on cannot be shown."""
+    """Return why a run that goes on cannot be shown."""
     if isinstance(error, RPCError):
         place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
         return no_answer(error, description.id, f": is one running on {place}?")

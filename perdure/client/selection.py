@@ -150,7 +150,7 @@ def schedule_name(id: str) -> str:
 
 
 def read_since(text: str, now: datetime) -> datetime:
-    """Raises `RunError` for what is no time."""
+    """Read a time. Raise `RunError` for any other text."""
     try:
         if (age := read_duration(text)) is not None:
             return now - timedelta(seconds=age)
@@ -161,7 +161,7 @@ def read_since(text: str, now: datetime) -> datetime:
 
 
 def quoted(text: str) -> str:
-    """Raises `RunError` for what no server can read in a query."""
+    """Quote a text for a query. Raise `RunError` for one that no server can read there."""
     if "\0" in text:
         raise RunError(f"{shorten(text, 40)} has a character that cannot be printed")
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

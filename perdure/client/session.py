@@ -775,7 +775,7 @@ class Session:
         return fate
 
     async def _so_far(self, what: str, sender: str) -> tuple[str | None, str | None]:
-        """When the run that is waited for began, and why its tasks fail, or those of what it waits for (R18.10); `None` where that is not so."""
+        """Return when the run that is waited for began, and why its tasks fail, or those of what it waits for (R18.10); `None` where that is not so."""
         fate = None
         with suppress(TimeoutError, RunError):
             async with asyncio.timeout(_SO_FAR):
@@ -819,7 +819,7 @@ class Session:
 
 
 def _description(metadata: Mapping[str, str]) -> Description:
-    """Raises `MessageRefusedError` for more than a session keeps."""
+    """Raise `MessageRefusedError` for more than a session keeps."""
     try:
         return Description(metadata=dict(metadata))
     except ValidationError as error:

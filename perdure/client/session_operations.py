@@ -269,7 +269,7 @@ async def past(client: Client, fate: Fate) -> Fate:
 
 
 async def started(client: Client, run_id: str) -> str | None:
-    """When a run began, in words; `None` where nobody knows."""
+    """Return when a run began, in words; `None` where nobody knows."""
     try:
         return (await client.get_workflow_handle(run_id).describe()).start_time.isoformat(timespec="milliseconds")
     except RPCError:

@@ -57,7 +57,7 @@ async def check_owner(client: Client, id: str, tenant: str, *, asked: str | None
 
 
 async def _tenant_of(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """`None`: nobody can tell any more."""
+    """Return the tenant; `None`: nobody can tell any more."""
     root = found.raw_description.workflow_execution_info.root_execution.workflow_id
     if root and root != found.id:
         try:
@@ -93,7 +93,7 @@ class IdempotentStart:
 
     @classmethod
     def of(cls, tenant: str | None, sender: str | None, key: str, body: Json) -> IdempotentStart:
-        """Raises `RunError` for what is no key."""
+        """Return the start of this key. Raise `RunError` for a text that is no key."""
         if not key.strip() or not key.isprintable() or len(key) > MAX_NAME:
             raise RunError(f"{shorten(key, 60)} is not a valid key: use 1 to {MAX_NAME} printable characters")
         return cls(key, cls.id_of(tenant, sender, key), digest(body))

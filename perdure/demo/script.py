@@ -39,7 +39,7 @@ FIRST: JsonObject = {
 
 
 def second(request: ChatRequest) -> JsonObject:
-    """The dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
+    """Compress the dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
     cleaned = ["†state.logs"] if "logs" in _state(request) else []
     return {
         "calls": [
@@ -58,7 +58,7 @@ def second(request: ChatRequest) -> JsonObject:
 
 
 def last(request: ChatRequest) -> JsonObject:
-    """The answer, from the report that the prompt shows."""
+    """Return the answer, from the report that the prompt shows."""
     report = _state(request).get("report", {})
     freed = report.get("freedBytes", 0)
     summary = (
@@ -69,7 +69,7 @@ def last(request: ChatRequest) -> JsonObject:
 
 
 def _state(request: ChatRequest) -> JsonObject:
-    """The state as the prompt shows it."""
+    """Return the state as the prompt shows it."""
     shown = re.search(r"^# state\n(\{.*\})$", request.text, re.MULTILINE)
     state: JsonObject = json.loads(shown.group(1)) if shown else {}
     return state

@@ -11,7 +11,7 @@ DAY = 86400.0
 
 
 def fill(root: Path, seed: int = 7) -> None:
-    """About 60 MB: rotated logs of several ages, a cache that does not compress, and a database dump that does."""
+    """Write about 60 MB: rotated logs of several ages, a cache that does not compress, and a database dump that does."""
     chance = random.Random(seed)
     for folder in ("logs", "cache", "dumps"):
         (root / folder).mkdir(parents=True, exist_ok=True)

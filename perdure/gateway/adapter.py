@@ -62,7 +62,7 @@ class Agents:
         return sorted(path.stem for path in self._folder.glob("*.json")) if self._folder.is_dir() else []
 
     def _find(self, name: str) -> Agent[Any] | None:
-        """`name` is one of the folder's, never what somebody wrote."""
+        """Find the agent: `name` is one of the folder's, never what somebody wrote."""
         path, rollout = self._folder / f"{name}.json", self._rollout(name)
         candidate = None if rollout is None else self._folder / f"{rollout.candidate}.json"
         stamp: _AgentStamp = (_stamp(path), rollout, None if candidate is None else _stamp(candidate))

@@ -274,7 +274,7 @@ class _Framed(BaseRoute):
         return replace(caller, context=read_context(await known if inspect.isawaitable(known) else known))
 
     def _check_address(self, request: Request) -> None:
-        """Under which name it was reached, and from whose page. Raises `HttpError`."""
+        """Check the name under which it was reached, and the page that asks. Raise `HttpError`."""
         settings, headers = self._gateway.settings, request.headers
         host = headers.get("host", "")
         trusts = self._gateway.guards.open and self.adapter.access != "signed"
@@ -336,7 +336,7 @@ def _has_no_body(request: Request) -> bool:
 
 
 def _name(host: str) -> str:
-    """Without the port."""
+    """Return the host without its port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
@@ -370,7 +370,7 @@ def check_agents_folder(settings: Settings) -> None:
 
 
 def check_reachable(settings: Settings) -> None:
-    """Raises `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
+    """Raise `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
     if tokens_of(settings) is None and not is_loopback(settings.gateway_host):
         raise SettingsError(
             f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT, or set gateway_oidc"

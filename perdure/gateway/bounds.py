@@ -72,7 +72,7 @@ class OpenStreams:
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
-        """Counts as one while the context lasts. Raises `HttpError` (429) where there are too many."""
+        """Count as one while the context lasts. Raise `HttpError` (429) where there are too many."""
         if self.open[caller.token] >= self._most:
             words = f"{self._most} event streams are open by this token already: close one first"
             raise HttpError(429, words, kind="too-many-streams", headers={"Retry-After": "10"})
@@ -94,7 +94,7 @@ class OpenRequests:
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
-        """Counts as one while the context lasts. Raises `HttpError` (429) where there are too many."""
+        """Count as one while the context lasts. Raise `HttpError` (429) where there are too many."""
         if self._held[caller.token] >= self._most:
             words = f"{self._most} requests of this caller are being answered already: let one end first"
             raise HttpError(429, words, headers={"Retry-After": "10"})

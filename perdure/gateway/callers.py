@@ -84,7 +84,7 @@ class Caller:
         return own | {"by": self.sender} | ({"roles": sorted(self.roles)} if self.roles else {})
 
     def check(self, right: str, what: str) -> None:
-        """Raises `HttpError` (403) where it may not; `what` is what it would have done."""
+        """Raise `HttpError` (403) where it may not; `what` is what it would have done."""
         self.checked[right] = self.may(right)
         if not self.checked[right]:
             raise HttpError(403, f"{self.sender!r} may not {what}: it takes the right {right!r}", kind="forbidden")

@@ -296,7 +296,7 @@ def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
 
 
 def _host(text: str) -> str:
-    """Without quotes, brackets and port."""
+    """Return the host without quotes, brackets and port."""
     plain = text.strip().strip('"')
     return (
         plain[1:].partition("]")[0]

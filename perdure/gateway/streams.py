@@ -161,7 +161,7 @@ class _Coming:
         self.next: asyncio.Future[str] = asyncio.ensure_future(anext(frames))
 
     async def fails_at_once(self) -> None:
-        """Raises what keeps the first from coming, if that is known soon: then it can still be a status."""
+        """Raise what keeps the first from coming, if that is known soon: then it can still be a status."""
         await asyncio.wait({self.next}, timeout=AT_ONCE)
         error = self.next.exception() if self.next.done() else None
         if error is not None and not isinstance(error, StopAsyncIteration):

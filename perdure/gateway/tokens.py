@@ -35,7 +35,7 @@ FORM: Final = re.compile(rf"{PREFIX}_([0-9a-z]+)_([A-Za-z0-9_-]{{43}})")
 
 
 def check_token(token: str | None) -> None:
-    """Raises `SettingsError` for one that is empty: a variable that is not set would let everybody in."""
+    """Raise `SettingsError` for a token that is empty: a variable that is not set would let everybody in."""
     if token is not None and not token.strip():
         raise SettingsError("the token is empty: give one with --token or its variable, or leave both out")
 
@@ -208,7 +208,7 @@ class TokenFile:
 
 
 def read_tokens(path: Path) -> list[TokenEntry]:
-    """Raises `SettingsError` for what is no file of tokens."""
+    """Read a file of tokens. Raise `SettingsError` for any other file."""
     written = read_json(path)
     listed = written.get("tokens") if isinstance(written, dict) else None
     try:

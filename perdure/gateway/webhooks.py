@@ -46,7 +46,7 @@ _PING: Final = "ping"
 
 
 def triggers(gateway: Gateway) -> Adapter:
-    """Triggers of the file that the settings name."""
+    """Serve the triggers of the file that the settings name."""
     path = gateway.settings.gateway_triggers
     return Adapter("triggers", []) if path is None else trigger_adapter(path)(gateway)
 
@@ -150,7 +150,7 @@ class _Deliveries:
         return _accepted({"messageId": receipt.message_id, "runId": receipt.run_id})
 
     def _found_agent(self) -> Agent[Any]:
-        """Raises `HttpError` (503): its file was there, and is being changed."""
+        """Return the trigger's agent. Raise `HttpError` (503): its file was there, and is being changed."""
         try:
             return self._agents.get(self._agent)
         except HttpError:

@@ -163,7 +163,7 @@ class Health:
         return "ready" if lacking is None else f"ready; {lacking}"
 
     def response(self, request: str) -> bytes:
-        """To the first line of a request."""
+        """Answer the first line of a request."""
         method, _, rest = request.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         status, words = "200 OK", "ok"

@@ -116,5 +116,5 @@ class _OwnBucket(S3StorageDriver):
 
 
 def s3_driver(bucket: str) -> S3StorageDriver:
-    """Stores in the bucket, which has to exist."""
+    """Return a driver that stores in the bucket, which has to exist."""
     return _OwnBucket(bucket)

@@ -42,7 +42,7 @@ class FileStorage(StorageDriver):
         return "perdure.files"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        """Writes whole files or none: what is there under a name is that value."""
+        """Write whole files or none: what is there under a name is that value."""
         target = context.target
         id = target.id if isinstance(target, StorageDriverWorkflowInfo) else None
         owner = _owner(target.namespace, id) if target is not None and id else None
@@ -112,7 +112,7 @@ class FileStorage(StorageDriver):
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        """Raises `ValueError` for what is no value of this folder's, or was damaged; `OSError` while the folder cannot be read."""
+        """Read values. Raise `ValueError` for what is no value of this folder's, or was damaged; `OSError` while the folder cannot be read."""
         del context
         return [await asyncio.to_thread(self._read, claim.claim_data.get("sha256", "")) for claim in claims]
 

@@ -189,7 +189,7 @@ class WorkerParts:
         return decided.get(patch.patch_id, True)
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
-        """Workers for what is limited of a worker on this queue."""
+        """Yield workers for what is limited of a worker on this queue."""
         return limited_workers(
             client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options
         )

@@ -130,7 +130,7 @@ leave_cleanly()  # whoever has got as far as this will have the SDK's threads, w
 
 
 def data_converter() -> DataConverter:
-    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` is set, and the codec that `PERDURE_CODEC` names.
+    """Return Pydantic's converter, with external storage for large values where `PERDURE_STORAGE` is set, and the codec that `PERDURE_CODEC` names.
 
     With a codec the texts of failures are payloads too. What goes to the storage has gone through the codec before.
     """
@@ -143,7 +143,7 @@ def data_converter() -> DataConverter:
 
 
 def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = None) -> DataConverter:
-    """Perdure's converter in the place of the SDK's own; codec, storage and all else stay in force. Where they have no codec, or no
+    """Return Perdure's converter in the place of the SDK's own; codec, storage and all else stay in force. Where they have no codec, or no
     storage, they have that of `ours`.
 
     A payload converter of the user's own stays too, and has to know pydantic's models. It and the codec are guarded: what they

@@ -88,7 +88,7 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
 
 
 def check_prompts(settings: Settings) -> None:
-    """Raises `SettingsError` where the folder of skills or the workspace is none; a skill that cannot be used is a line in the log."""
+    """Raise `SettingsError` where the folder of skills or the workspace is none; a skill that cannot be used is a line in the log."""
     for name, folder in (("skills folder", settings.skills), ("workspace", settings.workspace)):
         if folder is not None and not folder.is_dir():
             raise SettingsError(f"the {name} {folder} does not exist")

@@ -82,7 +82,7 @@ def core_logging() -> LoggingConfig:
 
 
 def _has_more(record: logging.LogRecord) -> bool:
-    """Not of each poll that is tried again while the server is lost: the worker reports once that it is lost."""
+    """Whether a record is logged: each poll that is tried again while the server is lost is not, for the worker reports the loss once."""
     return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
 

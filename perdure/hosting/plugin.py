@@ -163,7 +163,7 @@ class PerdurePlugin(SimplePlugin):
             return data_converter() if theirs is None else with_perdure_converter(theirs, data_converter())
 
     def _check_names(self, activities: list[Callable[..., Any]]) -> None:
-        """Calls go to activities by name: one that the worker has already would be given what is meant for the tool."""
+        """Check the names of activities: calls go by name, so that one of the worker's own would get what is meant for the tool."""
         for function in activities:
             name = activity_name(function)
             if name is None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 @contextmanager
 def interrupts() -> Iterator[asyncio.Queue[int]]:
-    """Each SIGINT and SIGTERM while the context lasts, as it comes."""
+    """Queue each SIGINT and SIGTERM while the context lasts, as it comes."""
     came: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

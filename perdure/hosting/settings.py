@@ -88,7 +88,7 @@ def _names(value: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """JSON text, `@file`, or in a TOML file a table."""
+    """Read JSON text, `@file`, or in a TOML file a table."""
     if not isinstance(value, str):
         return value
     try:
@@ -135,7 +135,7 @@ def _pairs(value: Any, form: str, example: str) -> Any:
 
 
 def _pollers(value: Any) -> Any:
-    """`auto`, or a number: one of two is for the runs that a worker keeps in memory."""
+    """Read `auto`, or a number: one of two is for the runs that a worker keeps in memory."""
     if value == "auto" or (str(value).isdecimal() and int(value) >= 2):
         return value if value == "auto" else int(value)
     raise ValueError("must be a number from 2 on, or auto")
@@ -161,7 +161,7 @@ Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
 
 
 def _sink(value: str) -> str:
-    """`file:` and a path from the root, an address of HTTP or of PostgreSQL, or `otel`."""
+    """Check `file:` and a path from the root, an address of HTTP or of PostgreSQL, or `otel`."""
     path = value.removeprefix("file:")
     if value == "otel" or (path != value and path.startswith("/")):
         return value
@@ -573,7 +573,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """`wait = true` means nothing, and a second least of all."""
+        """Reject a boolean: `wait = true` means nothing, and a second least of all."""
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise ValueError("must be a value")
         return value

@@ -31,7 +31,7 @@ class ShownSetting:
 
 
 def shown(settings: Settings) -> list[ShownSetting]:
-    """Every setting, in the order of the model; secrets are masked, and passwords in addresses."""
+    """Return every setting, in the order of the model; secrets are masked, and passwords in addresses."""
     plain = settings.model_dump(mode="json")
     rows = []
     for name, field in Settings.model_fields.items():

@@ -103,7 +103,7 @@ def limited_workers(
     turn: Callable[..., Any],
     options: Mapping[str, Any],
 ) -> Iterator[Worker]:
-    """Workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
+    """Yield workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
     models = {} if settings.tools_only else model_rates(settings)
     found = [(model_queue(task_queue, name), initial_rate(*limit), request) for name, limit in models.items()]
     counted = {model_queue(task_queue, name) for name in settings.model_token_limits}
@@ -199,7 +199,7 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
 
 
 def _print_held(runs: list[str], titles: list[str]) -> None:
-    """Other workers go on with these runs: nothing of them is lost."""
+    """Print the runs that this worker held. Other workers go on with them: nothing is lost."""
     if runs:
         _log.error("leaves without runs that could not be evicted, other workers go on with them: %s", _listed(runs))
     if titles or not runs:

@@ -67,7 +67,7 @@ def _field(name: str, schema: Any, given: bool, value: Json, *, required: bool) 
 
 
 def _kind(schema: JsonObject, given: bool, value: Json) -> FieldKind:
-    """JSON where the schema is no simple type, or the value is not of it."""
+    """Return the kind of field: JSON where the schema is no simple type, or the value is not of it."""
     if isinstance(schema.get("enum"), list):
         return "choice"
     kind = schema.get("type")

@@ -281,7 +281,7 @@ class RunPages:
         )
 
     async def _frames(self, run: Run, cursor: str | None) -> AsyncGenerator[str, None]:
-        """`run`: the page's body as it stands, at most every `PAUSE` seconds; `delta` and `answer` as in a conversation; `over` at its end."""
+        """Yield frames. `run`: the page's body as it stands, at most every `PAUSE` seconds; `delta` and `answer` as in a conversation; `over` at its end."""
         clock = asyncio.get_running_loop().time
         stale, looked, at = True, -PAUSE, ""
         origin = await run.origin()

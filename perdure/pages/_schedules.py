@@ -43,7 +43,7 @@ class SchedulesPage:
     async def _page(
         self, request: Request, *, changed: str = "", notice: str = "", problem: str = "", status: int = 200
     ) -> Response:
-        """`changed`: a schedule that the list, which is a moment late, may show as it was."""
+        """Answer with the page. `changed`: a schedule that the list, which is a moment late, may show as it was."""
         caller, perdure = caller_of(request), self._gateway.perdure
         schedules: list[ListedSchedule] = []
         try:

@@ -24,7 +24,7 @@ from perdure.pages._standing import StandingPage
 
 
 def pages(gateway: Gateway) -> Adapter:
-    """Conversations, runs, schedules, the inbox, standing approvals and costs, each of whoever has signed in."""
+    """Serve conversations, runs, schedules, the inbox, standing approvals and costs, each of whoever has signed in."""
     site = _site(gateway)
 
     async def find(caller: Caller, run_id: str) -> Run:

@@ -12,7 +12,7 @@ _SHOWN: Final = 200
 
 
 def plan_graph(view: RunView) -> JsonObject:
-    """`{"calls": [{"id", "tool", "params", "status", …}], "edges": [[writer, reader, what is read]]}`."""
+    """Return `{"calls": [{"id", "tool", "params", "status", …}], "edges": [[writer, reader, what is read]]}`."""
     return {"calls": [_node(call) for call in view.calls], "edges": [list(edge) for edge in view.edges]}
 
 

@@ -172,7 +172,7 @@ def check(
 
 
 def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
-    """Conditions on parameters are judged where the parameters are known; else they count as if they held."""
+    """Return who would be asked. Conditions are judged where their parameters are known, and else count as if they held."""
     found: dict[str, str] = {}
     for step in simulation.steps:
         found |= {} if step.inside is None else _approvals(step.inside, guard)

@@ -338,7 +338,7 @@ def _check_routes(functions: list[Callable[..., Any]]) -> None:
 
 
 def _client(client: Client, faults: list[Kill]) -> Client:
-    """Time passes by the clock, and not by a wait for a result."""
+    """Return a client of which time passes by the clock, and not by a wait for a result."""
     quick = [QuickTasks()] if faults else []
     return Client(
         client.service_client, namespace=client.namespace, data_converter=client.data_converter, interceptors=quick

@@ -20,7 +20,7 @@ _WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)(?:ec|in|r|our|ay|e
 
 
 def seconds(duration: Duration) -> float:
-    """Raises `ValueError` for words that are no duration."""
+    """Return the seconds of a duration. Raise `ValueError` for words that are none."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if not isinstance(duration, str):

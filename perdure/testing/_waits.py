@@ -81,7 +81,7 @@ class WaitingState:
     deciding: set[str] = field(default_factory=set)
     """Workflow ids of those with a workflow task under way, which answer nobody before its end."""
     lost: list[datetime] = field(default_factory=list)
-    """When the server gives up waiting for what a dead worker has: a workflow task, or an attempt of an activity."""
+    """Return when the server gives up waiting for what a dead worker has: a workflow task, or an attempt of an activity."""
 
 
 class Clock:
@@ -268,7 +268,7 @@ class Clock:
 
 
 def _next_attempt(activity: PendingActivityInfo, scheduled: Scheduled | None) -> datetime | None:
-    """When an activity that failed is tried again; `None` where it runs, or could."""
+    """Return when an activity that failed is tried again; `None` where it runs, or could."""
     if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         return _time(activity.scheduled_time)
     # The skipping server calls started what waits for its next attempt.
@@ -285,7 +285,7 @@ def _next_attempt(activity: PendingActivityInfo, scheduled: Scheduled | None) ->
 
 
 def _time_out(activity: PendingActivityInfo, scheduled: Scheduled) -> datetime:
-    """When the server gives an attempt up of which it hears nothing any more."""
+    """Return when the server gives an attempt up of which it hears nothing any more."""
     started, heard = _time(activity.last_started_time), _time(activity.last_heartbeat_time)
     ends = [started + scheduled.start_to_close_timeout.ToTimedelta()]
     if heartbeat := scheduled.heartbeat_timeout.ToTimedelta():
@@ -369,7 +369,7 @@ class _Pending:
             self._end(event)
 
     def _end(self, event: HistoryEvent) -> None:
-        """Activities and children name the event with which they began."""
+        """End an activity or a child: each names the event with which it began."""
         which = event.WhichOneof("attributes")
         attributes: Any = getattr(event, which) if which else None
         if which and which.startswith("activity_task_") and not which.startswith("activity_task_cancel_"):

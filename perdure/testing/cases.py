@@ -102,7 +102,7 @@ async def record(run: Recordable) -> Case:
 
 
 async def record_run(client: Client, run_id: str) -> Case:
-    """`record`, by id."""
+    """Record a run by its id, as `record` does."""
     runs: dict[str, JsonObject] = {}
     case = Case({"form": FORM, "perdure": version("perdure"), "name": run_id})
     left = [(run_id, "")]
@@ -314,7 +314,7 @@ class _RecordedRun:
 
 
 def _without_digest(decision: JsonObject) -> JsonObject:
-    """On a replay it is what then waits that counts: whether it is the same, the plans tell."""
+    """Remove the digest: on a replay the request that waits then counts, and the plans show whether it is the same."""
     return {key: value for key, value in decision.items() if key != "digest"}
 
 
@@ -476,7 +476,7 @@ def _own(definition: JsonObject) -> JsonObject:
 
 
 def _without_programs(agent: Agent[Any]) -> Agent[Any]:
-    """Programs of the worker's that would decide: what they decided is in the record."""
+    """Remove programs of the worker's that would decide: their decisions are in the record."""
     document = agent.document()
     config = document.get("config", {})
     if isinstance(config.get("approval"), dict):

@@ -230,7 +230,7 @@ class ModelAnswer:
 
 
 def write_answer(content: str | JsonObject, dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
-    """Text as it is; a Solution in the dialect."""
+    """Write a text as it is, and a Solution in the dialect."""
     if isinstance(content, str):
         return ModelAnswer(content)
     if dialect == "script" and content.keys() <= {"calls", "output"}:
@@ -248,7 +248,7 @@ def write_script(solution: JsonObject, kinds: Sequence[str] = ()) -> str:
 
 
 def write_native(solution: JsonObject) -> ModelAnswer:
-    """Native calls, and the output as text beside them; a text as it is, anything else as JSON."""
+    """Write native calls, and the output as text beside them; a text as it is, anything else as JSON."""
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     native = [

@@ -163,7 +163,7 @@ class Workers:
         await self.start(self._build)
 
     def check(self) -> None:
-        """Raises what a worker that should live has failed with."""
+        """Raise what a worker that should live has failed with."""
         for running in self._running:
             if running.task.done() and not running.task.cancelled() and (error := running.task.exception()):
                 raise error
@@ -389,7 +389,7 @@ def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFun
 
 
 def unlike_once(tool: str, executions: Iterable[Execution], params: Mapping[str, Any]) -> str | None:
-    """Why the tool's effect was not made exactly once, or `None` where it was: see `Local.assert_once`."""
+    """Return why the tool's effect was not made exactly once, or `None` where it was: see `Local.assert_once`."""
     begun = [
         each
         for each in executions

@@ -17,7 +17,7 @@ import pytest
 
 import perdure
 import perdure.testing
-from scripts.docstrings import FACES, PublicName, examples, public_names, public_problems
+from scripts.docstrings import FACES, NO_VERB, PublicName, docstrings, examples, public_names, public_problems
 from tests.support import ROOT
 
 IMPORTS = """
@@ -101,6 +101,32 @@ def test_a_public_name_without_an_example_or_with_a_rule_is_found(monkeypatch: p
         "perdure.b: has no example",
         "perdure.c: names the rule R7.4, which belongs in a comment",
     ]
+
+
+def test_openings_that_are_no_verb_are_found() -> None:
+    verbs = ["Return it.", "Yield", "Whether it is.", "Process", "Bring", "Focus on it."]
+    others = [
+        "Returns it.",
+        "Returning",
+        "`None`: nothing.",
+        "JSON text",
+        "A tool",
+        "Why",
+        "Pydantic's converter",
+        "Tools",
+        "At most",
+    ]
+    assert [bool(NO_VERB.match(text)) for text in [*verbs, *others]] == [False] * len(verbs) + [True] * len(others)
+
+
+def test_functions_begin_with_a_verb_but_not_their_classes_properties_and_tools(tmp_path: Path) -> None:
+    made = ["@property", "@functools.cached_property", "@tool(dangerous=True)", "@perdure.tool", "@app.group()"]
+    texts = [f'{line}\ndef f(): "A name."\n' for line in made]
+    texts += [
+        'class A:\n    "A name."\n    def __init__(self): "`a`: a name."\n    @staticmethod\n    async def f(): "A name."\n'
+    ]
+    (module := tmp_path / "module.py").write_text("".join(texts), encoding="utf-8")
+    assert [line for line, _, acts in docstrings(module) if acts] == [15]
 
 
 @pytest.mark.soak  # mypy reads the whole project, for 13 CPU seconds

@@ -193,7 +193,7 @@ def _answer(request: WaitingView) -> JsonObject:
 
 
 def interrupt_of(request: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
-    """`run`: the run that asks, as `interrupt_id` names it; `run_id`: its id; `call`: the call, as the client knows it."""
+    """Return the interrupt of a request. `run`: the run that asks, as `interrupt_id` names it; `run_id`: its id; `call`: the call, as the client knows it."""
     plan = request.calls is not None
     shown: JsonObject = {"calls": request.calls} if plan else {"params": request.params}
     if request.items is not None:
@@ -264,7 +264,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         self._state = state
 
     def not_counted(self, interrupts: Iterable[str]) -> Iterator[BaseEvent]:
-        """Answers that came too late."""
+        """Yield an event for answers that came too late."""
         for each in interrupts:
             yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
 

@@ -60,7 +60,7 @@ class AguiRequest:
 
 
 def read(body: JsonObject) -> AguiRequest:
-    """Raises `HttpError` (422), in one line, for what is no input and for what would be passed over."""
+    """Read a request. Raise `HttpError` (422), in one line, for what is no input and for what would be passed over."""
     try:
         run_input = RunAgentInput.model_validate(body)
     except ValidationError as error:

@@ -48,7 +48,7 @@ class PageChatRequest:
 
 
 def read(body: JsonObject) -> PageChatRequest:
-    """Raises `HttpError` (422), in one line, for a body that `useChat` does not send, and for what would be passed over."""
+    """Read a request. Raise `HttpError` (422), in one line, for a body that `useChat` does not send, and for what would be passed over."""
     chat, messages, trigger = body.get("id"), body.get("messages"), body.get("trigger", _TRIGGERS[0])
     if not isinstance(chat, str) or not 0 < len(chat) <= MOST:
         raise _wrong("id", f"must be the chat's id, of 1 to {MOST} characters")

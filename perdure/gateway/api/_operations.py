@@ -108,7 +108,7 @@ class Operation:
 
 
 def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
-    """Raises `HttpError` with everything that is wrong."""
+    """Validate the input. Raise `HttpError` with everything that is wrong."""
     if isinstance(given, dict) and len(given) > len(model.model_fields) + MOST:
         given = _cut(model, given)
     try:
@@ -126,12 +126,12 @@ def _cut(model: type[BaseModel], given: JsonObject) -> JsonObject:
 
 
 def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON, of whatever texts: half a character is written as JSON escapes it."""
+    """Answer with JSON, of whatever texts: half a character is written as JSON escapes it."""
     return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
 
 
 async def waited(request: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
-    """`{status, startedAt, endedAt, error?}` (R10.1)."""
+    """Answer with `{status, startedAt, endedAt, error?}` (R10.1)."""
     found = await until_stopping(request, wait(request.query.timeout))
     return answered((found or await wait(0)).as_json())
 

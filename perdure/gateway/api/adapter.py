@@ -46,7 +46,7 @@ _FAILS: Final = {
 
 
 def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) -> JsonObject:
-    """OpenAPI 3.1."""
+    """Return the document of OpenAPI 3.1."""
     operations = tuple(operations)
     models = {model for each in operations for model in (each.body, *each.answers.values()) if _is_model(model)}
     named, definitions = models_json_schema(
@@ -134,7 +134,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *UNDOS, *RUNS, *SC
 
 
 def api(gateway: Gateway) -> Adapter:
-    """Under `/v1/`, with its document at `/v1/openapi.json`."""
+    """Serve the API under `/v1/`, with its document at `/v1/openapi.json`."""
 
     async def described(request: Request) -> Response:
         others: Iterable[Adapter] = request.app.state.adapters

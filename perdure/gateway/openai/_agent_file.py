@@ -184,7 +184,7 @@ def _tool_name(message: Json) -> str:
 
 
 def _with_instructions(context: list[Json], instructions: str | None) -> list[Json]:
-    """Behind the agent's own: they add to its instructions, and take nothing back."""
+    """Add instructions behind the agent's own: they add to its instructions, and take nothing back."""
     if not instructions:
         return context
     places = [at for at, message in enumerate(context, 1) if is_message(message) and message.get("type") == "system"]

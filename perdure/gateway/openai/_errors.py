@@ -33,7 +33,7 @@ def refused(message: str, param: str | None = None, code: str | None = None, *, 
 
 
 def unsupported(param: str, why: str) -> HttpError:
-    """Something that would change what is done, and is not done here."""
+    """Return the error for a parameter that would change what is done, and is not supported here."""
     return refused(f"'{param}' is not supported here: {why}", param, "unsupported_parameter")
 
 

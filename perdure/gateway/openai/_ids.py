@@ -81,7 +81,7 @@ class ResponseId:
 
 
 def response_id(text: str, prefix: str = RESPONSE) -> ResponseId | None:
-    """Reads one; `None` for what cannot be one."""
+    """Read a response's id; `None` for what cannot be one."""
     found = _RESPONSE.fullmatch(text.removeprefix(prefix)) if text.startswith(prefix) else None
     return None if found is None else ResponseId(found[1], found[2] or "", int(found[3] or 1))
 

@@ -167,7 +167,7 @@ class FoundRun:
             )
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
-        """Parameters under the names that the client has given them."""
+        """Return the parameters under the names that the client has given them."""
         found = next((each for each in self.record.tools if each["name"] == tool), None)
         return params if found is None else with_own_names(params, plain_definition(found))
 

@@ -24,7 +24,7 @@ class RequestBody:
     def check(
         self, honoured: Collection[str], hints: Collection[str], neutral: dict[str, tuple[str, list[Json]]]
     ) -> None:
-        """Refuses every key that is neither `honoured` nor a hint without effect, nor has one of the values that ask for nothing.
+        """Refuse every key that is neither `honoured` nor a hint without effect, nor has one of the values that ask for nothing.
 
         `neutral`: key → why other values than these are not supported.
         """
@@ -75,7 +75,7 @@ class RequestBody:
         return [] if found is None else found
 
     def metadata(self) -> dict[str, str]:
-        """At most 16 pairs of texts."""
+        """Return at most 16 pairs of texts."""
         found = self.object("metadata")
         fits = all(isinstance(value, str) and len(value) <= 512 and len(key) <= 64 for key, value in found.items())
         if len(found) > 16 or not fits:

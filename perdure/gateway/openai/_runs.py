@@ -510,7 +510,7 @@ class RunStarter:
             return id, None, view.agent  # it was begun by another adapter
 
     def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
-        """Another agent than the one that `answers` takes the right to it (R10.9)."""
+        """Check the right to an agent, where it is another than the one that `answers` (R10.9)."""
         if answers != request.model:
             caller.check("agent", "have another agent answer in a conversation")
 

@@ -184,7 +184,7 @@ _CANCELLED_WITHIN: Final = 10.0
 
 
 def openai_adapter(gateway: Gateway) -> Adapter:
-    """OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
+    """Serve OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
     routes = Routes(gateway)
     return Adapter("openai", routes.routes(), problem=as_openai, below="/v1/")
 

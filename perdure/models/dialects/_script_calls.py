@@ -139,7 +139,7 @@ class NotAllowedError(Exception):
         self.message = message
 
     def position(self, lines: Sequence[str]) -> tuple[int, int]:
-        """Line and column from 1; `ast` counts bytes."""
+        """Return line and column from 1; `ast` counts bytes."""
         number = min(getattr(self.node, "lineno", 1), len(lines))
         before = lines[number - 1].encode(errors="replace")[: getattr(self.node, "col_offset", 0)]
         return number, len(before.decode(errors="replace")) + 1
