@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from temporalio.api.command.v1 import Command, ScheduleActivityTaskCommandAttributes
@@ -623,6 +623,30 @@ async def test_r19_3_what_a_dead_worker_has_costs_no_real_time() -> None:
         await lost_until(EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
         assert (await local.now() - begun).total_seconds() >= 3720
         await handle.terminate()
+
+
+@pytest.mark.parametrize("server", ["time-skipping", "dev"])
+async def test_a_session_goes_on_after_the_termination_of_its_run(server: Literal["time-skipping", "dev"]) -> None:
+    """The report of its end may come later than the next message. The skipping server never sends it, and the kit says so."""
+    talker = Agent("talker", tools=[pay], output=str)
+
+    def model(request: ChatRequest) -> Any:
+        return {"calls": [], "output": "ok"} if "next" in str(request.messages[-1]) else SAYS
+
+    async with run_locally(talker, model=model, server=server) as local:
+        session = local.session("ann")
+        await session.send("pay", sender="ann")
+        run = await session.run()
+        assert isinstance(run, LocalRun)
+        await run.until_waiting("1.0")
+        await run.terminate()
+        if server == "dev":
+            assert await session.ask("next", sender="ann") == "ok"
+        else:
+            with pytest.raises(
+                AssertionError, match=f"{run.id} was terminated, and the skipping server does not report"
+            ):
+                await session.ask("next", sender="ann")
 
 
 async def test_r19_3_the_worker_dies_in_a_sessions_run() -> None:
