@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.files import AGENTS, agent_path, read_agent
-from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, read_framework_agents
+from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, lost_parts, read_framework_agents
 from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
 from perdure.agents.rollouts import Rollout, read_rollouts, versions_of
@@ -224,7 +224,7 @@ class Agent(Generic[OutputT]):
         self._functions: dict[str, ToolFunction] = {}
         self._delegates: dict[str, JsonObject] = {}
         self.not_carried: list[NotCarried] = []
-        """The parts of another framework's agent that did not carry over, with what to write instead; see `of`."""
+        """The parts of another framework's agent or tools that did not carry over, with what to write instead; see `of`."""
         self._rollout: tuple[Rollout, Agent[OutputT]] | None = None
         self.hooks: list[HookFunction] = []
         """The hooks that hold instructions and guardrails of another framework's agent: its worker needs them."""
@@ -239,6 +239,12 @@ class Agent(Generic[OutputT]):
         if agent:
             self.hooks += [each for each in agent.hooks if each not in self.hooks]
             self.sources += agent.sources
+            self.not_carried += [each for each in agent.not_carried if each not in self.not_carried]
+        elif not isinstance(tool, ToolFunction):  # of one that `Agent.of` read, the losses are known
+            for each in functions.values():
+                self.not_carried += (lost := lost_parts(self.name, each))
+                for part in lost:
+                    warnings.warn(str(part), stacklevel=3)
         for name, found in functions.items():
             if self._functions.setdefault(name, found).function != found.function:
                 raise AgentError(f"{where} has two tools called {name!r}: rename one of them")

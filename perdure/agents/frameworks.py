@@ -47,7 +47,7 @@ _REQUEST: Final[JsonObject] = {
 
 @dataclass(frozen=True)
 class NotCarried:
-    """A part of another framework's agent that Perdure does not carry over, and what to write instead.
+    """A part of another framework's agent, or an option of its tool, that Perdure does not carry over, and what to write instead.
 
     ```python
     for each in shopper.not_carried:
@@ -64,6 +64,18 @@ class NotCarried:
 
     def __str__(self) -> str:
         return f"agent {self.agent!r}: {self.part} does not carry over: {self.instead}"
+
+
+def lost_parts(agent: str, function: ToolFunction) -> list[NotCarried]:
+    """Return the options of a framework's tool that do not carry over to an agent of this name.
+
+    ```python
+    for function in framework_tools(lookup_order):
+        print(*lost_parts("desk", function), sep="\n")
+    ```
+    """
+    lost = lost_options(function)
+    return [NotCarried(agent, f"{option} of the tool {function.name!r}", instead) for option, instead in lost]
 
 
 @dataclass
@@ -130,8 +142,7 @@ class FrameworkAgent:
         if not found:
             self.leave(named, _instead_of_tool(tool))
         for function in found:
-            for option, instead in lost_options(function):
-                self.leave(f"{option} of the tool {function.name!r}", instead)
+            self.not_carried += lost_parts(self.name, function)
             reads = self.reader is not None and function.context_parameter == CONTEXT
             self.functions.append(dataclasses.replace(function, context_type=self.reader) if reads else function)
 

@@ -200,8 +200,15 @@ def _of_openai(tool: ForeignObject) -> ToolFunction:
     # A condition in Python is decided in the SDK's own loop, so that each call is asked about here.
     asks = tool.needs_approval is not False
     function = getattr(tool.on_invoke_tool, "_get_wrapped_callable", lambda: None)()
-    schema = tool.params_json_schema
-    return _tool(tool, _call_openai, schema, asks=asks, context_of=function, timeout=tool.timeout_seconds)
+    return _tool(
+        tool,
+        _call_openai,
+        tool.params_json_schema,
+        asks=asks,
+        context_of=function,
+        timeout=tool.timeout_seconds,
+        output=plain_schema(getattr(tool, "output_json_schema", None) or {}),  # older versions have none
+    )
 
 
 async def _call_openai(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:

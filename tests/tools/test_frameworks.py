@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import agents
@@ -196,6 +197,30 @@ async def test_r21_1_langchains_call_id_messages_and_tools_of_one_text() -> None
     assert (list(single.definition["properties"]), single.definition["required"]) == (["tool_input"], ["tool_input"])
     assert await single.function(**single.bind({"tool_input": "hey"}, CONTEXT)) == "HEY"
     assert [name for name, _ in lost_options(single)] == ["return_direct"]
+
+
+def test_r21_1_an_agent_names_the_options_of_its_tools_that_have_no_effect() -> None:
+    """Once each, also for an agent that delegates to it, and with one that was read by `Agent.of`."""
+    single = langchain.Tool("shout", str.upper, "Shout.", return_direct=True)
+    part = "return_direct of the tool 'shout'"
+    with pytest.warns(UserWarning, match=part) as warned:
+        desk = Agent("desk", tools=[single, greet, {"name": "other"}])
+    assert [Path(each.filename).name for each in warned] == ["test_frameworks.py"]
+    assert [(each.agent, each.part) for each in desk.not_carried] == [("desk", part)]
+    assert Agent("front", tools=[desk]).not_carried == desk.not_carried
+    with pytest.warns(UserWarning, match="max_retries of the tool 'orders'") as warned:
+        read = Agent.of(pydantic_ai.Agent(name="read", tools=[pydantic_ai.Tool(orders, max_retries=3)]))
+    assert len(read.not_carried) == len(warned) == 1
+
+
+def test_r21_1_a_result_schema_of_the_openai_agents_sdk_carries_over() -> None:
+    @agents.function_tool(output_type=Customer)
+    def find() -> Customer:
+        """Find the customer."""
+        return Customer("C-1")
+
+    [found] = framework_tools(find)
+    assert found.definition["_output"]["properties"] == {"id": {"type": "string"}}
 
 
 @pytest.mark.parametrize(
