@@ -25,7 +25,7 @@ _REPOSITORIES: Final = {
     "tau2-bench": (
         "sierra-research",
         "a2c024725189473d2d7cea3a5cfdbcc67478e41f",
-        "src/tau2/ data/tau2/domains/airline/ data/tau2/domains/retail/",
+        "src/tau2/ " + " ".join(f"data/tau2/domains/[ar]*/{file}" for file in ("db.json", "policy.md", "tasks.json")),
     ),
 }
 """Owner on GitHub, commit, and the files that are needed."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from benchmarks.datasets import repository
 from perdure import Agent, ToolContext, ToolError
 from perdure.errors import JsonError
+from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest, write_script
 from perdure.tools.decorator import ToolFunction, open_tool
@@ -81,9 +82,12 @@ class _Domain:
         }
         return open_tool(definition, call, context_parameter=_CONTEXT)
 
+    def end(self, run_id: str) -> None:
+        """Forget a run's database: 15 MB each."""
+        del self._runs[run_id]
+
     def reward(self, run_id: str, task: Any) -> float:
-        """Return the reward that the benchmark's evaluator gives for what a run did to its database, and forget the run."""
-        del self._runs[run_id]  # 15 MB each
+        """Return the reward that the benchmark's evaluator gives for what a run did to its database."""
         trajectory = self._trajectories.pop(run_id)
         found = self._evaluator.calculate_reward(self._environment.get_environment, task, trajectory)
         reward: float = found.db_check.db_reward
@@ -130,7 +134,7 @@ async def _play(domain: _Domain, dialect: _Dialect) -> list[tuple[Any, float, st
     def answer(request: ChatRequest) -> Any:
         task = tasks[request.text.rpartition("TASK <")[2].partition(">")[0]]
         # Asked again, after a call that failed or an answer that broke off, the model writes the calls that are missing.
-        words = set(_WORD.findall(request.text))
+        words = set(_WORD.findall(request.shown))
         plan = _plan(task, sum(f"r{number}" in words for number in range(len(gold_actions(task)))))
         return write_script(plan) if dialect == "script" else plan
 
@@ -141,21 +145,27 @@ async def _play(domain: _Domain, dialect: _Dialect) -> list[tuple[Any, float, st
         dialect=dialect,
         approval={"ask": "never"},
     )
-    # Real time: the evaluator's work beside the runs would look like silence to a server that skips time.
+    # Real time: a database that is loaded beside the runs would look like silence to a server that skips time.
     async with run_locally(agent, model=answer, server="dev", timeout=_SECONDS) as local:
 
-        async def play(task: Any, turns: asyncio.Semaphore) -> tuple[Any, float, str]:
-            run_id = f"{domain.name}-{dialect}-{task.id}"
+        async def play(task: Any, turns: asyncio.Semaphore) -> RunView:
             async with turns:
-                domain.begin(run_id)
-                run = await local.perdure.start(agent, {"request": f"TASK <{task.id}>"}, id=run_id)
-                view = await run.wait()
-                reward = await asyncio.to_thread(domain.reward, run_id, task)
-            failed = "; ".join(str(call.error) for call in view.calls if call.error) or view.error or "another database"
-            return task, reward, failed
+                domain.begin(run_id := f"{domain.name}-{dialect}-{task.id}")
+                view = await (await local.perdure.start(agent, {"request": f"TASK <{task.id}>"}, id=run_id)).wait()
+                domain.end(run_id)
+            return view
 
         turns = asyncio.Semaphore(_AT_ONCE)
-        return await asyncio.gather(*(play(task, turns) for task in domain.tasks))
+        views = await asyncio.gather(*(play(task, turns) for task in domain.tasks))
+    # The evaluator takes half a second of CPU time for a task, so no run goes on beside it.
+    return [
+        (
+            task,
+            domain.reward(view.run_id, task),
+            "; ".join(str(call.error) for call in view.calls if call.error) or view.error or "another database",
+        )
+        for task, view in zip(domain.tasks, views, strict=True)
+    ]
 
 
 def _plan(task: Any, begin: int) -> JsonObject:
