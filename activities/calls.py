@@ -66,7 +66,7 @@ class ToolActivity:
             words = f"no worker of this queue has the activity {activity.info().activity_type!r}"
             raise ApplicationError(words, type="NotFoundError", non_retryable=True) from None
         function = self._registry.get(call.activity)
-        if function is None:  # the run asks again: see `perdure.workflows.dispatch`
+        if function is None:  # the run asks again: see `perdure.workflows.executions`
             words = f"this worker has no tool {call.activity!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
         async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}") as work:

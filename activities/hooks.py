@@ -210,7 +210,7 @@ class ResultHooks:
         withheld.
         """
         lacking = [each for each in self._registry.lacking([*self._after, *self._persist]) if each.closed]
-        if lacking:  # the run asks again: see `perdure.workflows.dispatch`
+        if lacking:  # the run asks again: see `perdure.workflows.executions`
             words = f"this worker has no hook {lacking[0].name!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_HOOK, non_retryable=True)
 

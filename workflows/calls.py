@@ -1,47 +1,37 @@
-"""Calls of a plan: tools, sleeps, and a user's own activities, workflows, and Nexus operations."""
+"""The calls of a Request: each waits for its turn, for people and for hooks, and is executed."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from types import NoneType
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
-    CancelledError,
-    ChildWorkflowError,
     FailureError,
-    NexusOperationError,
-    TerminatedError,
-    TimeoutError,
-    WorkflowAlreadyStartedError,
     is_cancelled_exception,
 )
-from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
-from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
+from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number
+from perdure.workflows.executions import run_existing, run_tool, sleep_until, tool_reads
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
 from perdure.workflows.reservations import CallReservations
-from perdure.workflows.resets import end_former
 from perdure.workflows.server_input import ServerDialog
-from perdure.workflows.timers import Alarm
 from perdure.workflows.undo import run_undo
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
-    from perdure.errors import CallError, JsonError
+    from perdure.errors import CallError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
     from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
@@ -52,7 +42,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.ledger import reservation_of
     from perdure.runs.limits import Budget, Limit, WorkClock
-    from perdure.runs.prompts import call_line
     from perdure.runs.request_loop import (
         PLAN,
         REQUEST,
@@ -66,142 +55,10 @@ with workflow.unsafe.imports_passed_through():
         is_answered,
     )
     from perdure.runs.run import RunState
-    from perdure.runs.views import summary as line
-    from perdure.tools.engine import sleep_seconds
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
-    from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing, Tool
-    from perdure.values.json import Json, JsonObject, check
-    from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
-
-
-async def run_existing(
-    call: Call, existing: Existing, sender: Dispatcher, begin: Callable[[Call], Awaitable[None]]
-) -> Outcome:
-    """Run a user's activity, workflow or Nexus operation; return its result, or its failure as the call's.
-
-    Its result needs no reserved room: the server accepts none above 2 MB. `begin` is awaited just before it is
-    scheduled.
-    """
-    tool = call.spec.known_tool
-    if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
-        message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
-        return Failed(CallError("id_too_long", message))
-    arguments = existing.argument_list(call.inputs.params)
-    size = sum(map(sender.sizes.of, arguments))
-    if size > sender.max_payload:
-        message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; {sender.max_payload:,} is the most"
-        return Failed(CallError("params_too_large", message))
-    await sender.room(size)
-    await begin(call)
-    sender.free(call.id)
-    call.state.attempts = 1
-    try:
-        value = await _execute_existing(call, tool, existing, arguments, sender)
-        check(value, source=f"the result of {tool.name}")
-    except JsonError as error:
-        return Failed(CallError("not_json", str(error)))
-    except WorkflowAlreadyStartedError as error:
-        message = (
-            f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that goes on;"
-            f" 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
-        )
-        return Failed(CallError("id_taken", message))
-    except (ActivityError, ChildWorkflowError, NexusOperationError) as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError from error
-        return Failed(_failure(tool, existing, error.cause or error))
-    else:
-        return Returned(value)
-    finally:
-        sender.settle(call.id)
-
-
-def _child(call: Call, existing: Existing) -> str:
-    own = f"{call.inputs.undoes}.undo" if call.inputs.undoes else f"{workflow.info().workflow_id}/{call.id}"
-    return existing.workflow_id(call.inputs.params, own)
-
-
-async def _execute_existing(
-    call: Call, tool: Tool, existing: Existing, arguments: list[Json], sender: Dispatcher
-) -> Any:
-    summary = line(call_line(call.inputs.params))
-    limit = timedelta(seconds=tool.timeout) if tool.timeout else None
-    if existing.kind == "activity":
-        return await workflow.execute_activity(
-            existing.name,
-            args=arguments,
-            activity_id=call.id,
-            task_queue=tool.task_queue,
-            start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
-            schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if tool.task_queue else None,
-            heartbeat_timeout=timedelta(seconds=tool.heartbeat) if tool.heartbeat else None,
-            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1),
-            cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
-            summary=summary,
-        )
-    if existing.kind == "workflow":
-        child_id = _child(call, existing)
-
-        async def run_child() -> Any:
-            return await workflow.execute_child_workflow(
-                existing.name,
-                args=arguments,
-                id=child_id,
-                task_queue=tool.task_queue,
-                execution_timeout=limit,
-                retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
-                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                static_summary=line(f"{tool.name}: {call_line(call.inputs.params)}"),
-            )
-
-        try:
-            return await run_child()
-        except WorkflowAlreadyStartedError:
-            if not (sender.ends_former() and await end_former(child_id, forces=False)):
-                raise
-            return await run_child()
-    client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
-    argument = arguments[0] if arguments else None
-    return await client.execute_operation(existing.name, argument, schedule_to_close_timeout=limit, summary=summary)
-
-
-def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
-    if isinstance(cause, ApplicationError):
-        return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])
-    if isinstance(cause, TimeoutError):
-        seconds = tool.attempt_timeout if existing.kind == "activity" else tool.timeout
-        took = (
-            f"{existing.title} took longer than {seconds:g} s" if seconds else f"{existing.title} did not end in time"
-        )
-        return CallError("timeout", f"{tool.name} timed out: {took}, or no worker took it up")
-    if isinstance(cause, CancelledError):
-        return CallError("cancelled", f"{existing.title} was cancelled")
-    if isinstance(cause, TerminatedError):
-        return CallError("terminated", f"{existing.title} was terminated")
-    return CallError(type(cause).__name__, f"{existing.title} failed: {str(cause)[:MAX_MESSAGE]}")
-
-
-async def sleep_until(params: JsonObject, alarm: Alarm) -> Outcome:
-    """Sleep on a durable timer that all sleeping calls share: no worker is held, however long it takes."""
-    now = workflow.now()
-    slept = sleep_seconds(params, now.timestamp(), _read_time)
-    if isinstance(slept, CallError):
-        return Failed(slept)
-    until = (now + timedelta(seconds=slept)).isoformat(timespec="seconds")
-    ring = alarm.at(workflow.time() + slept, f"sleep until {until}")
-    try:
-        await ring
-    finally:
-        ring.cancel()
-    return Returned({"until": until, "slept": round(slept, 3)})
-
-
-def _read_time(text: str) -> float:
-    time = datetime.fromisoformat(text)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    from perdure.tools.tool import SLEEP_UNTIL, UNDO
+    from perdure.values.limits import MAX_AT_ONCE, SHORT_TASKS
 
 
 T = TypeVar("T")
@@ -512,8 +369,16 @@ class CallRunner:
         owner = self._agent_run.identity.owner
         dialog = ServerDialog(self._agent_run, self._waits, self._on_change, self._used)
         while True:
-            outcome = await self._sender.run_tool(
-                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard, self._used, dialog.answers
+            outcome = await run_tool(
+                call,
+                plan.values(call),
+                self._sender,
+                self._begin,
+                hooks,
+                owner,
+                self._hooks.unheard,
+                self._used,
+                dialog.answers,
             )
             if not isinstance(outcome, ServerInput):
                 return outcome

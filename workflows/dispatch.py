@@ -1,10 +1,10 @@
-"""Dispatch of activities: within the limits of a task and a history, to the right task queue."""
+"""Dispatch: what a task and a history have room for, in which order, and to which task queue."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -15,37 +15,27 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.failures import failed, message_of, not_taken_up
+from perdure.workflows.failures import not_taken_up
 from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import CallError
-    from perdure.hooks.events import NO_SUCH_HOOK, NOBODY, REFUSED_BY_HOOK, HookProblem, RunOwner
-    from perdure.plan import Call, Failed, Outcome, RetryState, Returned
+    from perdure.plan import Call
     from perdure.runs.claim_check import CHILD, GONE, GRANT, Payload
-    from perdure.runs.delegates import scoped_data
     from perdure.runs.loops import LoopInput
-    from perdure.runs.prompts import call_line
     from perdure.runs.run import RunState
     from perdure.runs.version_switches import ASKS_BY_ACTIVITY
-    from perdure.runs.views import summary as line
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import (
-        CallHookRefs,
         Limited,
-        ReportedUsage,
         SpaceClaim,
         SpaceGrant,
         ToolInput,
         ToolReads,
-        ToolResult,
     )
-    from perdure.tools.server_input import ServerAnswers, ServerInput
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
-    from perdure.values.json import Json, Sent
-    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
-    from perdure.values.provenance import NOWHERE, tool_source
+    from perdure.values.json import Sent
+    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS
     from perdure.values.sizes import HistoryBudget, QuickCalls, Sizes, TaskBudget, history_full
 
 
@@ -147,7 +137,8 @@ class Dispatcher:
         `report_closed` learns of a child run that has ended and could not report anything.
         """
         self.sizes = sizes
-        self._routing = routing
+        self.routing = routing
+        """The routing to queues of calls that workers limit; `None`: there is none."""
         self.children = children
         self.max_payload = max_payload
         self.ends_former = ends_former
@@ -156,7 +147,7 @@ class Dispatcher:
         self._quick = QuickCalls()
         self._pause: asyncio.Task[None] | None = None
         self._history = HistoryBudget()
-        self._on_retry = on_retry
+        self.on_retry = on_retry
         self.alarm = Alarm()
         """Alarm of all tasks that wait for a time in this execution."""
         self.turn = asyncio.Lock()
@@ -175,6 +166,15 @@ class Dispatcher:
         """Reserve bytes as `room` does, for a task that holds the `turn`."""
         while not self._sending.take(task_number(), size, self._quick.count(workflow.time())):
             await self._next_task()
+
+    async def take_call(self, size: int, least: int) -> bool:
+        """Wait until a call may be scheduled. Return whether its input of `size` bytes goes with it; the activity
+        queries an input that does not, and `least` bytes go.
+        """
+        inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
+        if inline is None:
+            await self.room(least)
+        return bool(inline)
 
     async def _next_task(self) -> None:
         """Wait for the next task: a call's result or a timer starts it. A server fires a timer up to a second late."""
@@ -250,121 +250,6 @@ class Dispatcher:
         """Signal the decision on its claim to the call's delegate, if it runs. Its claim may arrive before its start."""
         if (granted := self._history.granted(call_id)) is not None:
             self.children.signal_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
-
-    async def run_tool(
-        self,
-        call: Call,
-        base: Mapping[str, Json],
-        begin: Callable[[Call], Awaitable[None]],
-        hooks: CallHookRefs | None,
-        owner: RunOwner,
-        unheard: Callable[[Call, Sequence[HookProblem]], None],
-        used: Callable[[Sequence[ReportedUsage]], None],
-        answers: ServerAnswers | None = None,
-    ) -> Outcome | ServerInput:
-        """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
-        (R12.1).
-
-        Return the outcome, or what the tool's server asks for: then the call runs again, with the `answers`. `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
-        result's `hooks` failed and were ignored, `used` what models the tool's code has asked itself.
-        """
-        tool = call.spec.known_tool
-        assert tool.activity is not None
-        reads = tool_reads(call, base, owner)
-        size = self.size_of(reads)
-        if size > self.max_payload:
-            what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
-            message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; {self.max_payload:,} is the most"
-            return Failed(CallError("params_too_large", message))
-        patience = RetryState(tool.retries, tool.queue_timeout)
-        more = 0 if answers is None else self.sizes.of(answers.as_json())
-        while True:
-            inline = self._sending.take_call(task_number(), size + more, self._quick.count(workflow.time()))
-            if inline is None:
-                await self.room(more)
-            if call.hold.queued:
-                await begin(call)
-            argument = ToolInput(
-                tool=tool.name,
-                activity=tool.activity,
-                call_id=call.id,
-                earlier=patience.started,
-                elsewhere=patience.missing,
-                reads=reads if inline else None,
-                approved=call.inputs.approved,
-                clean=call.inputs.origins.read and not call.inputs.origins.tainted,
-                free=self.free(call.id),
-                hooks=hooks,
-                answers=answers,
-            )
-            try:
-                queue = None if self._routing is None else self._routing.tool(tool)
-                result = await _execute_tool(call, argument, patience.attempts_left, queue)
-                call.state.kept = result.kept
-                if result.unheard:
-                    unheard(call, result.unheard)
-                used(result.usage)
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                if queue is not None and self._routing is not None and await self._routing.lifted(error, tool):
-                    continue
-                attempts, outcome = failed(call, error, patience.attempts_left)
-                call.state.attempts = patience.started + attempts
-                pause = patience.pause(outcome.error.code, attempts, workflow.time())
-                if pause is None:
-                    gone = (
-                        outcome.error.code == NO_SUCH_HOOK
-                    )  # then it was not made: its result would have been withheld
-                    return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
-                why = f"{message_of(error)}; the call waits for one that has it" if pause else outcome.error.message
-                call.state.retried = why
-                self._on_retry(call, why)
-                if pause:
-                    await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {why}"))
-            else:
-                call.state.attempts = patience.started + result.attempt
-                if result.asks is not None:
-                    return result.asks
-                self.sizes.note(result.value, result.size)
-                sources = tool_source(tool.name, True) if result.untrusted else NOWHERE
-                return Returned(result.value, result.branch, sources=sources)
-            finally:
-                self.settle(call.id)
-
-
-def tool_reads(call: Call, base: Mapping[str, Json], owner: RunOwner) -> ToolReads:
-    """Return the input of the call's tool; `base` is the context's data by kind, `owner` the run's."""
-    # The input is not validated: it is the run's own data, however large.
-    return ToolReads.model_construct(
-        call=call.spec.raw,
-        params=call.inputs.params,
-        definition=None if call.spec.known_tool.registered else call.spec.known_tool.definition(),
-        messages=scoped_data(call.spec.known_tool.scopes or (), base),
-        owner=owner if owner != NOBODY else None,
-        undoes=call.inputs.undoes,
-    )
-
-
-async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
-    tool = call.spec.known_tool
-    target = f" → {call.spec.target}" if call.spec.paths else ""
-    # The time of its hooks is not the tool's time.
-    looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
-    result: ToolResult = await workflow.execute_activity(
-        tool.name,
-        argument,
-        result_type=ToolResult,
-        activity_id=call.id,
-        task_queue=limited or tool.task_queue,
-        start_to_close_timeout=timedelta(seconds=tool.attempt_timeout + looking),
-        schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
-        heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
-        # A lost worker uses up no retry: `RetryState` decides on the call.
-        retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
-        summary=line(f"{call_line(call.inputs.params)}{target}"),
-    )
-    return result
 
 
 def full(part: float = OVER) -> str | None:

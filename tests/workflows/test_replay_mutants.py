@@ -14,7 +14,7 @@ from tests.support import ROOT
 
 CHANGES = [
     # A pause between retries of a call.
-    ("dispatch", "if pause:\n", "if False:\n", "moved"),
+    ("executions", "if pause:\n", "if False:\n", "moved"),
     # The timer before large results.
     ("dispatch", 'await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")', "await workflow.wait_condition(lambda: not self._history.turns)", "turns"),
     # The pause that a model's server asks for.
@@ -24,7 +24,7 @@ CHANGES = [
     # A command before a session's decision.
     ("session", "        return await self._updates.decide(decision)\n", "        workflow.upsert_memo({'decided': 1})\n        return await self._updates.decide(decision)\n", "session-decided"),
     # A lost call is not tried again.
-    ("dispatch", "pause = patience.pause(outcome.error.code, attempts, workflow.time())", "pause = None", "lost-worker"),
+    ("executions", "pause = patience.pause(outcome.error.code, attempts, workflow.time())", "pause = None", "lost-worker"),
     # Requests that wait are not in the memo.
     ("display", "workflow.upsert_memo({WAITING_MEMO: memo})", "{WAITING_MEMO: memo}", "decisions"),
     # A large input is not queried.
