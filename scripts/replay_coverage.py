@@ -21,11 +21,11 @@ _NEVER_REPLAYED: Final = (
     r"@payloads_query",
     r"def (_?payload|context|details|view|fate|at_hand)\(",
     r"@\w+\.validator",
-    r"def (check|check_policy|check_(message|decision|withdrawal|compact|redelivery|description|end))\(self, sent\b",
+    r"def check(_policy)?\(self, sent\b",
     r"@property",
     r"^def tell\(",
     r"^def (_bounded|_emit)\(",
-    r"^class (EagerStartInterceptor|_Inbound|_Outbound)\b",
+    r"^class (\w+Interceptor|_\w+(Inbound|Outbound))\b",
 )
 """Functions that answer whoever asks, count for operators, or stand round activities: no replay runs them, and they emit no commands."""
 _OTHERS: Final = ("versioning.py",)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
+from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals, WaitingList
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
 from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallRunner
@@ -19,7 +19,6 @@ from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
 from perdure.workflows.dispatch import Dispatcher, Routing, full
-from perdure.workflows.display import RunDisplay
 from perdure.workflows.evaluations import start_score
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
@@ -73,7 +72,7 @@ with workflow.unsafe.imports_passed_through():
         LEFT_LOOPS_END,
         LISTED_AGENT,
     )
-    from perdure.runs.views import Pages, fit_waiting, waiting_views
+    from perdure.runs.views import Pages, details, fit_waiting, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
@@ -113,14 +112,14 @@ class RunDriver:
         mailbox: Mailbox,
         hooks: ExecutionHooks,
         parent: ParentRun,
-        display: RunDisplay,
+        waiting_list: WaitingList,
         sender: Dispatcher,
         watchers: Watchers,
     ) -> None:
         if parent.raised is not None:
             run.limits.pool.raise_to(parent.raised)
         mailbox.open(run)
-        display.begin(run)
+        waiting_list.begin(run)
         self.run = run
         self.clock = WorkClock(run.progress.worked)
         self.sender = sender
@@ -130,11 +129,11 @@ class RunDriver:
         self._approvals = approvals
         self.notifications = RunNotifications(run, sender.alarm, run_input.callback)
         self.audit = AuditSender(run, begins=run_input.snapshot is None)
-        self._waits = ApprovalWaits(run, approvals, display, sender, self.notifications)
+        self._waits = ApprovalWaits(run, approvals, waiting_list, sender, self.notifications)
         self._mailbox = mailbox
         self._hooks = hooks
         self._parent = parent
-        self._display = display
+        self._waiting_list = waiting_list
         self._watchers = watchers
         self._continuing = ContinueAsNew()
         self._left = LeftBehind(self._may_leave)
@@ -159,7 +158,7 @@ class RunDriver:
         run, below = self.run, bool(self.run_input.lineage)
         if run.prepared.follows(LISTED_AGENT):
             list_agent(run.agent.name, run.agent.version, run.prepared.attributes, below=below)
-        self._display.report()
+        self._waiting_list.report()
         late = self._parent.late if self.run_input.clocked else None
         watching = watch(run, self.clock, self._rests, self._at_deadline, late)
         try:
@@ -186,7 +185,7 @@ class RunDriver:
     async def _undone(self, error: ApplicationError) -> ApplicationError:
         """Undo what the run has done, and return its failure with that in its words."""
         outcome = await undo_run(workflow.info().workflow_id, None, self.run)
-        self._display.show()
+        self._waiting_list.show()
         return self._failure(f"{error.message}; {undo_words(outcome)}", error.type or MODEL_FAILED)
 
     async def _to_end(self) -> RunResult:
@@ -203,7 +202,7 @@ class RunDriver:
                 raise
             cancelled = is_cancelled_exception(error)
             await self.calls.break_off("the run was cancelled" if cancelled else "the run failed")
-            self._display.show()
+            self._waiting_list.show()
             if isinstance(error, ApplicationError) and not cancelled:
                 raise self._failure(error.message, error.type or MODEL_FAILED) from None
             raise
@@ -278,14 +277,14 @@ class RunDriver:
             self.calls.go_on()
         else:
             self.calls = CallRunner(
-                run, self._waits, self.clock, self.sender, self._display.report, self._hooks, self._reservations
+                run, self._waits, self.clock, self.sender, self._waiting_list.report, self._hooks, self._reservations
             )
-        self._display.report()
+        self._waiting_list.report()
         result = await self.calls.run(answer)
         loop = self.calls.loop
         over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
         observe_request(run, number, result, self.calls.first_call)
-        self._display.show()
+        self._waiting_list.show()
         if not over:
             self.notifications.check_budget()
         if not over and run.limits.reached is not None and run.limits.reached.reason == "client_gone":
@@ -335,7 +334,7 @@ class RunDriver:
         """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
         run = self.run
         if should_continue_as_new(keeps=run.prepared.keeps_version):
-            await self._display.until_sent()
+            await self._waiting_list.until_sent()
             await self.notifications.settle()
             await self._left.until_ended()
             await self._former.until_read()
@@ -355,7 +354,7 @@ class RunDriver:
         """Note that the model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
         if self.calls is not None:
             self.calls.rest(rests)
-        self._display.report()
+        self._waiting_list.report()
 
     def _at_deadline(self, limit: Limit) -> None:
         """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
@@ -431,8 +430,8 @@ class AgentWorkflow:
         approval_queue = ApprovalQueue()
         self._notes = run_journal()
         self._children = ChildRuns()
-        self._display = RunDisplay(approval_queue, self._children)
-        self._approvals = RunApprovals(approval_queue, self._notes, self._children, self._display)
+        self._waiting_list = WaitingList(approval_queue, self._children)
+        self._approvals = RunApprovals(approval_queue, self._notes, self._children, self._waiting_list)
         self._mailbox = Mailbox(self._approvals.refuse)
         self._hooks = ExecutionHooks(self._notes.hook)
         self._parent = ParentRun(self._raise_budget)
@@ -465,7 +464,7 @@ class AgentWorkflow:
                 Routing(run),
                 self._notes.call_again,
                 lambda: run.prepared.follows(FORMER_CHILDREN_END),
-                self._display.report_closed,
+                self._waiting_list.report_closed,
             )
             driver = self._driver = RunDriver(
                 run,
@@ -474,7 +473,7 @@ class AgentWorkflow:
                 self._mailbox,
                 self._hooks,
                 self._parent,
-                self._display,
+                self._waiting_list,
                 sender,
                 self._watchers,
             )
@@ -486,14 +485,14 @@ class AgentWorkflow:
                 await driver.notifications.end(error=error)
                 await driver.audit.settle()
                 await start_score(run)
-                await self._display.settle()
+                await self._waiting_list.settle()
                 raise
             await driver.settle()
             await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
             await driver.audit.settle()
             await start_score(run)
-            await self._display.settle()
+            await self._waiting_list.settle()
             return result
 
     @property
@@ -516,7 +515,7 @@ class AgentWorkflow:
 
     def details(self) -> str:
         """Return the run's details for the Web UI (R12.8)."""
-        return self._display.details()
+        return "" if self._run is None else details(self._run, workflow.info().workflow_id)
 
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`, for replays."""

@@ -1,21 +1,21 @@
-"""Approvals: requests that wait, and decisions by signal or update."""
+"""Approvals: requests that wait, the list of them outside the run, and decisions by signal or update."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import only
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
@@ -28,10 +28,14 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import (
         APPROVE_ACTIVITY,
+        WAITS,
         ApprovalRequest,
         ApprovalVerdict,
         ApproveInput,
         JudgedDecision,
+        RunWaits,
+        WaitingEntry,
+        WaitingMemo,
     )
     from perdure.errors import DecisionError
     from perdure.hooks.events import NOBODY
@@ -40,9 +44,18 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.limits import Limit
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import INFORMED_AGAIN, REMEMBER_PROVENANCE, RESETS_COUNT, follows
-    from perdure.runs.views import approval_size, request_view
+    from perdure.runs.version_switches import (
+        CLIENT_CALLS_UNLISTED,
+        INFORMED_AGAIN,
+        REMEMBER_PROVENANCE,
+        RESETS_COUNT,
+        SESSION_KNOWS_DELEGATES,
+        SESSION_KNOWS_WAITING,
+        follows,
+    )
+    from perdure.runs.views import approval_size, request_view, waiting_entry
     from perdure.runs.views import summary as line
+    from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
     from perdure.values.json import Json, JsonObject
     from perdure.values.limits import INLINE
 
@@ -54,21 +67,22 @@ LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 PROGRAMS_AT_ONCE: Final = 50
 """Requests of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
+_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
 class RunApprovals:
     """The decisions on one run's waiting requests, and the changes of its policy."""
 
     def __init__(
-        self, approval_queue: ApprovalQueue, notes: RunJournal, children: ChildRuns, display: RunDisplay
+        self, approval_queue: ApprovalQueue, notes: RunJournal, children: ChildRuns, waiting_list: WaitingList
     ) -> None:
         self.approval_queue = approval_queue
         self._notes = notes
         self._children = children
-        self._display = display
+        self._waiting_list = waiting_list
         self.resets = Resets(self._ask_again)
         if self.resets.was_reset_to_start:
-            display.report_reset()
+            waiting_list.report_reset()
         self._rules = 0
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -133,7 +147,7 @@ class RunApprovals:
         self._notes.decided(judged, judged.request.missing if verdict.waits else "")
         if verdict.waits:
             self._notes.waits(judged.request)
-            self._display.renew()
+            self._waiting_list.renew()
             return followed | {"missing": judged.request.missing}
         self.verdict_of(judged.request).set_result(verdict)
         if judged.decision.remember:
@@ -215,12 +229,12 @@ class RunApprovals:
         """Ask again after a reset of the run, and note the reset for watchers."""
         self._notes.was_reset()
         observe(metrics.run_reset())
-        self._display.report_reset()
+        self._waiting_list.report_reset()
         if not self.resets.counted:
             return
         for approval_request in self.approval_queue.renew(now()):
             self._notes.waits(approval_request)
-        self._display.renew()
+        self._waiting_list.renew()
         if follows(self._rules, INFORMED_AGAIN):
             self._wake_waits()
 
@@ -241,14 +255,14 @@ class ApprovalWaits:
         self,
         run: RunState,
         approvals: RunApprovals,
-        display: RunDisplay,
+        waiting_list: WaitingList,
         sender: Dispatcher,
         notifications: RunNotifications,
     ) -> None:
         self._agent_run = run
         self._approval_queue = run.approval_queue
         self._approvals = approvals
-        self._display = display
+        self._waiting_list = waiting_list
         self._sender = sender
         self._notifications = notifications
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
@@ -324,7 +338,7 @@ class ApprovalWaits:
         may_stand = self.standing.may_decide(approval_request)
         if approver is None and not may_stand:
             return
-        self._display.hide(approval_request)
+        self._waiting_list.hide(approval_request)
         try:
             if may_stand:
                 async with self._programs:
@@ -336,8 +350,8 @@ class ApprovalWaits:
                 raise
             return  # somebody else has decided, or the run is cancelled: nobody waits for this
         finally:
-            self._display.unhide(approval_request)
-        self._display.report()
+            self._waiting_list.unhide(approval_request)
+        self._waiting_list.report()
 
     async def _ask_standing(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
         found = await self.standing.decide(approval_request)
@@ -397,3 +411,150 @@ class ApprovalWaits:
 def _update_id() -> str:
     update = workflow.current_update_info()
     return "" if update is None else update.id
+
+
+class WaitingList:
+    """The list of a run's waiting requests: its search attribute and memo (R7.8), and the session's knowledge of them (R10.4)."""
+
+    def __init__(self, approval_queue: ApprovalQueue, children: ChildRuns) -> None:
+        self._approval_queue = approval_queue
+        self._run: RunState | None = None
+        self._reporting = False
+        self._with_program: set[str] = set()
+        """Requests on which a program decides: nobody needs to look at them yet."""
+        self._listed: tuple[int, list[WaitingEntry]] = (0, [])
+        """The number of listed requests, and the oldest of them."""
+        self._reports = SessionReports()
+        self._waits = False
+        """Whether the run waits for a person, by its last report to the session."""
+        self._children = children
+        self._was_reset = False
+        """Whether a reset came before the run was there to show."""
+
+    def begin(self, run: RunState) -> None:
+        """List the requests of this run from now on."""
+        self._run = run
+        if self._was_reset:
+            self.report_reset()
+
+    def report(self) -> None:
+        """Show a change, once for all simultaneous changes."""
+        if self._run is not None and not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self.show)
+
+    def show(self) -> None:
+        """Bring the list up to date with the run as it stands."""
+        self._reporting = False
+        if self._run is not None:
+            self._list(self._run)
+
+    def hide(self, approval_request: ApprovalRequest) -> None:
+        """List the request no more: a program decides on it."""
+        self._with_program.add(approval_request.id)
+
+    def unhide(self, approval_request: ApprovalRequest) -> None:
+        """List the request again, from the next change on."""
+        self._with_program.discard(approval_request.id)
+
+    def renew(self) -> None:
+        """List what waits anew: its requests have changed."""
+        self._listed = (self._listed[0], [])
+        self.report()
+
+    def _list(self, run: RunState) -> None:
+        """Keep the run's search attribute and memo up to date, so that lists query no run.
+
+        The memo is kept also where no list reads it. Where a task had no commands, the SDK's core replays it together with the
+        next one, and delivers an update before the events of that task (sdk-rust #1606). A decision would then be
+        refused, because no request waits yet.
+        """
+        known = {entry.call: entry for entry in self._listed[1]}
+        waiting = [each for each in self._approval_queue.waiting.values() if each.id not in self._with_program]
+        if any(each.is_with_client for each in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
+            waiting = [each for each in waiting if not each.is_with_client]  # no person is asked
+        oldest = islice(waiting, WAITING_NAMED)
+        listed = (len(waiting), [known.get(each.id) or waiting_entry(each) for each in oldest])
+        if listed == self._listed:
+            return
+        before, self._listed = self._listed[0], listed
+        count, calls = listed
+        if bool(before) != bool(count):
+            self._report_waiting(run, waits=bool(count))
+        if run.prepared.searchable:
+            workflow.upsert_search_attributes([_WAITING.value_set(count)])
+        memo = WaitingMemo(agent=run.agent.name, calls=calls).as_json() if calls else None
+        workflow.upsert_memo({WAITING_MEMO: memo})
+
+    def report_closed(self, run_id: str) -> None:
+        """Report to the session that a run below this one has ended, and could not report it itself."""
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            self._signal_session(self._run, run_id, waits=False, closed=True)
+
+    def report_reset(self) -> None:
+        """Report to the session what still waits after a reset: this run or not, and below it only the runs that it has."""
+        self._was_reset = self._run is None
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            self._waits = bool(self._listed[0])
+            self._signal_session(self._run, workflow.info().workflow_id, waits=self._waits, left=self._children.names)
+
+    async def settle(self) -> None:
+        """Report to the session above that this run, which ends now, waits no more.
+
+        A server sends no signal of a workflow that ends in the same task.
+        """
+        run = self._run
+        if run is None or run.identity.in_session or not run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            return  # a session knows itself when its own run has ended
+        if self._waits:
+            self._report_waiting(run, waits=False)
+        await self.until_sent()
+
+    async def until_sent(self) -> None:
+        """Wait until the session has the reports of this execution, which ends now or goes on as new."""
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            await self._reports.until_sent()
+
+    def _report_waiting(self, run: RunState, *, waits: bool) -> None:
+        """Report whether this run waits: a session's next message follows a run that waits for a person, unless its mode is another."""
+        rule = SESSION_KNOWS_WAITING if run.identity.in_session else SESSION_KNOWS_DELEGATES
+        if run.prepared.follows(rule):
+            self._waits = waits
+            self._signal_session(run, workflow.info().workflow_id, waits=waits)
+
+    def _signal_session(
+        self, run: RunState, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None
+    ) -> None:
+        """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
+        if workflow.info().parent is not None and (run.identity.in_session or run.identity.owner.session):
+            self._reports.send(run_id, waits=waits, closed=closed, left=left)
+
+
+class SessionReports:
+    """The reports of one execution to the session at the beginning of its id."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        """Number of the last report."""
+        self._signals: set[asyncio.Task[None]] = set()
+
+    def send(self, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None) -> None:
+        """Send a `RunWaits` of this run, or of one below it that can send none."""
+        # The time also counts up where this run goes on as new, or is reset.
+        self._count = max(self._count + 1, int(workflow.time() * 1000))
+        report = RunWaits(
+            run_id=run_id, count=self._count, waits=waits, closed=closed, left=None if left is None else sorted(left)
+        )
+        session = workflow.get_external_workflow_handle(workflow.info().workflow_id.partition("/")[0])
+        self._signals.add(task := asyncio.create_task(session.signal(WAITS, report)))
+        task.add_done_callback(self._forget)
+
+    async def until_sent(self) -> None:
+        """Wait until the session has all reports. A server sends no signal of an execution that ends in the same task."""
+        if self._signals:
+            await workflow.wait([*self._signals])
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._signals.discard(task)
+        if not task.cancelled():
+            task.exception()  # the session may be gone

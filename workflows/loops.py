@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from perdure.workflows.approvals import SessionReports
 from perdure.workflows.arguments import any_arguments, only, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
-from perdure.workflows.display import SessionReports
 from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 

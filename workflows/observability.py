@@ -1,12 +1,13 @@
-"""Metrics, logs, search attributes, and event queries of an execution."""
+"""Metrics, logs, search attributes, details and watchers of an execution."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from temporalio import workflow
+from temporalio import worker, workflow
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
@@ -217,3 +218,26 @@ class Watchers:
         self._context, context.watched_until = context, self.until
         info = workflow.info()
         NEIGHBOURS.keep(info.workflow_id, info.run_id, number, context, self)
+
+
+@runtime_checkable
+class HasDetails(Protocol):
+    """A workflow whose details are made when they are read."""
+
+    def details(self) -> str:
+        """Return the details as Markdown."""
+
+
+class DetailsInterceptor(worker.Interceptor):
+    """An interceptor that makes a run's details when the Web UI asks for them: most runs are never looked at."""
+
+    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_DetailsInbound]:
+        return _DetailsInbound
+
+
+class _DetailsInbound(worker.WorkflowInboundInterceptor):
+    async def handle_query(self, input: worker.HandleQueryInput) -> Any:
+        answer = await super().handle_query(input)
+        if isinstance(answer, WorkflowMetadata) and isinstance(of := workflow.instance(), HasDetails):
+            answer.MergeFrom(WorkflowMetadata(current_details=of.details()))
+        return answer

@@ -15,6 +15,7 @@ from perdure.workflows.claim_check import payloads_query
 from perdure.workflows.dispatch import full
 from perdure.workflows.observability import now
 from perdure.workflows.session_driver import SessionDriver, update_run
+from perdure.workflows.session_hooks import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import WAITS, RunWaits
@@ -73,9 +74,10 @@ W = TypeVar("W", bound=WireModel)
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class SessionWorkflow:
-    """A conversation that outlives its runs. `SessionDriver` has its life, `SessionUpdates` what it accepts.
+    """A conversation that outlives its runs: what it accepts. `SessionDriver` has its life.
 
-    Handlers accept whatever anybody sends, and the parts judge it: a validator's refusal writes no history (R18.6).
+    Handlers accept whatever anybody sends, and judge it: all raise `MessageRefusedError`. A validator changes nothing, and its refusal writes
+    no history (R18.6).
     """
 
     @workflow.init
@@ -106,16 +108,23 @@ class SessionWorkflow:
         await self._session.run()
 
     @property
-    def _updates(self) -> SessionUpdates:
+    def _driver(self) -> SessionDriver:
         if self._session is None:
             raise MessageRefusedError(ENDED)
-        return SessionUpdates(self._session)
+        return self._session
+
+    @property
+    def _kept(self) -> SessionState:
+        return self._driver.kept
+
+    @property
+    def _hooks(self) -> SessionHooks:
+        return self._driver.hooks
 
     @property
     def _open(self) -> SessionState:
-        if self._session is None or self._session.ended:
-            raise MessageRefusedError(ENDED)
-        return self._session.kept
+        self._driver.check_open()
+        return self._kept
 
     @property
     def _readable(self) -> SessionDriver:
@@ -127,99 +136,217 @@ class SessionWorkflow:
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
     @any_arguments
-    async def send(self, message: Sent[Message]) -> JsonObject:
+    async def send(self, sent: Sent[Message]) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
-        return await self._updates.send(message)
+        # Also where it is known or refused below: the history that it wrote is not to be idled with.
+        self._driver.arrived()
+        kept, message = self._kept, self._read(Message, sent)
+        if kept.forgot(message):
+            if known := await self._driver.transcripts.find(message.message_id, message.sender):
+                return kept.answer(message, known).as_json()
+            self._driver.check_open()
+            self._judge(message)
+        if self._hooks.has_hooks() and not message.command and kept.message_queue.judge(message) is None:
+            async with self._hooks.in_turn:
+                return await self._received(message)
+        self._driver.check_open()
+        return await self._accepted(message)
 
     @send.validator
     @any_arguments
-    def _check_message(self, message: Sent[Message]) -> None:
-        self._updates.check_message(message)
+    def _check_message(self, sent: Sent[Message]) -> None:
+        message = self._read(Message, sent)
+        check_content(message)
+        if not self._kept.forgot(message):  # else it is judged when that is known
+            self._judge(message)
 
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
     @any_arguments
-    async def withdraw(self, withdrawal: Sent[MessageWithdrawal]) -> JsonObject:
+    async def withdraw(self, sent: Sent[MessageWithdrawal]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
-        return await self._updates.withdraw(withdrawal)
+        self._driver.arrived()
+        kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
+        key = kept.message_queue.judge_withdrawal(withdrawal)
+        number = kept.message_queue.steered_into(key)
+        if number is not None:
+            which = {"id": withdrawal.message_id, "sender": key.partition("\n")[0]}
+            answered = await update_run(
+                RunUpdate(run_id=kept.message_queue.run_id(number), update=WITHDRAW_FROM_RUN, argument=which)
+            )
+            if answered.refused is not None and kept.message_queue.steered_into(key) == number:
+                raise MessageRefusedError(answered.refused)
+        kept.message_queue.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
+        kept.withdraw(withdrawal, now())
+        self._driver.arrived()
+        self._driver.show()
+        return {"messageId": withdrawal.message_id, "withdrawn": True}
 
     @withdraw.validator
     @any_arguments
-    def _check_withdrawal(self, withdrawal: Sent[MessageWithdrawal]) -> None:
-        self._updates.check_withdrawal(withdrawal)
+    def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
+        self._kept.message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent))
 
     @workflow.update(
         name=DECIDE_IN_SESSION,
         description='A decision: {"sender": "ann", "decision": {"call": "1.0", "decision": "approve"}}',
     )
     @any_arguments
-    async def decide(self, decision: Sent[SessionDecision]) -> JsonObject:
+    async def decide(self, sent: Sent[SessionDecision]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
         (R10.9).
         """
-        return await self._updates.decide(decision)
+        self._driver.arrived()
+        decision = self._read(SessionDecision, sent)
+        run_id = self._kept.message_queue.decided_run(decision.run)
+        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE, argument=decision.signed))
+        if answered.refused is not None:
+            raise MessageRefusedError(answered.refused)
+        answer: JsonObject = answered.answer
+        return answer
 
     @decide.validator
     @any_arguments
-    def _check_decision(self, decision: Sent[SessionDecision]) -> None:
-        self._updates.check_decision(decision)
+    def _check_decision(self, sent: Sent[SessionDecision]) -> None:
+        decision = self._read(SessionDecision, sent)
+        check_right(decision.sender, decision.rights, "approve", "decide here")
+        self._kept.message_queue.decided_run(decision.run)
 
     @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
     @any_arguments
-    async def compact(self, wish: Sent[SessionDeletion]) -> JsonObject:
+    async def compact(self, sent: Sent[SessionDeletion]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
-        return await self._updates.compact(wish)
+        self._driver.arrived()  # it is not to go on as new meanwhile
+        compaction = self._read(SessionDeletion, sent)
+        words = await self._driver.transcripts.tend("asked")
+        entry = CommandEntry(at=now(), command="compact", sender=compaction.sender, text=words or "")
+        self._kept.transcript.append(entry)
+        self._driver.arrived()
+        return {"compacted": words}
 
     @compact.validator
     @any_arguments
-    def _check_compact(self, wish: Sent[SessionDeletion]) -> None:
-        self._updates.check_compact(wish)
+    def _check_compact(self, sent: Sent[SessionDeletion]) -> None:
+        compaction = self._read(SessionDeletion, sent)
+        check_right(compaction.sender, compaction.rights, "compact", "compact the session")
 
     @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
     @any_arguments
-    def redeliver(self, redelivery: Sent[Redelivery]) -> JsonObject:
+    def redeliver(self, sent: Sent[Redelivery]) -> JsonObject:
         """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
-        return self._updates.redeliver(redelivery)
+        redelivery = self._read(Redelivery, sent)
+        self._driver.replies.add([self._kept.redelivery(redelivery.delivery)])
+        self._driver.arrived()
+        return {"delivery": redelivery.delivery}
 
     @redeliver.validator
     @any_arguments
-    def _check_redelivery(self, redelivery: Sent[Redelivery]) -> None:
-        self._updates.check_redelivery(redelivery)
+    def _check_redelivery(self, sent: Sent[Redelivery]) -> None:
+        redelivery = self._read(Redelivery, sent)
+        check_right(redelivery.sender, redelivery.rights, "redeliver", "have a reply delivered again")
+        self._kept.redelivery(redelivery.delivery)
 
     @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
     @any_arguments
-    def describe(self, description: Sent[Description]) -> JsonObject:
+    def describe(self, sent: Sent[Description]) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
-        return self._updates.describe(description)
+        self._kept.describe(self._read(Description, sent))
+        self._driver.arrived()
+        return self._kept.about.as_json()
 
     @describe.validator
     @any_arguments
-    def _check_description(self, description: Sent[Description]) -> None:
-        self._updates.check_description(description)
+    def _check_description(self, sent: Sent[Description]) -> None:
+        self._read(Description, sent)
 
     @workflow.update(
         name=SET_STATUS_WEBHOOK,
         description='An address to inform: {"sender": "ann", "webhook": {"runId": "…", "url": "https://…"}}',
     )
     @any_arguments
-    def set_status_webhook(self, change: Sent[StatusWebhookChange]) -> JsonObject:
+    def set_status_webhook(self, sent: Sent[StatusWebhookChange]) -> JsonObject:
         """Inform an address of a run from now on, or no more. The argument is a `StatusWebhookChange` (R21.4)."""
-        return self._updates.set_status_webhook(change)
+        change = self._read(StatusWebhookChange, sent)
+        self._kept.webhooks.change(change)
+        self._driver.report_status(change.webhook.run_id)
+        self._driver.arrived()
+        return change.webhook.as_json()
 
     @set_status_webhook.validator
     @any_arguments
-    def _check_status_webhook(self, change: Sent[StatusWebhookChange]) -> None:
-        self._updates.check_status_webhook(change)
+    def _check_status_webhook(self, sent: Sent[StatusWebhookChange]) -> None:
+        self._kept.judge_webhook(self._read(StatusWebhookChange, sent))
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     @any_arguments
-    def end(self, deletion: Sent[SessionDeletion]) -> JsonObject:
+    def end(self, sent: Sent[SessionDeletion]) -> JsonObject:
         """Cancel the active run, and end the session. The argument is a `SessionDeletion`."""
-        return self._updates.end(deletion)
+        self._driver.end(self._read(SessionDeletion, sent).sender)
+        return {"ended": self._kept.key}
 
     @end.validator
     @any_arguments
-    def _check_end(self, deletion: Sent[SessionDeletion]) -> None:
-        self._updates.check_end(deletion)
+    def _check_end(self, sent: Sent[SessionDeletion]) -> None:
+        deletion = self._read(SessionDeletion, sent)
+        check_right(deletion.sender, deletion.rights, "delete", "delete the session")
+
+    def _read(self, kind: type[W], sent: Sequence[Json]) -> W:
+        """Parse the one argument as this type. Raise `MessageRefusedError` for anything else, and where the session has ended."""
+        self._driver.check_open()
+        try:
+            return kind.model_validate(only(sent))
+        except ValidationError as error:
+            raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
+        except (DecisionError, ProtocolError) as error:
+            raise MessageRefusedError(str(error)) from None
+
+    async def _received(self, message: Message) -> JsonObject:
+        """Accept a message once hooks have seen it. Messages that come meanwhile wait, so that all are accepted in their
+        order.
+        """
+        await self._hooks.begin_in_turn()
+        text = message.text
+        self._driver.check_open()
+        if self._kept.message_queue.judge(message) is None:
+            of = {"mode": message.mode, "rights": message.rights, "context": message.context}
+            text = await self._hooks.received(message.message_id, message.sender, text, **of)
+            check_content(message.model_copy(update={"text": text}))
+            self._driver.check_open()
+            self._judge(message)
+        return await self._accepted(message, text)
+
+    async def _accepted(self, message: Message, text: str | None = None) -> JsonObject:
+        """Accept a message and return its receipt; `text`: the text that hooks have given it."""
+        kept = self._kept
+        if message.document is not None and kept.names_another_agent(message):
+            kept.change_agent(message)
+        accepted = kept.message_queue.accept(message, workflow.time(), now(), text)
+        if accepted.queued is not None:
+            self._note(accepted, accepted.queued)
+            if message.command:
+                await self._hooks.commanded(message.message_id, message.sender, message.command)
+        return accepted.receipt.as_json()
+
+    def _judge(self, message: Message) -> None:
+        """Check that a message can be accepted now; a known one can."""
+        kept = self._kept
+        if kept.message_queue.judge(message) is not None:
+            return
+        if (words := full(NEAR)) is not None:
+            raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
+        if message.document is None and kept.names_another_agent(message):
+            raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
+        kept.judge(message)
+
+    def _note(self, accepted: AcceptedMessage, queued: Queued) -> None:
+        """Write an accepted message, and pass it on to the active run: it steers the run, or ends it."""
+        self._kept.write(accepted, queued)
+        child = self._driver.child
+        if child is not None and accepted.steer:
+            child.steer(queued)
+        if child is not None and accepted.cancel:
+            child.end()
+        self._driver.arrived()
+        self._driver.show()
 
     # What the engine's own activities and runs send and ask.
 
@@ -298,203 +425,3 @@ class SessionWorkflow:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
         journal = EventJournal() if self._session is None else self._session.kept.notes.events
         return journal.page(first, limit)
-
-
-class SessionUpdates:
-    """The updates of a session. Each `check_…` judges an update before it is accepted, and changes nothing.
-
-    A check's refusal writes no history (R18.6). All raise `MessageRefusedError`.
-    """
-
-    def __init__(self, session: SessionDriver) -> None:
-        self._session = session
-        self._kept = session.kept
-        self._hooks = session.hooks
-
-    def _read(self, kind: type[W], sent: Sequence[Json]) -> W:
-        self._session.check_open()
-        return read(kind, sent)
-
-    def check_message(self, sent: Sequence[Json]) -> None:
-        """Judge a `Message`."""
-        message = self._read(Message, sent)
-        check_content(message)
-        if not self._kept.forgot(message):  # else it is judged when that is known
-            self._judge(message)
-
-    async def send(self, sent: Sequence[Json]) -> JsonObject:
-        """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
-        # Also where it is known or refused below: the history that it wrote is not to be idled with.
-        self._session.arrived()
-        kept, message = self._kept, self._read(Message, sent)
-        if kept.forgot(message):
-            if known := await self._session.transcripts.find(message.message_id, message.sender):
-                return kept.answer(message, known).as_json()
-            self._session.check_open()
-            self._judge(message)
-        if self._hooks.has_hooks() and not message.command and kept.message_queue.judge(message) is None:
-            async with self._hooks.in_turn:
-                return await self._received(message)
-        self._session.check_open()
-        return await self._accepted(message)
-
-    async def _received(self, message: Message) -> JsonObject:
-        """Accept a message once hooks have seen it; those that come meanwhile wait, so that they are accepted in their
-        order.
-        """
-        await self._hooks.begin_in_turn()
-        text = message.text
-        self._session.check_open()
-        if self._kept.message_queue.judge(message) is None:
-            of = {"mode": message.mode, "rights": message.rights, "context": message.context}
-            text = await self._hooks.received(message.message_id, message.sender, text, **of)
-            check_content(message.model_copy(update={"text": text}))
-            self._session.check_open()
-            self._judge(message)
-        return await self._accepted(message, text)
-
-    async def _accepted(self, message: Message, text: str | None = None) -> JsonObject:
-        """Accept a message and return its receipt; `text`: the text that hooks have given it."""
-        kept = self._kept
-        if message.document is not None and kept.names_another_agent(message):
-            kept.change_agent(message)
-        accepted = kept.message_queue.accept(message, workflow.time(), now(), text)
-        if accepted.queued is not None:
-            self._note(accepted, accepted.queued)
-            if message.command:
-                await self._hooks.commanded(message.message_id, message.sender, message.command)
-        return accepted.receipt.as_json()
-
-    def _judge(self, message: Message) -> None:
-        kept = self._kept
-        if kept.message_queue.judge(message) is not None:
-            return
-        if (words := full(NEAR)) is not None:
-            raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
-        if message.document is None and kept.names_another_agent(message):
-            raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
-        kept.judge(message)
-
-    def _note(self, accepted: AcceptedMessage, queued: Queued) -> None:
-        self._kept.write(accepted, queued)
-        child = self._session.child
-        if child is not None and accepted.steer:
-            child.steer(queued)
-        if child is not None and accepted.cancel:
-            child.end()
-        self._session.arrived()
-        self._session.show()
-
-    def check_withdrawal(self, sent: Sequence[Json]) -> None:
-        """Judge a `MessageWithdrawal`."""
-        self._kept.message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent))
-
-    async def withdraw(self, sent: Sequence[Json]) -> JsonObject:
-        """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
-        self._session.arrived()
-        kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
-        key = kept.message_queue.judge_withdrawal(withdrawal)
-        number = kept.message_queue.steered_into(key)
-        if number is not None:
-            which = {"id": withdrawal.message_id, "sender": key.partition("\n")[0]}
-            answered = await update_run(
-                RunUpdate(run_id=kept.message_queue.run_id(number), update=WITHDRAW_FROM_RUN, argument=which)
-            )
-            if answered.refused is not None and kept.message_queue.steered_into(key) == number:
-                raise MessageRefusedError(answered.refused)
-        kept.message_queue.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
-        kept.withdraw(withdrawal, now())
-        self._session.arrived()
-        self._session.show()
-        return {"messageId": withdrawal.message_id, "withdrawn": True}
-
-    def check_decision(self, sent: Sequence[Json]) -> None:
-        """Judge a `SessionDecision`."""
-        decision = self._read(SessionDecision, sent)
-        check_right(decision.sender, decision.rights, "approve", "decide here")
-        self._kept.message_queue.decided_run(decision.run)
-
-    async def decide(self, sent: Sequence[Json]) -> JsonObject:
-        """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
-        (R10.9).
-        """
-        self._session.arrived()
-        kept, session_decision = self._kept, self._read(SessionDecision, sent)
-        run_id = kept.message_queue.decided_run(session_decision.run)
-        decision = session_decision.signed
-        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
-        if answered.refused is not None:
-            raise MessageRefusedError(answered.refused)
-        answer: JsonObject = answered.answer
-        return answer
-
-    def check_compact(self, sent: Sequence[Json]) -> None:
-        """Judge a request to compact the conversation: the sender and rights of a `SessionDeletion`."""
-        compaction = self._read(SessionDeletion, sent)
-        check_right(compaction.sender, compaction.rights, "compact", "compact the session")
-
-    async def compact(self, sent: Sequence[Json]) -> JsonObject:
-        """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
-        self._session.arrived()  # it is not to go on as new meanwhile
-        compaction = self._read(SessionDeletion, sent)
-        words = await self._session.transcripts.tend("asked")
-        entry = CommandEntry(at=now(), command="compact", sender=compaction.sender, text=words or "")
-        self._kept.transcript.append(entry)
-        self._session.arrived()
-        return {"compacted": words}
-
-    def check_redelivery(self, sent: Sequence[Json]) -> None:
-        """Judge a `Redelivery`."""
-        redelivery = self._read(Redelivery, sent)
-        check_right(redelivery.sender, redelivery.rights, "redeliver", "have a reply delivered again")
-        self._kept.redelivery(redelivery.delivery)
-
-    def redeliver(self, sent: Sequence[Json]) -> JsonObject:
-        """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
-        redelivery = self._read(Redelivery, sent)
-        self._session.replies.add([self._kept.redelivery(redelivery.delivery)])
-        self._session.arrived()
-        return {"delivery": redelivery.delivery}
-
-    def check_description(self, sent: Sequence[Json]) -> None:
-        """Judge a `Description`."""
-        self._read(Description, sent)
-
-    def describe(self, sent: Sequence[Json]) -> JsonObject:
-        """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
-        self._kept.describe(self._read(Description, sent))
-        self._session.arrived()
-        return self._kept.about.as_json()
-
-    def check_status_webhook(self, sent: Sequence[Json]) -> None:
-        """Judge a `StatusWebhookChange`."""
-        self._kept.judge_webhook(self._read(StatusWebhookChange, sent))
-
-    def set_status_webhook(self, sent: Sequence[Json]) -> JsonObject:
-        """Inform an address of a run from now on, or no more; return it. It learns at once that the run waits or has ended."""
-        change = self._read(StatusWebhookChange, sent)
-        self._kept.webhooks.change(change)
-        self._session.report_status(change.webhook.run_id)
-        self._session.arrived()
-        return change.webhook.as_json()
-
-    def check_end(self, sent: Sequence[Json]) -> None:
-        """Judge a `SessionDeletion`."""
-        deletion = read(SessionDeletion, sent)
-        check_right(deletion.sender, deletion.rights, "delete", "delete the session")
-
-    def end(self, sent: Sequence[Json]) -> JsonObject:
-        """Cancel the active run, and end the session."""
-        self._session.check_open()
-        self._session.end(read(SessionDeletion, sent).sender)
-        return {"ended": self._kept.key}
-
-
-def read(kind: type[W], sent: Sequence[Json]) -> W:
-    """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
-    try:
-        return kind.model_validate(only(sent))
-    except ValidationError as error:
-        raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
-    except (DecisionError, ProtocolError) as error:
-        raise MessageRefusedError(str(error)) from None

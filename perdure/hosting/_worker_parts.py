@@ -44,7 +44,7 @@ from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited, model_queue
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.dispatch import EagerStartInterceptor
-from perdure.workflows.display import DetailsInterceptor
+from perdure.workflows.observability import DetailsInterceptor
 from perdure.workflows.versioning import VERSIONED, WORKFLOWS
 
 PURE: Final = (

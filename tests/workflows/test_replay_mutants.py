@@ -22,11 +22,11 @@ CHANGES = [
     # A pause before a delivery.
     ("session_driver", "        text, refused = await self._hooks.sending(delivery)\n", "        await workflow.sleep(1)\n        text, refused = await self._hooks.sending(delivery)\n", "session-replies"),
     # A command before a session's decision.
-    ("session", "        return await self._updates.decide(decision)\n", "        workflow.upsert_memo({'decided': 1})\n        return await self._updates.decide(decision)\n", "session-decided"),
+    ("session", "        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE,", "        workflow.upsert_memo({'decided': 1})\n        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE,", "session-decided"),
     # A lost call is not tried again.
     ("executions", "pause = patience.pause(outcome.error.code, attempts, workflow.time())", "pause = None", "lost-worker"),
     # Requests that wait are not in the memo.
-    ("display", "workflow.upsert_memo({WAITING_MEMO: memo})", "{WAITING_MEMO: memo}", "decisions"),
+    ("approvals", "workflow.upsert_memo({WAITING_MEMO: memo})", "{WAITING_MEMO: memo}", "decisions"),
     # A large input is not queried.
     ("claim_check", "if not argument.asks:", "if argument is not None:", "large-delegate.agent"),
     # The deadline has no timer.
