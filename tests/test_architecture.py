@@ -74,6 +74,18 @@ def test_every_path_in_the_map_of_the_code_exists() -> None:
     assert sorted(set(re.findall(r"`(\w+\.py)`", text)) - files) == []
 
 
+def test_the_walks_through_the_code_name_what_their_files_hold() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    walks = text[text.index("## Five walks") : text.index("## Where to change what")]
+    items = re.findall(r"^\d+\. (.+)$", walks, re.MULTILINE)
+    assert len(items) > 30
+    for item in items:
+        files = [ROOT / path for path in re.findall(r"`((?:perdure|workflows|activities|docs)/[\w/.-]+)`", item)]
+        held = "\n".join(path.read_text(encoding="utf-8") for path in files)
+        names = re.findall(r"`([A-Z]\w+)(?:\.(\w+))?[`(]", item)
+        assert [name for parts in names for name in parts if not re.search(rf"\b{name}\b", held)] == [], item
+
+
 def test_the_import_linter_lists_every_package() -> None:
     layers = (ROOT / ".importlinter").read_text(encoding="utf-8")
     top = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
