@@ -14,8 +14,9 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.files import AGENTS, agent_path, read_agent
+from perdure.agents.files import agent_path, read_agent
 from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, lost_parts, read_framework_agents
+from perdure.agents.json_files import AGENTS
 from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
 from perdure.agents.rollouts import Rollout, read_rollouts, versions_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeGuard
 
+from perdure.agents.json_files import AGENTS, read_json
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution, ToolDelta
@@ -19,7 +20,7 @@ from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
-from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads, loads_commented, shorten, without_comments
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads_commented, shorten, without_comments
 from perdure.values.messages import deep_merge
 from perdure.values.problems import line_of, problem_at
 from perdure.values.provenance import AGENT
@@ -157,10 +158,6 @@ def offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
     return parse_tool({**definition, **named}, activities=[*known, activity])
 
 
-AGENTS: Final = Path("agents")
-"""Folder of agents that are named, unless a setting names another."""
-
-
 def agent_path(name: str, folder: Path = AGENTS) -> Path:
     """Return the agent file of this path, or of this name in the folder. Raise `SettingsError` if there is none."""
     by_name = folder / f"{name}.json"
@@ -218,16 +215,6 @@ def _with_lines(problems: Iterable[Problem], path: Path, *, bare: bool) -> list[
     return [replace(each, source=f"{path}:{line}") for line, each in sorted(placed, key=lambda one: one[0])]
 
 
-def read_json(path: Path) -> Json:
-    """Read JSON, with comments if there are any (R2.9). Raise `SettingsError` with line and column for invalid JSON."""
-    try:
-        return loads_commented(path.read_bytes(), source=str(path))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    except JsonError as error:
-        raise SettingsError(str(error)) from None
-
-
 def write_procedure(procedure: Procedure, folder: Path = AGENTS, *, replace: bool = False) -> tuple[Procedure, Path]:
     """Write a procedure as an agent file of the folder. Return it with its version, and the file.
 
@@ -255,16 +242,6 @@ def write_procedure(procedure: Procedure, folder: Path = AGENTS, *, replace: boo
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
     return procedure, path
-
-
-def json_option(text: str, name: str, example: str = '{"key": "value"}') -> Json:
-    """Parse an option's JSON, or with `@file` that file's. Raise `SettingsError`, with an `example` of what is accepted."""
-    if text.startswith("@"):
-        return read_json(Path(text[1:]))
-    try:
-        return loads(text, source=name)
-    except JsonError as error:
-        raise SettingsError(f"{error}; give JSON such as {example}, or @FILE") from None
 
 
 def example_input(schema: JsonObject, text: str | None) -> str:

@@ -21,10 +21,10 @@ from perdure.checking.tasks import TASKS, ExpectedCall, Task
 from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import Settings, changed
+from perdure.hosting.settings import TASK_QUEUE, Settings, changed
 from perdure.hosting.worker import build_worker
 from perdure.models.usage import Price
-from perdure.runs.wire import TASK_QUEUE, CallView, RunView
+from perdure.runs.wire import CallView, RunView
 from perdure.values.json import Json, shorten
 
 

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from perdure.agents.files import json_option
+from perdure.agents.json_files import json_option
 from perdure.approvals.requests import WaitingView
 from perdure.cli import _commands as commands
 from perdure.cli._console import harmless, screen, table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from perdure.agents.files import json_option
+from perdure.agents.json_files import json_option
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.errors import InputError
 from perdure.runs.caller_context import read_context

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.agents.files import json_option
+from perdure.agents.json_files import json_option
 from perdure.cli._errors import one_line_errors
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import json_option
+from perdure.agents.json_files import json_option
 from perdure.approvals.policy import parse_policy
 from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors

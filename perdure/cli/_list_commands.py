@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import click
 import typer
 
-from perdure.agents.files import json_option
+from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import screen, table, wait_line
 from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_errors

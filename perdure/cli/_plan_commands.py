@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from perdure.agents.files import Planned, json_option
+from perdure.agents.files import Planned
+from perdure.agents.json_files import json_option
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._help import Commands

@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.agents.agent import Agent as AgentInPython
-from perdure.agents.files import (
-    Planned,
-    native_calls,
-    output_problems,
-    plan_of,
-    planned_for,
-    read_json,
-    read_plan,
-)
+from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
+from perdure.agents.json_files import read_json
 from perdure.approvals.policy import Guard
 from perdure.cli._errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError

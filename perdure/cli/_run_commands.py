@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from perdure.agents.agent import Agent
-from perdure.agents.files import example_input, json_option
-from perdure.agents.media import Media
+from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS
 from perdure.cli import _commands as commands
 from perdure.cli._console import screen
@@ -19,16 +17,9 @@ from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_l
 from perdure.cli._execute import Context, Json, Priority, RunId, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured, local_user
-from perdure.cli._plan_commands import print_drawing
 from perdure.cli._run_view import print_parts, print_result, print_run
-from perdure.cli._undo_commands import print_effects
 from perdure.errors import RunError
 from perdure.hosting.settings import Settings
-from perdure.runs.agent import check_new_id, parse_prompt, written_keys
-from perdure.runs.diagrams import draw_run
-from perdure.runs.notifications import check_callback
-from perdure.runs.views import run_ways
-from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
@@ -36,6 +27,7 @@ if TYPE_CHECKING:
     from perdure.client.run import Run
     from perdure.runs.evaluation import RunScore
     from perdure.runs.undo import Effect
+    from perdure.runs.wire import RunView
 
 runs_app = Commands()
 
@@ -79,6 +71,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
+    # Agents and plans: help and the other commands of this module do not wait for them.
+    from perdure.agents.agent import Agent
+    from perdure.agents.files import example_input
+    from perdure.runs.agent import check_new_id, parse_prompt, written_keys
+    from perdure.runs.notifications import check_callback
+
     approval: JsonObject = {} if ask is None else {"ask": ask}
     with one_line_errors():  # what the run would refuse needs no server to be refused
         if id is not None:
@@ -118,6 +116,8 @@ def run(
 
 def _with_files(value: object, files: Iterable[str]) -> object:
     """Return the input with the files under their keys. Raise `CommandError` for one that is none."""
+    from perdure.agents.media import Media
+
     for each in files:
         name, sign, path = each.partition("=")
         if not (name and sign and path):
@@ -171,9 +171,14 @@ def show(
         return
     view = connected(lambda perdure: commands.show(perdure.get_run(run_id), verbose=verbose, aside=as_json))
     if svg is not None or (draw and not as_json):
+        from perdure.cli._plan_commands import print_drawing
+        from perdure.runs.diagrams import draw_run
+
         with one_line_errors():
             print_drawing(draw_run(view), svg)
     if sources:
+        from perdure.runs.views import run_ways
+
         ways = list(run_ways(view))
         print(dumps(ways) if as_json else "\n".join(ways or ["the model has written out every parameter itself"]))
     elif as_json:
@@ -184,6 +189,8 @@ def show(
             return
         effects, score = connected(lambda perdure: _read_effects_and_score(perdure.get_run(run_id)))
         if effects:
+            from perdure.cli._undo_commands import print_effects
+
             print_effects(screen(), effects)
         if score is not None:
             screen().print(Text(f"score: {score}"), soft_wrap=True)

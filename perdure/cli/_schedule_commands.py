@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import example_input, json_option
+from perdure.agents.files import example_input
+from perdure.agents.json_files import json_option
 from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, Priority, connected, context_option

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from perdure.agents.files import json_option, read_agent
+from perdure.agents.files import read_agent
+from perdure.agents.json_files import json_option
 from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, connected

@@ -39,6 +39,7 @@ from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.hooks.events import RunOwner
+from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem
 from perdure.runs.agent import AgentSpec, check_new_id
@@ -48,7 +49,6 @@ from perdure.runs.views import summary
 from perdure.runs.wire import (
     AGENT_WORKFLOW,
     RUN_QUERY,
-    TASK_QUEUE,
     VALUE_QUERY,
     VERSION_ATTRIBUTE,
     RunInput,

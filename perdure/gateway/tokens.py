@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from perdure.agents.files import read_json
+from perdure.agents.json_files import read_json
 from perdure.errors import InputError, SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
 from perdure.runs.caller_context import check_context

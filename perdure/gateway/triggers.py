@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import read_json
+from perdure.agents.json_files import read_json
 from perdure.errors import (
     FormulaError,
     InputError,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import read_agent, read_json
+from perdure.agents.files import read_agent
+from perdure.agents.json_files import read_json
 from perdure.agents.rollouts import read_rollouts
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
 from perdure.hosting.settings import Settings

@@ -32,20 +32,19 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from perdure.agents.files import AGENTS, json_option
+from perdure.agents.json_files import AGENTS, json_option
 from perdure.approvals.policy import ASKS, Ask, Flow
 from perdure.errors import SettingsError
 from perdure.hosting.oidc import OidcConfig
+from perdure.models.model_names import FAST_MODEL, SMART_MODEL
 from perdure.models.providers.capabilities import FileKind
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.rules import Rule
-from perdure.runs.agent import Models
 from perdure.runs.audit import DATABASES
 from perdure.runs.notifications import SigningSecret, WebhookRoute
 from perdure.runs.routes import is_route_name
 from perdure.runs.shared_budgets import SharedBudget
-from perdure.runs.wire import TASK_QUEUE
 from perdure.values.json import shorten
 from perdure.values.limits import LONGEST, read_duration
 from perdure.values.problems import close_names
@@ -195,6 +194,8 @@ Ages = Annotated[dict[str, Annotated[str, AfterValidator(_age)]], BeforeValidato
 """The age at which data is removed, by tenant."""
 
 
+TASK_QUEUE: Final = "perdure"
+"""The default task queue of workers."""
 PREFIX: Final = "PERDURE_"
 CONFIG: Final = "PERDURE_CONFIG"
 """Names the file of settings, `FILE` otherwise."""
@@ -331,8 +332,8 @@ class Settings(BaseSettings):
         min_length=1,
     )
 
-    fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
-    smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
+    fast_model: str = setting(FAST_MODEL, "The model for choosing tools", MODELS, "MODEL", min_length=1)
+    smart_model: str = setting(SMART_MODEL, "The model for thinking", MODELS, "MODEL", min_length=1)
     model_patience: float = setting(
         PATIENCE,
         "Seconds that a run waits for a model whose provider is away; agent files may set less or more",

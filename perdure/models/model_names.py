@@ -9,6 +9,10 @@ Provider = Literal["openai", "openai-responses", "anthropic", "google", "bedrock
 """The providers. `openai` is Chat Completions, which most servers understand; a name without a provider means it."""
 PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)
 
+FAST_MODEL: Final = "gpt-4o-mini"
+SMART_MODEL: Final = "gpt-4o"
+"""The models of a worker whose settings name none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelName:

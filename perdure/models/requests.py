@@ -13,6 +13,8 @@ from perdure.models.usage import Usage
 from perdure.tools.server_input import SampleRequest
 from perdure.values.json import Json, JsonObject, WireModel
 
+INTERRUPTED: Final = "interrupted"
+"""Code of the problem of an answer that broke off after calls were released."""
 PATIENCE: Final = 3600.0
 """Seconds that a Request waits for an unavailable provider: longer than most outages and every rate limit of a
 minute."""

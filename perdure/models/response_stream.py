@@ -12,7 +12,7 @@ from typing import Final
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
 from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
 from perdure.models.providers.registry import event_reader
-from perdure.models.requests import KEPT_TEXT, CallDelivery, HostedCall, RequestResult
+from perdure.models.requests import INTERRUPTED, KEPT_TEXT, CallDelivery, HostedCall, RequestResult
 from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
@@ -30,8 +30,6 @@ from perdure.values.templates import TextForm
 # workflow's history alone, so a replay decides the same. What Temporal itself may run again, an activity whose worker
 # died, carries the same idempotency key on each attempt. (6) A Request is closed once, by the result that stands; its
 # list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
-
-INTERRUPTED: Final = "interrupted"
 
 
 class Intake:

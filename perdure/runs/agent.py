@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.approvals.policy import Policy
 from perdure.errors import AgentError, InputError, Problem, RunError, clip
+from perdure.models.model_names import FAST_MODEL, SMART_MODEL
 from perdure.models.usage import Price, RunUsage
 from perdure.rules import Rule
 from perdure.runs.notifications import Notify
@@ -146,9 +147,9 @@ class Models(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    fast: str = "gpt-4o-mini"
+    fast: str = FAST_MODEL
     """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker knows."""
-    smart: str = "gpt-4o"
+    smart: str = SMART_MODEL
     """The model after errors and for final answers; by default the worker's."""
     policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
     """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""

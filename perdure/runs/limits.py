@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.models.requests import RequestResult
-from perdure.models.response_stream import INTERRUPTED
+from perdure.models.requests import INTERRUPTED, RequestResult
 from perdure.models.usage import RunUsage
-from perdure.runs.agent import Config
 from perdure.values.json import Json, WireModel, dumps
 from perdure.values.limits import MAX_BUDGET
+
+if TYPE_CHECKING:
+    from perdure.runs.agent import Config
 
 REPEATS: Final = (
     "Your last {count} answers asked for the same. It will not help to ask for it again: try another approach, or give the best "

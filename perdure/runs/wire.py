@@ -31,9 +31,6 @@ from perdure.values.json import Json, JsonObject, Packed, WireModel
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.state import WriteRecord
 
-TASK_QUEUE: Final = "perdure"
-"""The default task queue of workers."""
-
 AGENT_WORKFLOW: Final = "Agent"
 PREPARE_ACTIVITY: Final = "perdure.prepare"
 READ_AGENT_ACTIVITY: Final = "perdure.read_agent"

@@ -1,0 +1,32 @@
+"""JSON that a person gives: files, and options of commands. It imports no agents, so that settings and help load fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import JsonError, SettingsError
+from perdure.values.json import Json, loads, loads_commented
+
+AGENTS: Final = Path("agents")
+"""Folder of agents that are named, unless a setting names another."""
+
+
+def read_json(path: Path) -> Json:
+    """Read JSON, with comments if there are any (R2.9). Raise `SettingsError` with line and column for invalid JSON."""
+    try:
+        return loads_commented(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except JsonError as error:
+        raise SettingsError(str(error)) from None
+
+
+def json_option(text: str, name: str, example: str = '{"key": "value"}') -> Json:
+    """Parse an option's JSON, or with `@file` that file's. Raise `SettingsError`, with an `example` of what is accepted."""
+    if text.startswith("@"):
+        return read_json(Path(text[1:]))
+    try:
+        return loads(text, source=name)
+    except JsonError as error:
+        raise SettingsError(f"{error}; give JSON such as {example}, or @FILE") from None
