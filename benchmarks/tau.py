@@ -99,6 +99,7 @@ def load_domains(*names: str) -> list[_Domain]:
     checkout = repository("tau2-bench")
     sys.path.insert(0, str(checkout / "src"))
     os.environ.setdefault("TAU2_DATA_DIR", str(checkout / "data"))
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches prices, which nothing here reads
     importlib.import_module("loguru").logger.remove()
     return [_Domain(name) for name in names]
 

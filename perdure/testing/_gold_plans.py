@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from perdure.tools.definitions import own_names
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import Path, show
 
@@ -25,7 +26,8 @@ def gold_plan(
     `calls`: the dataset's calls: `name`, `arguments` and `label`, or `api_name` (`api`), `parameters` and `responses`.
     `tools`: the dataset's definitions, whose `responses` name the fields of a result; without them a call with one
     response returns that value itself. `whole`: the field of a label that stands for the whole result; `None`: none.
-    The output is that of NESTFUL's `var_result`, else the last call's result.
+    The output is that of NESTFUL's `var_result`, else the last call's result. A parameter `_from` is written `from_`, as
+    the tool that has it takes it.
 
     Raises `ValueError` for a call without a name, and for a reference that no call before it answers.
 
@@ -41,8 +43,9 @@ def gold_plan(
     for number, call in enumerate(calls):
         where = f"call {number}"
         name = _name_of(call, where)
-        given = call.get("arguments", call.get("parameters"))
-        params = {key: _value(each, known, f"{where} ({name})", whole) for key, each in (given or {}).items()}
+        given = call.get("arguments", call.get("parameters")) or {}
+        aliases = {own: alias for alias, own in own_names(dict(given)).items()}
+        params = {aliases.get(key, key): _value(each, known, f"{where} ({name})", whole) for key, each in given.items()}
         if name == _RESULT:
             output = params
             continue

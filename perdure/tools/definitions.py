@@ -190,7 +190,7 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"tool {definition.get('name')!r}: {error}") from None
     properties = schema["properties"]
-    names = _own_names(properties)
+    names = own_names(properties)
     if names:
         own = {name: alias for alias, name in names.items()}
         schema["properties"] = {own.get(name, name): child for name, child in properties.items()}
@@ -278,8 +278,14 @@ def _lost(at: ProblemPath, value: Json, words: str) -> ToolDefinitionError:
     return ToolDefinitionError(f"{json_path(at)} is {shorten(value, 60)}; {words}")
 
 
-def _own_names(properties: JsonObject) -> dict[str, str]:
-    """Return aliases for parameters whose names would be taken for meta-properties, with their own names (R1)."""
+def own_names(properties: JsonObject) -> dict[str, str]:
+    """Return aliases for parameters whose names would be taken for meta-properties, with their own names.
+
+    ```python
+    assert own_names({"_from": {}, "to": {}}) == {"from_": "_from"}
+    ```
+    """
+    # R1
     names: dict[str, str] = {}
     for name in properties:
         if name.startswith("_"):

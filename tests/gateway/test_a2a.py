@@ -324,6 +324,8 @@ async def test_a_client_that_comes_back_follows_its_task(dev_server: WorkflowEnv
         async for each in client.subscribe(SubscribeToTaskRequest(id=first.task.id)):
             followed.take(each)
         assert (followed.task.id, followed.states[-1]) == (first.task.id, ASKS)
+        async with aclosing(client.subscribe(SubscribeToTaskRequest(id=first.task.id))) as updates:
+            assert history((await anext(updates)).task) == [("user", "Pay.")]
         assert (await it.send(user("approve", task_id=first.task.id))).text == "paid 5"
 
 
@@ -351,6 +353,9 @@ async def test_tasks_are_listed(dev_server: WorkflowEnvironment, tmp_path: Path)
         assert [len(page.tasks) for page in (first, rest)] == [2, 1]
         assert first.tasks[0].artifacts
         assert not rest.tasks[0].artifacts
+        assert not any(task.history for page in (first, rest) for task in page.tasks)
+        told = await client.list_tasks(ListTasksRequest(history_length=1))
+        assert {text for task in told.tasks for _, text in history(task)} == {"One.", "Two.", "More."}
         other = await it.client(1)
         assert not (await other.list_tasks(ListTasksRequest())).tasks
 

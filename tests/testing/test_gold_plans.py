@@ -107,6 +107,22 @@ def test_calls_that_read_nothing_of_each_other_are_on_one_level() -> None:
     assert check(agent, gold_plan(TRIP)).levels == [["1.0", "1.1"], ["1.2"]]
 
 
+def test_a_parameter_with_the_name_of_a_meta_property_is_written_as_its_tool_takes_it() -> None:
+    """Of the Berkeley Function Calling Leaderboard: `_from` and `_class` are parameters there."""
+    names = {"_from": "Rome", "_class": "first", "to": "Oslo"}
+    properties = {name: {"type": "string"} for name in names}
+    agent = Agent("gold", tools=[{"name": "book", "inputSchema": {"type": "object", "properties": properties}}])
+    plan = gold_plan([{"name": "book", "arguments": names}])
+    assert plan["calls"][0] == {
+        "_tool": "book",
+        "from_": "Rome",
+        "class_": "first",
+        "to": "Oslo",
+        "_outputPath": "†state.call_0",
+    }
+    assert check(agent, plan).ok, check(agent, plan)
+
+
 @pytest.mark.parametrize(
     ("calls", "line"),
     [

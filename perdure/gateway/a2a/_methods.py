@@ -194,7 +194,7 @@ class A2AMethods(RequestHandler):
             call = _MethodCall(self._gateway, self._trees, context)
             call.caller.check(READ, "follow a task")
             session = await call.session_of(params.id)
-            task = await call.task(session, params.id)
+            task = await call.task(session, params.id, await call.messages(session, params.id))
             if task.status.state in _ENDED:
                 raise UnsupportedOperationError(f"the task {params.id} has ended: read it with GetTask")
             yield task
@@ -229,8 +229,7 @@ class A2AMethods(RequestHandler):
         call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at tasks")
         await call.check_status()
-        _history_length(params)
-        return await call.tasks(params)
+        return await call.tasks(params, _history_length(params) or 0)
 
     @_method
     async def on_create_task_push_notification_config(
@@ -559,8 +558,8 @@ class _MethodCall:
         if isinstance(status, str) and status not in TaskState.keys():  # noqa: SIM118  # an enum of protobuf is no mapping
             raise HttpError(422, f"status must be one of {', '.join(TaskState.keys()[1:])}")
 
-    async def tasks(self, params: ListTasksRequest) -> ListTasksResponse:
-        """Return a page of the agent's tasks, the newest first."""
+    async def tasks(self, params: ListTasksRequest, length: int) -> ListTasksResponse:
+        """Return a page of the agent's tasks, the newest first. `length`: so many of the last messages of each."""
         size = params.page_size if params.HasField("page_size") else PAGE
         if not 1 <= size <= MOST_ON_PAGE:
             raise HttpError(422, f"pageSize must be a number from 1 to {MOST_ON_PAGE}")
@@ -575,7 +574,9 @@ class _MethodCall:
         found: list[Task] = []
         for row in page.rows:
             try:
-                found.append(await self.task(await self.session_of(row.id), row.id, with_files=False))
+                session = await self.session_of(row.id)
+                messages = await self.messages(session, row.id, length)
+                found.append(await self.task(session, row.id, messages, with_files=False))
             except (RunNotFoundError, RunError):  # a delegate's run, or one that no worker answers for
                 continue
         kept = [task for task in found if _fits(task, params)]
