@@ -94,6 +94,7 @@ async def test_use_chat_with_a_tool_of_the_page_an_approval_and_a_page_that_is_l
         await expect(page.get_by_role("status")).to_have_text("ready")
         # The page is loaded anew: the answer so far comes again, and the approval still waits.
         await page.reload()
+        await expect(page.get_by_text('read_cart: {"fruit":"apple","pieces":3}')).to_be_visible()
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_text("ordered 3 apple for C-17", exact=True)).to_be_visible()
         await expect(page.get_by_text('order: "ordered 3 apple for C-17"')).to_be_visible()

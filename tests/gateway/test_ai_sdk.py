@@ -146,6 +146,12 @@ async def test_tools_of_the_page_and_questions(dev_server: WorkflowEnvironment, 
         page = await it.page(page.messages, 1, id=chat, tools=tools)
         (question,) = [each for each in page.parts if each["type"] == "tool-ask_person"]
         assert question["input"]["question"] == "Which size?"
+        resumed = UiPage(page.messages, resumes=True)  # a page that was loaded anew
+        take(resumed, chunks(await it.resumed(chat, 1)))
+        assert [each["type"] for each in resumed.parts if "toolCallId" in each] == ["tool-read_cart", "tool-ask_person"]
+        cart = resumed.call(part["toolCallId"])
+        assert (cart["state"], cart["output"]) == ("output-available", {"fruit": "apple"})
+        assert not resumed.sends_by_itself
         page.give(question["toolCallId"], "42")
         refused = await it.post(page.messages, 0, id=chat)
         assert (refused.status_code, "right 'approve'" in refused.json()["detail"]) == (403, True)

@@ -109,6 +109,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._elsewhere = {
             _call_of(part) for each in chat_request.messages for part in each["parts"] if is_tool(part)
         } - self._calls
+        self._asked: dict[str, tuple[str, JsonObject]] = {}
+        """Calls about which a person or the page was asked, by id: tool and parameters."""
         self._step = 0
         self._answered = False
         """Whether the run's output was sent as a text."""
@@ -222,10 +224,16 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
                 id, str(event.data["tool"]), event.data.get("params") or {}, providerExecuted=True
             )
         elif event.phase == "end":
+            asked = self._asked.pop(id, None)
+            if asked is not None and event.data["status"] in ("done", "rejected"):  # it ended without a start
+                # As the worker's own: a page that is loaded anew does not send its answer again.
+                yield from self._announce(id, *asked, providerExecuted=True)
             yield from self._result(id, event.data)
 
     def on_approval(self, event: Event) -> Iterator[JsonObject]:
-        if event.phase == "end" and not event.data.get("tool"):
+        if event.phase == "start" and event.data.get("tool"):
+            self._asked[self._call_id(str(event.data["call"]))] = event.data["tool"], event.data.get("params") or {}
+        elif event.phase == "end" and not event.data.get("tool"):
             decision = event.data.get("decision")
             status = "rejected" if decision == "reject" else "done"
             yield from self._result(
