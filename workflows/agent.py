@@ -405,11 +405,6 @@ class RunDriver:
         released = intake.received if intake is not None and intake.number == number else 0
         return context.model_copy(update={"released": released, "watched_until": watched_until})
 
-    def deliver(self, delivery: CallDelivery) -> None:
-        """Deliver calls to the current Request."""
-        if self.calls is not None:
-            self.calls.deliver(delivery)
-
 
 async def _plan_as_result(plan: Sequence[Json]) -> RequestResult:
     """Return the calls of a plan that was given at the start: no model is asked for it (R5.9)."""
@@ -661,8 +656,9 @@ class AgentWorkflow:
     @any_arguments
     def deliver(self, delivery: Sent[CallDelivery]) -> None:
         """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
-        if self._driver is not None and (calls := read_one(CallDelivery, delivery)) is not None:
-            self._driver.deliver(calls)
+        calls = None if self._driver is None else self._driver.calls
+        if calls is not None and (found := read_one(CallDelivery, delivery)) is not None:
+            calls.deliver(found)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     @any_arguments

@@ -24,7 +24,7 @@ from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number
 from perdure.workflows.executions import run_existing, run_tool, sleep_until, tool_reads
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
-from perdure.workflows.observability import observe
+from perdure.workflows.observability import now, observe
 from perdure.workflows.reservations import CallReservations
 from perdure.workflows.server_input import ServerDialog
 from perdure.workflows.undo import run_undo
@@ -144,16 +144,16 @@ class CallRunner:
         """
         if limit.reason == "deadline":
             await self._cancel_all()
-            self.loop.stop(limit, _now())
+            self.loop.stop(limit, now())
         else:
-            self.loop.hold_to(limit, _now())
+            self.loop.hold_to(limit, now())
         self._news.set()
         await self._run_on()
 
     async def break_off(self, reason: str) -> None:
         """End the run while calls may run (R10.6)."""
         await self._cancel_all()
-        self.loop.break_off(reason, _now())
+        self.loop.break_off(reason, now())
 
     async def _run_on(self) -> None:
         loop = self.loop
@@ -163,9 +163,9 @@ class CallRunner:
                 looks = not loop.behind or self._follows(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
                 if looks and (limit := self._why_stop()) is not None:
                     await self._cancel_all()
-                    loop.stop(limit, _now())
+                    loop.stop(limit, now())
                 await self._give_up_forsaken()
-                for start in loop.starts(_now()):
+                for start in loop.starts(now()):
                     self._carry_out(start)
                 self._on_change()
                 self._keep_time()
@@ -217,7 +217,7 @@ class CallRunner:
         if self._fault is not None:
             raise self._fault
         streaming = self.loop.stage is RequestStage.STREAMING
-        self.loop.work(task_number(), _now())
+        self.loop.work(task_number(), now())
         if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
             for name, budget in self._budget_share.level().items():
                 self._sender.children.raise_budget(name, budget)
@@ -321,8 +321,8 @@ class CallRunner:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
         verdict = None if approval_request is None else await self._waits.verdict(approval_request)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
-            self._agent_run.note("question", _now(), call=call.id)
-            question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, _now())
+            self._agent_run.note("question", now(), call=call.id)
+            question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, now())
             self._on_change()
             verdict = await self._waits.verdict(question)
         return None if verdict is None else verdict.outcome
@@ -404,8 +404,8 @@ class CallRunner:
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
-        self._agent_run.note("resumed", _now(), call=call.id)
-        self.loop.plan.home(call).resume(call, _now())
+        self._agent_run.note("resumed", now(), call=call.id)
+        self.loop.plan.home(call).resume(call, now())
 
     async def _begin(self, call: Call) -> None:
         """Wait as `_gate` does, for a call that is scheduled now: nothing holds it from here on."""
@@ -476,7 +476,3 @@ class CallRunner:
         finally:
             if not rests:
                 self.loop.resting.discard(call.id)
-
-
-def _now() -> str:
-    return workflow.now().isoformat(timespec="milliseconds")

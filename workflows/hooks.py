@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import kind_of, message_of
-from perdure.workflows.observability import observe
+from perdure.workflows.observability import now, observe
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
@@ -167,7 +167,7 @@ async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system
         lambda: BeforeAgentStart(
             **run_input.whose.model_dump(),
             key=f"{run_id}/{START}",
-            at=_now(),
+            at=now(),
             run_id=run_id,
             agent=agent,
             input=run_input.input,
@@ -206,7 +206,7 @@ async def bootstrap(
         lambda: AgentBootstrap(
             **run_input.whose.model_dump(),
             key=f"{run_id}/{BOOTSTRAP}",
-            at=_now(),
+            at=now(),
             run_id=run_id,
             agent=agent,
             files={file.name: file.text for file in prepared.prompt.files},
@@ -239,7 +239,7 @@ async def call_end_hooks(
         lambda: AgentEnd(
             **run.identity.owner.model_dump(),
             key=f"{run_id}/{END}",
-            at=_now(),
+            at=now(),
             run_id=run_id,
             agent=run.agent.name,
             above=run.lineage[:-1],
@@ -261,10 +261,6 @@ async def call_end_hooks(
 
 def _of_input(reference: str) -> bool:
     return reference == "†input" or reference.startswith(("†input.", "†input["))
-
-
-def _now() -> str:
-    return workflow.now().isoformat(timespec="milliseconds")
 
 
 AskPeople: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
@@ -338,7 +334,7 @@ class CallHooks:
             sender=self._sender,
         )
         assert answer is not None
-        return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
+        return self._loop.let_pass(call, answer, now(), decided=decided)
 
     def of_results(self, tool: Tool) -> CallHookRefs | None:
         """Return the hooks that a tool's worker calls after the tool."""
@@ -419,7 +415,7 @@ class CallHooks:
         return {
             **of_run(self._agent_run),
             "key": f"{run_id}/{call.id}/{point}",
-            "at": workflow.now().isoformat(timespec="milliseconds"),
+            "at": now(),
             "run_id": run_id,
             "call": call.id,
             "tool": call.spec.known_tool.name,

@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.failures import message_of
+from perdure.workflows.observability import now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -65,7 +66,7 @@ class ServerDialog:
 
     async def _ask_person(self, call: Call, plan: Plan, question: ServerQuestion) -> JsonObject:
         """Return a person's answer as the server takes it: accepted, declined, or cancelled if nobody answers in time."""
-        at = workflow.now().isoformat(timespec="milliseconds")
+        at = now()
         self._agent_run.note("question", at, question, call=call.id)
         approval_request = self._agent_run.approval_queue.add_question(plan, call, at, question)
         self._on_change()

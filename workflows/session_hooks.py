@@ -159,7 +159,7 @@ class SessionHooks:
             await (self.begin() if self._is_new or self.records_locally else self._record())
         kept = self._kept
         point = f"{workflow.info().workflow_id}/{what}/{name}"
-        at = workflow.now().isoformat(timespec="milliseconds")
+        at = now()
         return await self._hooking.ask(
             name,
             lambda: event(key=point, at=at, session=kept.key, agent=kept.agent, tenant=kept.tenant, **fields()),
