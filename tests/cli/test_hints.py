@@ -46,7 +46,7 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
     path.write_text(json.dumps(agent("ask_person")), encoding="utf-8")
     env = address(dev_server)
     async with harness(dev_server.client, [], [{"calls": ASKING, "output": "†state.said"}]) as it:
-        id = f"waits {uuid.uuid4().hex[:8]}"
+        id = f"waits;{uuid.uuid4().hex[:8]}"
         words = ["run", str(path), "--id", id, "--task-queue", it.task_queue]
         process = await asyncio.create_subprocess_exec(
             *await ForkedCli.command(),
