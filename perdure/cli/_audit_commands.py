@@ -19,11 +19,6 @@ from perdure.values.json import dumps
 audit_app = Commands(no_args_is_help=True, help="The audit log: who decided, what was refused, which rights were used.")
 
 
-@audit_app.callback()
-def audit() -> None:
-    """The audit log: who decided, what was refused, which rights were used."""
-
-
 @audit_app.command("verify")
 @configured("audit_token")
 def verify(

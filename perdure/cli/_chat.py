@@ -18,7 +18,7 @@ from rich.text import Text
 from perdure.cli._chat_view import ChatView, PendingApproval, approval_lines
 from perdure.cli._console import harmless
 from perdure.cli._errors import FAILED
-from perdure.cli._run_view import waiting_lines
+from perdure.cli._run_view import print_waiting
 from perdure.errors import MediaError, NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.sessions.wire import EVERYTHING
 
@@ -300,7 +300,9 @@ async def _send_line(
     receipt = await session.send(text, context=context, files=files, **who)
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
-    announcement = None if receipt.run_id is None else asyncio.create_task(_announce_waiting(perdure, receipt.run_id))
+    announcement = (
+        None if receipt.run_id is None else asyncio.create_task(print_waiting(perdure.get_run(receipt.run_id)))
+    )
     try:
         reply = await session.reply(receipt)
     finally:
@@ -308,9 +310,3 @@ async def _send_line(
             announcement.cancel()
     if reply is not None:
         print(reply, flush=True)
-
-
-async def _announce_waiting(perdure: Perdure, run_id: str) -> None:
-    """Print the request that waits, and the command that decides: a pipe cannot be asked."""
-    async for one in perdure.get_run(run_id).waits():
-        print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)

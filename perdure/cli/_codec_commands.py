@@ -19,11 +19,6 @@ codec_app = Commands(
 )
 
 
-@codec_app.callback()
-def codec() -> None:
-    """The keys of encrypted values: which are needed, and a change to the newest."""
-
-
 @codec_app.command("status")
 @configured("codec_keys")
 def status(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli._console import harmless, screen
 from perdure.cli._errors import INTERRUPTED, CommandError
-from perdure.cli._run_view import LiveRun, print_exchanges, run_table, waiting_lines
+from perdure.cli._run_view import LiveRun, print_exchanges, print_waiting, run_table
 from perdure.client.selection import WaitingRequest
 from perdure.errors import RunError
 from perdure.runs.wire import RunView
@@ -78,17 +78,12 @@ async def _follow(run: Run) -> RunView:
 
 
 async def _wait(run: Run) -> RunView:
-    printing = [asyncio.create_task(_print_troubles(run)), asyncio.create_task(_print_waiting(run))]
+    printing = [asyncio.create_task(_print_troubles(run)), asyncio.create_task(print_waiting(run))]
     try:
         return await run.wait()
     finally:
         for each in printing:
             each.cancel()
-
-
-async def _print_waiting(run: Run) -> None:
-    async for one in run.waits():
-        print(waiting_lines(one.run_id, one.entry), file=sys.stderr)
 
 
 async def _print_troubles(run: Run) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from perdure.agents.agent import Agent
 from perdure.agents.json_files import json_option
@@ -17,13 +20,12 @@ from perdure.cli._help import Commands
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import configured, write_file
 from perdure.cli._run_view import started_and_shown
-from perdure.cli._what_if_view import print_what_if
 from perdure.client.selection import Selection
-from perdure.errors import RunError
+from perdure.errors import RunError, clip
 from perdure.hosting.settings import Settings
 from perdure.rules import parse_rules
 from perdure.runs.fork import ForkPoint
-from perdure.runs.what_if import RunReport, WhatIfReport
+from perdure.runs.what_if import CallNote, RunReport, WhatIfReport
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 histories_app = Commands()
 _POLICY = '{"ask": "unsafe"}'
+_MOST_LINES = 20
+"""Lines of differences of one run that are printed; `--json` has all."""
+_MOST_REASON = 160
 _RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 
 
@@ -169,7 +174,7 @@ def what_if(
     if as_json:
         print(dumps(report.as_json()))
     else:
-        print_what_if(screen(), report, show_all=show_all)
+        _print_what_if(screen(), report, show_all=show_all)
     if html is not None:
         from perdure.pages.what_if import what_if_page  # the templates: no other use of this command needs them
 
@@ -240,3 +245,47 @@ def replay(
 
     broken = execute(lambda: runs(None)) if names and len(files) == len(names) else connected(runs)
     raise SystemExit(FAILED if broken else 0)
+
+
+def _print_what_if(console: Console, report: WhatIfReport, *, show_all: bool = False) -> None:
+    """Print the runs that differ, a line for each difference, and the sums."""
+    for run in report.runs:
+        if run.problem is not None:
+            console.print(Text.assemble((run.run_id, "bold"), f" was not played: {run.problem}"), soft_wrap=True)
+        elif run.differs:
+            console.print(Text(run.run_id, "bold"), soft_wrap=True)
+            lines = [*_run_lines(run)]
+            for line, style in lines[:_MOST_LINES]:
+                console.print(Text(f"  {line}", style), soft_wrap=True)
+            if len(lines) > _MOST_LINES:
+                console.print(Text(f"  and {len(lines) - _MOST_LINES:,} lines more: --json", "dim"))
+        elif show_all:
+            console.print(Text.assemble((run.run_id, "bold"), " is the same"), soft_wrap=True)
+    for line in report.total_lines():
+        console.print(Text(line), soft_wrap=True)
+
+
+def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield what differs in a run, each with its style."""
+    noted = set()
+    for words, style, notes in (
+        ("asks about", "yellow", run.approvals_added),
+        ("asks no more about", "green", run.approvals_removed),
+        ("refuses", "red", run.refused),
+        ("refuses no more", "green", run.allowed),
+    ):
+        for note in notes:
+            noted.add(note.call)
+            yield f"{words} {_call_title(note)}: {clip(note.reason, _MOST_REASON)}", style
+    for line in run.differences:
+        # what is asked about is named above: its line would only repeat it
+        if not (line[2:].partition(" ")[0] in noted and line.endswith(("done", "done, asked"))):
+            yield line, "red" if line.startswith("-") else "green"
+    if run.unknown_from is not None and run.unknown_from <= run.requests:
+        yield f"from Request {run.unknown_from} on unknown: {run.unknown_calls:,} calls", "dim"
+    elif run.unknown_from is not None or run.unknown_calls:
+        yield f"the rest is unknown: {run.unknown_calls:,} calls", "dim"
+
+
+def _call_title(note: CallNote) -> str:
+    return f"{note.call} {note.tool}" if note.tool else f"the plan of Request {note.call}"

@@ -26,11 +26,6 @@ T = TypeVar("T")
 DIALECTS = ("solution", "tools", "script")
 
 
-@models_app.callback()
-def models() -> None:
-    """Try the models that are configured."""
-
-
 @models_app.command()
 @configured("endpoints", "prices", flags={"fast_model": "--fast", "smart_model": "--smart"})
 def check(

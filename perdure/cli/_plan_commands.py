@@ -19,7 +19,7 @@ from perdure.cli._help import Commands
 from perdure.cli._options import configured, write_file
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
-from perdure.plan import Call, Plan, SimulatedCall, Simulation, simulate
+from perdure.plan import Call, SimulatedCall, Simulation, simulate
 from perdure.rules import RULE_BROKEN
 from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
 from perdure.runs.undo import without_undo
@@ -78,7 +78,7 @@ def validate(
         for each in verdicts
         if each.status == "violated"
     ]
-    problems = [*_problems(plan), *broken] + [
+    problems = [*_problems(plan.calls), *broken] + [
         {"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems
     ]
     warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
@@ -133,7 +133,7 @@ def simulate_command(
         for verdict in looked.verdicts():
             print(verdict.line)
         _print_ways(looked.planned)
-        _warn(looked.planned, input, _problems_of(step.call for step in simulation.steps))
+        _warn(looked.planned, input, _problems(step.call for step in simulation.steps))
     if any(step.status == "invalid" for step in simulation.steps):
         raise SystemExit(FAILED)
 
@@ -191,11 +191,7 @@ def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-def _problems(plan: Plan) -> list[JsonObject]:
-    return _problems_of(plan.calls)
-
-
-def _problems_of(calls: Iterable[Call]) -> list[JsonObject]:
+def _problems(calls: Iterable[Call]) -> list[JsonObject]:
     return [
         {"call": call.id, "tool": call.spec.tool_name, "code": call.state.error.code, "message": message}
         for call in calls

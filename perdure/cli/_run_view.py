@@ -203,6 +203,12 @@ def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
     return f"perdure: {one.call} waits for a person: {words}\n{deciding(run_id, one)}"
 
 
+async def print_waiting(run: Run) -> None:
+    """Print each request that waits in a run or below it on stderr, with the command that decides: a pipe cannot be asked."""
+    async for one in run.waits():
+        print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)
+
+
 def _span(call: CallView, origin: float) -> str:
     """Return when it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
     start, end = _seconds(call.started_at), _seconds(call.ended_at)

@@ -19,8 +19,8 @@ _MODULES: Final = {
     "_session_commands:session_app": ("session",),
     "_plan_commands:plan_app": ("plan",),
     "_model_commands:models_app": ("models",),
-    "_token_commands:token_app": ("token",),
-    "_trigger_commands:trigger_app": ("trigger",),
+    "_gateway_commands:token_app": ("token",),
+    "_gateway_commands:trigger_app": ("trigger",),
     "_approval_commands:approvals_app": ("approvals", "approve", "reject", "edit", "replace", "answer", "inbox"),
     "_chat_commands:chat_app": ("chat",),
     "_event_commands:events_app": ("events",),
@@ -36,8 +36,7 @@ _MODULES: Final = {
     "_erasure_commands:erasure_app": ("erase",),
     "_rollout_commands:rollout_app": ("rollout",),
     "_standing_commands:standing_app": ("standing",),
-    "_settings_command:settings_app": ("settings",),
-    "_project_commands:starting_app": ("init", "tools", "schema"),
+    "_project_commands:starting_app": ("init", "tools", "schema", "settings"),
 }
 """Where each command is: in order of the help."""
 PLACES: Final = {name: place for place, names in _MODULES.items() for name in names}

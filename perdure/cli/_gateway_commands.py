@@ -1,4 +1,4 @@
-"""`perdure token`: who the gateway lets in."""
+"""`perdure token` and `perdure trigger`: who the gateway lets in, and which webhooks it accepts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
 
 token_app = Commands(no_args_is_help=True, help="Tokens of the gateway: each has a sender, a tenant and rights.")
+trigger_app = Commands(no_args_is_help=True, help="Triggers: signed webhooks that start runs or send messages.")
 _FILE: Final = {"gateway_tokens": "--tokens"}
 
 
@@ -115,3 +116,24 @@ def _file(settings: Settings) -> Path:
             "the file of tokens is not set: give --tokens FILE, or set gateway_tokens in perdure.toml", USAGE
         )
     return settings.gateway_tokens
+
+
+@trigger_app.command("check")
+@configured("agents")
+def check_triggers(
+    settings: Settings,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")],
+) -> None:
+    """Check a file of triggers, with its secrets and agents: a line for each fault. No secret is printed."""
+    from perdure.gateway.triggers import trigger_faults  # a web server's, which no other command needs
+
+    with one_line_errors():
+        found, faults = trigger_faults(file, settings.agents_folder)
+        if faults:
+            raise CommandError(f"{file} has faults", USAGE, [f"{file}: {fault}" for fault in faults])
+    console = screen()
+    rows = [
+        [name, each.scheme, each.agent, ", ".join(each.on) or "every event", "message" if each.session else "run"]
+        for name, each in sorted(found.items())
+    ]
+    console.print(table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("agent", "on")))
