@@ -45,8 +45,8 @@ from perdure.values.references import MISSING
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
 """Who answers: a script, a model with one, or a real one; `None`: whoever is asked fails the test."""
 
-_ALL = ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"])
-"""So that every built-in tool's definition is known to its fake."""
+_BUILT_IN = built_in(ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"]))
+"""All of them, so that the definition of each is known to its fake."""
 _OFFERED = [tool.name for tool in built_in(ToolSettings.model_construct())]
 
 
@@ -273,7 +273,7 @@ async def run_locally(
         clock = Clock(environment, client, workers.dead)
         toolbox = Toolbox(workers.kill, functools.partial(_settled, client), dying, clock.skips)
         real = functions_of(known, tools)
-        real.add_missing(each for each in built_in(_ALL) if each.name in _OFFERED or each.name in (fakes or {}))
+        real.add_missing(each for each in _BUILT_IN if each.name in _OFFERED or each.name in (fakes or {}))
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
         for each in [*real.hooks, *found_hooks(hooks)]:
             registry.hooks.add(each)

@@ -352,6 +352,26 @@ async def test_an_inbox_whose_form_is_submitted_does_not_load_itself_anew(
         await page.context.close()
 
 
+async def test_an_inbox_that_loads_itself_for_the_next_question_keeps_what_was_decided_before(
+    server: WorkflowEnvironment, browser: Browser, tmp_path: Path
+) -> None:
+    agents = write_agents(tmp_path / "agents", DESK)
+    async with gateway(server.client, [sign_in, pages], task_queue=some_name(), agents=agents) as at:
+        page = await (await browser.new_context()).new_page()
+        lists = ["<ul><li>One waits.</li></ul>"]
+
+        async def list_of_one_once(route: Route) -> None:
+            await route.fulfill(body=lists.pop() if lists else "", content_type="text/html")
+
+        await page.route("**/inbox/list*", list_of_one_once)
+        async with page.expect_request(
+            lambda request: "run=" not in request.url and request.is_navigation_request()
+        ) as loaded:
+            await page.goto(f"{at.address}/inbox/?run=gone&call=1.0&notice=rejected&by=signature")
+        assert (await loaded.value).url == f"{at.address}/inbox/?notice=rejected&by=signature"
+        await page.context.close()
+
+
 async def test_a_list_of_runs_without_a_match_says_so(server: WorkflowEnvironment, tmp_path: Path) -> None:
     agents = write_agents(tmp_path / "agents", DESK)
     assert await SearchAttributes().ensure(server.client) is None  # as a worker does at its start

@@ -22,7 +22,9 @@ async function refresh() {
     document.getElementById("elsewhere").hidden = false;
     article.querySelectorAll("button").forEach((button) => { button.disabled = true; });
   } else if (!article && count && !submitted) {
-    location.assign("./");
+    const shown = new URLSearchParams(location.search); // what was decided before is read beside the next question
+    ["run", "call", "page"].forEach((name) => shown.delete(name));
+    location.assign("./?" + shown);
   }
 }
 
