@@ -23,15 +23,17 @@ from google.protobuf.duration_pb2 import Duration
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
-from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHistory, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
+from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle, fetch_run, start_run
 from perdure.errors import NoWorkerError
 from perdure.hooks.decorator import hook_functions
 from perdure.hosting import logs
+from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.runs.agent import parse_agent
@@ -137,6 +139,11 @@ async def answered(question: Callable[[], Awaitable[T]]) -> T:
         while True:
             with contextlib.suppress(NoWorkerError):
                 return await question()
+
+
+async def check_replays(history: WorkflowHistory) -> None:
+    """Check that a worker goes on with it: outside the sandbox, which would load the workflows anew for each history."""
+    assert (await replay_history(history, data_converter())).problem is None
 
 
 def impatient(events: int, size: int = 4_194_304) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:

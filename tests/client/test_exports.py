@@ -12,16 +12,13 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import Media, Perdure, ToolError, tool
 from perdure.client.histories import executions
 from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
 from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import ChatRequest
-from perdure.workflows.agent import AgentWorkflow
-from perdure.workflows.session import SessionWorkflow
-from tests.support import DONE, agent, harness, new_namespace
+from tests.support import DONE, agent, check_replays, harness, new_namespace
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, desk, echo, idles, users
 
@@ -95,8 +92,7 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
         listed = [each async for each in perdure.list_sessions(tenant="acme")]
         assert [(each.session, each.title, each.agent) for each in listed] == [(session.key, "one", "echo")]
         async for history in executions(it.client, restored.id):
-            replayer = Replayer(workflows=[SessionWorkflow, AgentWorkflow], data_converter=data_converter())
-            await replayer.replay_workflow(history)
+            await check_replays(history)
 
 
 async def test_a_session_under_another_key_has_its_archive_and_finds_its_messages(

@@ -18,13 +18,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, Selection, tool
 from perdure.client.evaluations import fetch_score
-from perdure.client.histories import replay_history
 from perdure.errors import RunError, RunExistsError, SettingsError
 from perdure.evals import Approvals, Flows
-from perdure.hosting.connection import data_converter
 from perdure.runs.evaluation import EVALUATION_WORKFLOW, scored_id
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
-from tests.support import Harness, harness, impatient, perdure, registry
+from tests.support import Harness, check_replays, harness, impatient, perdure, registry
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -89,7 +87,7 @@ def fresh() -> str:
 
 async def replays(it: Harness, *ids: str) -> None:
     for each in ids:
-        await replay_history(await it.client.get_workflow_handle(each).fetch_history(), data_converter())
+        await check_replays(await it.client.get_workflow_handle(each).fetch_history())
 
 
 async def test_each_case_runs_with_each_model_and_is_scored(dev_server: WorkflowEnvironment) -> None:

@@ -12,18 +12,15 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import Agent, Perdure, ToolError, tool
 from perdure.client.approvals import decide
 from perdure.client.forks import fork_run
 from perdure.client.histories import executions
 from perdure.errors import RunError
-from perdure.hosting.connection import data_converter
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest
-from perdure.workflows.agent import AgentWorkflow
-from tests.support import DONE, Harness, agent, harness, impatient, perdure
+from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -79,7 +76,7 @@ async def forked(it: Harness, run_id: str, at: str, **how: Any) -> RunView:
     with contextlib.suppress(WorkflowFailureError):
         await handle.result()
     async for history in executions(it.client, handle.id):
-        await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+        await check_replays(history)
     return await it.view(handle.id)
 
 

@@ -11,7 +11,6 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import ToolError, hook, refuse, tool
 from perdure.hooks import (
@@ -21,10 +20,8 @@ from perdure.hooks import (
     BeforeToolCall,
     Refused,
 )
-from perdure.hosting.connection import data_converter
 from perdure.runs.wire import DECIDE, PREPARE_ACTIVITY
-from perdure.workflows.agent import AgentWorkflow
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, Harness, agent, check_replays, harness
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -384,7 +381,7 @@ async def test_a_replay_calls_no_hook_again(time_skipping: WorkflowEnvironment) 
     async with harness(time_skipping.client, [send, count], plan(), cached_workflows=0) as it:
         view = await it.run(agent("send"))
         history = await it.client.get_workflow_handle(view.run_id).fetch_history()
-    await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+    await check_replays(history)
     assert (called, sent) == ([f"{view.run_id}/1.0/before_tool_call"], ["1"])
 
 

@@ -14,7 +14,6 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import Perdure, ToolContext, ToolError, branch, tool
 from perdure.activities.registry import Registry
@@ -22,12 +21,10 @@ from perdure.cli._console import wait_line
 from perdure.cli._run_view import run_table
 from perdure.client.run_operations import FROM_HISTORY
 from perdure.client.selection import ListedRun, Selection
-from perdure.hosting.connection import data_converter
 from perdure.runs.wire import REFUSED, RunView
 from perdure.testing.scripted_model import Fault, Turn
 from perdure.tools.invocation import idempotency_key
-from perdure.workflows.agent import AgentWorkflow
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, Harness, agent, check_replays, harness
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -341,7 +338,7 @@ async def test_a_run_replays_and_passes_without_a_workflow_cache(dev_server: Wor
         result = await handle.result()
         history = await handle.fetch_history()
     assert (result.status, result.state["sum"]) == ("completed", 6)
-    await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+    await check_replays(history)
 
 
 async def test_while_a_request_is_asked_the_calls_before_it_are_listed_once(dev_server: WorkflowEnvironment) -> None:

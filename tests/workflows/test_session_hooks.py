@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import hook, refuse
 from perdure.errors import MessageRefusedError
@@ -24,10 +23,8 @@ from perdure.hooks import (
     SessionStart,
     ToolResultPersist,
 )
-from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import Turn
-from perdure.workflows.session import SessionWorkflow
-from tests.support import Harness
+from tests.support import Harness, check_replays
 from tests.workflows.test_session import ALL, ECHO, answers, desk, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -174,7 +171,7 @@ async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server:
         history = await session.handle.fetch_history()
         queue = it.task_queue
     assert seen == ["one", "two"]
-    await Replayer(workflows=[SessionWorkflow], data_converter=data_converter()).replay_workflow(history)
+    await check_replays(history)
     async with desk(dev_server, task_queue=queue, cached_workflows=0) as (_, other):  # a deploy without the hook
         with pytest.raises(MessageRefusedError, match="is not there any more"):
             await session.send("three", sender="ann", rights=ALL)

@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Replayer
 
 from perdure import Agent, Perdure, ToolContext, ToolError, tool
 from perdure.client.histories import executions
 from perdure.client.run import Run
 from perdure.errors import RunError
-from perdure.hosting.connection import data_converter
 from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
-from perdure.workflows.agent import AgentWorkflow
 from tests.gateway.test_api import served, until
-from tests.support import DONE, Harness, agent, harness, impatient, perdure
+from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
 from tests.workflows.test_durability import CALLS, site
 from tests.workflows.test_resets import reset, task_before_decision, until_asked
 
@@ -100,7 +97,7 @@ async def undone(it: Harness, run: Run[Any], **how: Any) -> RunView:
     view = await undo.wait()
     for each in (run.id, undo.id):
         async for history in executions(it.client, each):
-            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+            await check_replays(history)
     return view
 
 
@@ -371,7 +368,7 @@ async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: 
         plan = await run.undo_plan()
         assert [each.call for each in plan.undoes] == ["1.3"]
         async for history in executions(it.client, run.id):
-            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+            await check_replays(history)
 
 
 async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
@@ -384,7 +381,7 @@ async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvi
         assert "undone: 1.3, 1.1, 1.0; without an undo: 1.2 mail" in view.error
         assert {each.status for each in await run.effects()} == {"undone", "cannot be undone"}
         async for history in executions(it.client, run.id):
-            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+            await check_replays(history)
 
 
 async def test_a_run_whose_undo_tool_is_missing_or_does_not_fit_is_refused(dev_server: WorkflowEnvironment) -> None:
