@@ -33,7 +33,7 @@ _LOADED: Final = {
 }
 """What a program has loaded before it is forked. It begins with the function `main` of its module."""
 FORKED: Final = (
-    *("TEMPORAL_", "PERDURE_", "EDITOR", "VISUAL", "HOME", "COLUMNS"),
+    *("TEMPORAL_", "PERDURE_", "EDITOR", "VISUAL", "HOME", "USER", "COLUMNS"),
     *("OPENAI_", "ANTHROPIC_", "GOOGLE_", "GEMINI_", "AWS_"),
 )
 """Variables that nothing reads while it is loaded."""
