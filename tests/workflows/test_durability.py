@@ -131,14 +131,19 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize(("point", "released"), POINTS.values(), ids=POINTS)
-async def test_the_worker_is_killed_while_the_model_writes(
-    dev_server: WorkflowEnvironment, tmp_path: Path, point: int, released: int
-) -> None:
+async def test_the_worker_is_killed_while_the_model_writes(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """All points at once: each waits five seconds for the server to miss the worker."""
+    async with asyncio.TaskGroup() as group:
+        for name, (point, released) in POINTS.items():
+            (tmp_path / name).mkdir()
+            group.create_task(killed_while_writing(dev_server, tmp_path / name, point, released), name=name)
+
+
+async def killed_while_writing(server: WorkflowEnvironment, folder: Path, point: int, released: int) -> None:
     gate = asyncio.Event()
     again = {"calls": CALLS, "output": None}
     script = [Turn(TEXT, gate=gate, gate_after=point), *([again] if not released else []), DONE]
-    async with site(dev_server, script, tmp_path) as it:
+    async with site(server, script, folder) as it:
         handle = await it.start_run()
         await it.model.wait_for_request(1)
         if released:
@@ -240,10 +245,16 @@ async def answered(client: Client, run_id: str) -> None:
             return
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["the answer is recorded", "the model still writes"])
 async def test_the_worker_is_killed_between_a_tools_end_and_its_report(
-    dev_server: WorkflowEnvironment, tmp_path: Path, *, recorded: bool
+    dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
+    async with asyncio.TaskGroup() as group:
+        for name, recorded in {"the answer is recorded": True, "the model still writes": False}.items():
+            (tmp_path / name).mkdir()
+            group.create_task(killed_before_its_report(dev_server, tmp_path / name, recorded=recorded), name=name)
+
+
+async def killed_before_its_report(server: WorkflowEnvironment, folder: Path, *, recorded: bool) -> None:
     """An answer that the worker had not reported is lost with it: a second Request is asked for the rest. The tool's effect is not."""
     text = json.dumps({"calls": [CALLS[0] | {"die": True}, *CALLS[1:]], "output": {"ok": True}}, ensure_ascii=False)
     gate = asyncio.Event()
@@ -252,7 +263,7 @@ async def test_the_worker_is_killed_between_a_tools_end_and_its_report(
         "calls": [{"_tool": "note", "text": "{†state.a}, and the rest", "_outputPath": "†state.c"}],
         "output": {"ok": True},
     }
-    async with site(dev_server, [turn] if recorded else [turn, rest], tmp_path) as it:
+    async with site(server, [turn] if recorded else [turn, rest], folder) as it:
         it.bell.quiet = True
         if recorded:
             gate.set()
