@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import sys
 import uuid
@@ -14,7 +13,7 @@ from perdure.agents.agent import Agent
 from perdure.cli._errors import one_line_errors
 from perdure.cli._execute import Context, connected, context_option
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, local_user
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
@@ -54,7 +53,7 @@ def chat(
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         known = context_option(context, found.check_context)
     key = session or f"chat-{found.name}-{uuid.uuid4().hex[:6]}"
-    who = getpass.getuser() if sender is None else sender
+    who = local_user() if sender is None else sender
     live = sys.stdin.isatty() and sys.stdout.isatty()
 
     async def talk(perdure: Perdure) -> int:

@@ -135,7 +135,7 @@ def write_file(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def local_user() -> str:
-    """Return the value of `--by` where it is left out: this process's user, with `sudo` the caller. A user without a name is `uid 1000`.
+    """Return the value of `--by` or `--sender` where it is left out: this process's user, with `sudo` the caller. A user without a name is `uid 1000`.
 
     The name proves nothing: whoever has the machine may set it. It is never empty, so each decision names somebody.
     """

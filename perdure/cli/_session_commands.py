@@ -5,7 +5,6 @@ The sender is the user of this machine, who has every right here; an option name
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import sys
 import warnings
@@ -20,7 +19,7 @@ from perdure.cli._errors import FAILED, TIMEOUT, CommandError, check_choice, one
 from perdure.cli._execute import Context, Json, connected, context_option
 from perdure.cli._export_commands import Out, write_export
 from perdure.cli._help import CommandGroup, Commands
-from perdure.cli._options import configured
+from perdure.cli._options import configured, local_user
 from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.sessions.replies import shorten_text
@@ -438,8 +437,8 @@ def _others(tenants: list[str]) -> str:
 
 
 def _sender(name: str | None) -> str:
-    """Return the user's name: that of the operating system's account."""
-    return getpass.getuser() if name is None else name
+    """Return the sender of a message: without a name, the user of this machine."""
+    return local_user() if name is None else name
 
 
 def _print_aside(receipt: Receipt) -> None:

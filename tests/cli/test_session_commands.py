@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
 from perdure import Agent, Perdure
+from perdure.cli._session_commands import _sender
 from perdure.cli.app import app
 from perdure.sessions.wire import END
 from tests.forked_cli import ForkedCli
@@ -216,3 +217,11 @@ async def test_a_session_of_another_tenant_is_named_where_it_can_be_found(
         assert "hello" in listed.out
         assert "and more" not in listed.out
         assert f"these are of tenant {tenant!r}" in listed.err
+
+
+async def test_a_user_without_a_name_sends_under_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user often has no account: `getpass.getuser` raises there."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert [_sender(None), _sender("ann")] == ["uid 54321", "ann"]
