@@ -12,6 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, Run, WaitingView
 from perdure.errors import DecisionRefusedError
+from perdure.testing.scripted_model import Turn
 from perdure.values.json import Json, JsonObject
 from tests.activities.test_mcp import offered_by, scripted, server
 from tests.support import DONE, agent, harness
@@ -157,6 +158,37 @@ async def test_r21_3_sampling_asks_the_runs_model_and_counts(dev_server: Workflo
     assert str(view.output["result"]).endswith(": A tale.")
     assert view.requests == 1
     assert sum(each.requests for each in view.usage.by_model.values()) == 2
+
+
+async def test_r21_3_a_server_of_2025_gets_its_sample_beside_a_message_to_the_run(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """The message comes while the model writes the sample. The call goes on, and the sample is written once."""
+    script = tmp_path / "script.json"
+    asked = {"role": "user", "content": {"type": "text", "text": "SAMPLE"}}
+    sampling = {"method": "sampling/createMessage", "params": {"maxTokens": 50, "messages": [asked]}}
+    config = scripted(script, tools=[tool("book")], answers={"book": [{"_ask": [sampling], **text("booked")}]})
+    config.mcpServers["x"] = config.mcpServers["x"].model_copy(update={"sampling": 1})
+    gate, sampled = asyncio.Event(), asyncio.Event()
+
+    def answer(request: Any) -> Any:
+        if "SAMPLE" in request.text:
+            sampled.set()
+            return Turn("A tale.", gate=gate)
+        if "Pears" in request.text:
+            gate.set()
+            return {"calls": [], "output": "pears, {†state.booked}"}
+        return BOOK
+
+    async with offered_by(config) as registry, harness(dev_server.client, [], answer, registry=registry) as it:
+        run = Perdure(it.client).get_run((await it.start(agent("x.book"))).id)
+        async with asyncio.timeout(HANG):
+            await sampled.wait()
+            await run.steer("Pears, please.", by="ann")
+            view = await run.wait()
+    assert view.output == "pears, booked"
+    assert responses(script)[-1]["result"]["content"]["text"] == "A tale."
+    assert (view.requests, sum(each.requests for each in view.usage.by_model.values())) == (2, 3)
 
 
 async def test_r21_3_sampling_is_off_unless_the_servers_entry_permits_it(dev_server: WorkflowEnvironment) -> None:
