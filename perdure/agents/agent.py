@@ -586,9 +586,10 @@ def _named(tool: AgentTool, where: str) -> list[str] | list[JsonObject]:
         return [_delegation(tool, where)]
     functions = tool_functions(tool)
     if not functions:
-        raise AgentError(
-            f"{where}: {clip(repr(tool), 80)} is not a tool: give a function, or the name of a tool of the worker's"
-        )
+        instead = "a function, or the name of a tool of the worker's"
+        if is_framework_agent(tool):
+            instead = "Agent.of(agent) for a subagent, or agent_tool(agent)"
+        raise AgentError(f"{where}: {clip(repr(tool), 80)} is not a tool: give {instead}")
     return [function.name for function in functions]
 
 

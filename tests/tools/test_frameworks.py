@@ -284,6 +284,9 @@ def test_what_is_no_tool_is_one_line() -> None:
         Agent("a", tools=[_numbers])
     with pytest.raises(AgentError, match="is not a tool: give a function, or the name of a tool of the worker's"):
         Agent("a", tools=[agents.WebSearchTool()])
+    for whole in (agents.Agent(name="b"), pydantic_ai.Agent(name="b")):
+        with pytest.raises(AgentError, match=r"is not a tool: give Agent.of\(agent\) for a subagent, or agent_tool"):
+            Agent("a", tools=[whole])
 
 
 @asynchronous
