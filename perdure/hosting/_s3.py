@@ -33,10 +33,13 @@ class _PerOperation(S3StorageDriverClient):
         async with self._session.client("s3") as client:
             return await new_aioboto3_client(client).get_object(bucket=bucket, key=key)
 
-    async def list_objects(self, bucket: str, prefix: str) -> list[str]:
+    async def list_objects(self, bucket: str, *prefixes: str) -> list[str]:
+        found: list[str] = []
         async with self._session.client("s3") as client:
-            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-            return [each["Key"] async for page in pages for each in page.get("Contents", ())]
+            for prefix in prefixes:
+                pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+                found += [each["Key"] async for page in pages for each in page.get("Contents", ())]
+        return found
 
     async def delete_objects(self, bucket: str, keys: Sequence[str]) -> None:
         async with self._session.client("s3") as client:
@@ -97,14 +100,12 @@ class _OwnBucket(S3StorageDriver):
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
         """Remove a workflow's values. See `perdure.queries.media_store.ErasableStorage`. A value belongs to one workflow here, by its key."""
-        erased = 0
-        for kind in (*sorted(WORKFLOW_TYPES), "null"):
-            prefix = f"v0/ns/{_segment(namespace)}/wt/{_segment(kind)}/wi/{_segment(workflow_id)}/ri/"
-            keys = await self._files.list_objects(self._own, prefix)
-            if keys and not dry_run:
-                await self._files.delete_objects(self._own, keys)
-            erased += len(keys)
-        return erased
+        kinds = (*sorted(WORKFLOW_TYPES), "null")
+        below = (f"v0/ns/{_segment(namespace)}/wt/{_segment(kind)}/wi/{_segment(workflow_id)}/ri/" for kind in kinds)
+        keys = await self._files.list_objects(self._own, *below)
+        if keys and not dry_run:
+            await self._files.delete_objects(self._own, keys)
+        return len(keys)
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
