@@ -43,7 +43,8 @@ class EvaluationSteps:
 
     def text(self, length: int) -> None:
         """Count a text of so many characters that is made or read."""
-        self.take(length // CHARACTERS)
+        if length >= CHARACTERS:
+            self.take(length // CHARACTERS)
 
     def digits(self, *numbers: float) -> None:
         """Count a computation with these numbers."""
@@ -116,15 +117,18 @@ def is_number(value: Json) -> TypeIs[int | float]:
 
 def _numbers(sign: str, do: Callable[[float, float], complex]) -> OperatorFunction:
     def calculate(steps: EvaluationSteps, a: Json, b: Json) -> Json:
-        if not (is_number(a) and is_number(b)):
+        if not (isinstance(a, (int, float)) and isinstance(b, (int, float))):
             raise FormulaUseError(f"{kind(a)} {sign} {kind(b)} is not defined")
-        steps.digits(a, b)
+        if type(a) is not float or type(b) is not float:
+            steps.digits(a, b)
         return number(do(a, b))
 
     return calculate
 
 
 def _add(steps: EvaluationSteps, a: Json, b: Json) -> Json:
+    if type(a) is int and type(b) is int and a.bit_length() + b.bit_length() < BITS:
+        return a + b
     if isinstance(a, str) and isinstance(b, str):
         steps.text(len(a) + len(b))
         return a + b
@@ -143,7 +147,9 @@ _raised: Final = _numbers("**", operator.pow)
 
 
 def _multiply(steps: EvaluationSteps, a: Json, b: Json) -> Json:
-    if is_number(a) and is_number(b):
+    if type(a) is int and type(b) is int and a.bit_length() + b.bit_length() < BITS:
+        return a * b
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return _times(steps, a, b)
     if isinstance(a, int) and isinstance(b, str | list):
         a, b = b, a
@@ -174,7 +180,7 @@ OPERATORS: Final[Mapping[str, OperatorFunction]] = {
 
 
 def _equal(steps: EvaluationSteps, a: Json, b: Json) -> bool:
-    if isinstance(a, str | list | dict) and isinstance(b, type(a)) and len(a) == len(b):
+    if isinstance(a, (str, list, dict)) and isinstance(b, type(a)) and len(a) == len(b):
         steps.weigh(a)
     return bool(a == b)
 
@@ -182,7 +188,7 @@ def _equal(steps: EvaluationSteps, a: Json, b: Json) -> bool:
 # Any: two values whose order Python does not know are an error of the formula.
 def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> OperatorFunction:
     def compare(steps: EvaluationSteps, a: Json, b: Json) -> bool:
-        if isinstance(a, str | list) and isinstance(b, type(a)):
+        if isinstance(a, (str, list)) and isinstance(b, type(a)):
             steps.weigh(a if len(a) <= len(b) else b)
         try:
             return do(a, b)
@@ -244,12 +250,13 @@ def text_key(steps: EvaluationSteps, value: Json) -> str:
 def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
     """Return `value[at]` and `value.at`."""
     if isinstance(value, dict) and isinstance(at, str):
-        steps.text(len(at))
+        if len(at) >= CHARACTERS:
+            steps.text(len(at))
         if at in value:
             return value[at]
         near = ", ".join(clip(key, 40) for key in list(value)[:10])
         raise FormulaUseError(f"there is no {clip(at, 60)!r}; the object has: {near or 'nothing'}")
-    if isinstance(value, list | str) and isinstance(at, int):
+    if isinstance(value, (list, str)) and isinstance(at, int):
         if -len(value) <= at < len(value):
             return value[at]
         raise FormulaUseError(f"there is no [{at}]: it has {len(value)} items")
@@ -259,7 +266,8 @@ def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
 
 def as_text(steps: EvaluationSteps, value: Json) -> str:
     """Return a value as `str` writes it."""
-    steps.weigh(value)
+    if type(value) is not int or value.bit_length() >= BITS:
+        steps.weigh(value)
     text = value if isinstance(value, str) else str(value)
     steps.text(len(text))
     return text
@@ -286,6 +294,9 @@ def formatted(steps: EvaluationSteps, value: Json, spec: str) -> str:
 def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
     total = start
     for value in items(steps, values):
+        if type(value) is int and type(total) is int and value.bit_length() + total.bit_length() < BITS:
+            total += value
+            continue
         if not is_number(value) or not is_number(total):
             raise FormulaUseError(f"sum adds numbers; there is {kind(value)} among them")
         steps.digits(total, value)

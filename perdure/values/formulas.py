@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 from perdure.errors import FormulaError, JsonError, clip
 from perdure.values._formula_functions import (
@@ -57,6 +57,7 @@ class Frame:
 
 
 FormulaStep: TypeAlias = Callable[[Frame], Json]
+T = TypeVar("T")
 
 
 def wrong(node: ast.AST, message: str) -> NoReturn:
@@ -400,13 +401,7 @@ class FormulaParser(Nodes):
         return make
 
     def _node_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> FormulaStep:
-        with_variables, make = self._loops(node, node.generators, [node.elt])
-        element = make[0]
-
-        def collect(frame: Frame) -> list[Json]:
-            return [element(frame) for _ in with_variables(frame)]
-
-        return collect
+        return self._loops(node, node.generators, lambda: self.read(node.elt), list)
 
     _node_generatorexp = _node_listcomp
 
@@ -415,17 +410,21 @@ class FormulaParser(Nodes):
         return lambda frame: FUNCTIONS["set"](frame.steps, collect(frame))
 
     def _node_dictcomp(self, node: ast.DictComp) -> FormulaStep:
-        with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
+        def pair() -> Callable[[Frame], tuple[str, Json]]:
+            key, value = self.read(node.key), self.read(node.value)
+            return lambda frame: (text_key(frame.steps, key(frame)), value(frame))
 
-        def collect(frame: Frame) -> dict[str, Json]:
-            return {text_key(frame.steps, key(frame)): value(frame) for _ in with_variables(frame)}
-
-        return collect
+        return self._loops(node, node.generators, pair, dict)
 
     def _loops(
-        self, node: ast.expr, generators: list[ast.comprehension], made: list[ast.expr]
-    ) -> tuple[Callable[[Frame], Iterator[None]], list[FormulaStep]]:
-        """Return the loops of a comprehension, and the results that it makes within them."""
+        self,
+        node: ast.expr,
+        generators: list[ast.comprehension],
+        read_element: Callable[[], Callable[[Frame], T]],
+        container: Callable[[list[T]], Json],
+    ) -> FormulaStep:
+        """Return the step of a comprehension. `read_element` reads the part that is evaluated within its loops, and
+        `container` makes the value of its results."""
         before = list(self.bound)
         loops: list[tuple[FormulaStep, ast.expr, list[FormulaStep]]] = []
         for generator in generators:
@@ -434,29 +433,39 @@ class FormulaParser(Nodes):
             source = self.read(generator.iter)
             self.bound.extend(_names(generator.target))
             loops.append((source, generator.target, [self.read(test) for test in generator.ifs]))
-        steps = [self.read(each) for each in made]
+        element = read_element()
         self.bound = before
 
-        def run(frame: Frame, depth: int = 0) -> Iterator[None]:
+        def run(frame: Frame, made: list[T], depth: int = 0) -> None:
             source, target, tests = loops[depth]
             innermost = depth + 1 == len(loops)
-            for item in items(frame.steps, source(frame)):
-                _assign(frame.steps, target, item, frame.variables)
+            name = target.id if isinstance(target, ast.Name) else None
+            steps = frame.steps
+            for item in items(steps, source(frame)):
+                if name is None:
+                    _assign(steps, target, item, frame.variables)
+                else:  # as `_assign` does, which would be a call for each item
+                    steps.left -= 1
+                    if steps.left < 0:
+                        raise OutOfStepsError
+                    frame.variables[name] = item
                 for test in tests:
                     if not test(frame):
                         break
                 else:
                     if innermost:
-                        yield
+                        made.append(element(frame))
                     else:
-                        yield from run(frame, depth + 1)
+                        run(frame, made, depth + 1)
 
-        def scoped(frame: Frame) -> Iterator[None]:
+        def collect(frame: Frame) -> Json:
             kept = _copied(frame)
-            yield from run(frame)
+            made: list[T] = []
+            run(frame, made)
             frame.variables = kept
+            return container(made)
 
-        return scoped, steps
+        return collect
 
     def _node_lambda(self, node: ast.Lambda) -> FormulaStep:
         wrong(
@@ -510,7 +519,7 @@ class FormulaParser(Nodes):
 
         def call(frame: Frame) -> Json:
             arguments = [step(frame) for step in given]
-            by_name = {key: step(frame) for key, step in named.items()}
+            by_name = {key: step(frame) for key, step in named.items()} if named else {}
             try:
                 return function(frame.steps, *arguments, **by_name)
             except TypeError:
