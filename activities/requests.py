@@ -103,7 +103,7 @@ class Events:
             self._rest.append(piece)
             return []
         lines = b"".join([*self._rest, piece[:end]]).splitlines()
-        self._rest = [piece[end:]]
+        self._rest = [piece[end:]] if end < len(piece) else []
         events: list[ServerSentEvent] = []
         for line in lines:
             self._line(line, events)
@@ -137,7 +137,7 @@ class Events:
                 events.append(ServerSentEvent(b"\n".join(self._data), self._name))
                 self._data = []
             self._name = ""
-            self._size = sum(map(len, self._rest))
+            self._size = sum(map(len, self._rest)) if self._rest else 0
         elif line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif line.startswith(b"event:"):
@@ -661,12 +661,13 @@ def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deli
         if event.data.strip() == b"[DONE]":
             answer.whole = True
             return True
-        for document in (each for read in _documents(event) for each in answer.documents(read)):
-            if (refusal := refusal_of(None, document, event=event.name)) is not None:
-                raise RefusalError(refusal)
-            closed = answer.take(document)
-            if deliverer is not None:
-                deliverer.add(masked_value(closed) if closed else closed)
+        for read in _documents(event):
+            for document in answer.documents(read):
+                if (refusal := refusal_of(None, document, event=event.name)) is not None:
+                    raise RefusalError(refusal)
+                closed = answer.take(document)
+                if deliverer is not None:
+                    deliverer.add(masked_value(closed) if closed else closed)
         if answer.too_long:
             return True
     return False

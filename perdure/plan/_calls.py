@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -379,11 +379,11 @@ class CallSpec:
     method: OutputMethod = "set"
     output: Json = None
     """The result that the model has written itself, for a latent tool."""
-    scopes: list[str] = field(default_factory=list)
+    scopes: Sequence[str] = ()
     """The messages of the parent's context that a delegate gets (R8.2)."""
     instance: str | None = None
     """The independent context that it reads and writes; `None`: the shared one (R8.8)."""
-    converted: list[str] = field(default_factory=list)
+    converted: Sequence[str] = ()
     """Literals that were converted to the type that the schema requires (R5.13)."""
     loop: LoopForm | None = None
     """The loop, if the plan itself makes the call more than once; a delegate's loop is a workflow of its own."""
@@ -471,7 +471,7 @@ class CallInputs:
     """The values that a delegate of one item reads beside its parameters: `item` and `index` (R8.5)."""
     item_sources: Sources = NOWHERE
     """The provenance of these values."""
-    changed: list[str] = field(default_factory=list)
+    changed: Sequence[str] = ()
     """Parameters that a hook has changed (R10.17)."""
     approved: str | None = None
     """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
@@ -503,7 +503,7 @@ class CallState:
     writes: list[Write] = field(default_factory=list)
     sources: Sources = NOWHERE
     """The provenance of its result, or of its failure's text."""
-    notes: list[CallError] = field(default_factory=list)
+    notes: Sequence[CallError] = ()
     """Errors that the model reads although the call is done: iterations that failed."""
     started: str | None = None
     """ISO 8601: the time when it was handed to its activity."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 from perdure.errors import StateError, clip
-from perdure.plan._calls import Call, CallOrder
+from perdure.plan._calls import NO_ORDER, Call, CallOrder
 from perdure.values.json import Json, shorten
 from perdure.values.limits import MAX_EDGES
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.state import Write, covers, is_prefix, replay, sources_of, stands_alone
-from perdure.values.templates import is_expression, parse_template
+from perdure.values.templates import Template, is_expression, parse_template
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,40 +53,30 @@ class PathIndex(Generic[T]):
             node.items = []
         return node.items
 
-    def above(self, path: Path) -> list[list[T]]:
-        """Return the items filed under each prefix of the path and under the path itself, shortest first."""
-        found: list[list[T]] = []
+    def near(self, path: Path) -> tuple[list[list[T]], list[list[T]]]:
+        """Return the items filed under each prefix of the path and under the path itself, shortest first; and those
+        filed under each extension of it."""
+        above: list[list[T]] = []
+        below: list[list[T]] = []
         node = self._root
         for part in path:
             if node.items:
-                found.append(node.items)
+                above.append(node.items)
             child = None if node.children is None else node.children.get(str(part))
             if child is None:
-                return found
+                return above, below
             node = child
         if node.items:
-            found.append(node.items)
-        return found
-
-    def below(self, path: Path) -> list[list[T]]:
-        """Return the items filed under each extension of the path, not under the path itself."""
-        found: list[list[T]] = []
-        node = self._root
-        for part in path:
-            child = None if node.children is None else node.children.get(str(part))
-            if child is None:
-                return found
-            node = child
-        if node.children is None:
-            return found
-        stack = list(node.children.values())
-        while stack:
-            node = stack.pop()
-            if node.items:
-                found.append(node.items)
-            if node.children is not None:
-                stack.extend(node.children.values())
-        return found
+            above.append(node.items)
+        if node.children is not None:
+            stack = list(node.children.values())
+            while stack:
+                node = stack.pop()
+                if node.items:
+                    below.append(node.items)
+                if node.children is not None:
+                    stack.extend(node.children.values())
+        return above, below
 
 
 class _Node(Generic[T]):
@@ -126,11 +116,11 @@ class WriterIndex:
         The result is their indexes, rising, and whether the first of them covers.
         """
         nearest = -1
-        for items in self._setters.above(path):
+        setting, adding = self._near(path)
+        for items in setting:
             if (at := bisect_left(items, index)) and items[at - 1] > nearest:
                 nearest = items[at - 1]
         found = [nearest] if nearest >= 0 else []
-        adding = self._adding(path)
         if adding:
             between = (items[bisect_left(items, nearest + 1) : bisect_left(items, index)] for items in adding)
             found = sorted({*found, *chain.from_iterable(between)})
@@ -139,11 +129,11 @@ class WriterIndex:
     def after(self, path: Path, index: int) -> tuple[list[int], bool]:
         """Return the mirror of `before`: forward to the nearest later writer that covers, which is the last of them."""
         nearest = -1
-        for items in self._setters.above(path):
+        setting, adding = self._near(path)
+        for items in setting:
             if (at := bisect_left(items, index + 1)) < len(items) and (nearest < 0 or items[at] < nearest):
                 nearest = items[at]
         found = [nearest] if nearest >= 0 else []
-        adding = self._adding(path)
         if adding:
             between = (
                 items[bisect_left(items, index + 1) : bisect_left(items, nearest) if nearest >= 0 else None]
@@ -152,9 +142,13 @@ class WriterIndex:
             found = sorted({*found, *chain.from_iterable(between)})
         return found, nearest >= 0
 
-    def _adding(self, path: Path) -> list[list[int]]:
-        adders = [*self._adders.above(path), *self._adders.below(path)] if self._adders else []
-        return [*adders, *self._setters.below(path)]
+    def _near(self, path: Path) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the writers that cover the path, and those that add to it."""
+        setting, adding = self._setters.near(path)
+        if self._adders:
+            above, below = self._adders.near(path)
+            adding += above + below
+        return setting, adding
 
 
 # A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that
@@ -172,7 +166,7 @@ class Binding:
     """Index of the reading call in the plan."""
     base: Json | Missing = MISSING
     """The whole value of the reference's kind when the plan was made."""
-    writers: list[int] = field(default_factory=list)
+    writers: Sequence[int] = ()
     covered: bool = False
     """Whether one of the writers sets the path, so that the search ended there."""
     forward: bool = False
@@ -188,26 +182,24 @@ class Binding:
     """Whether no further writers are left to replace those that took another branch."""
     open: bool = False
     """Whether the writers are not all known: a later call may yet arrive."""
-    first: list[int] = field(default_factory=list)
+    first: Sequence[int] = ()
     """The writers as the list alone gives them, before any was passed over. Cycles are those of the list, no matter
     which call ended early."""
     passed: int | None = None
     """The last `set` that was passed over because it took another branch. A writer beyond it has to have written: the
     reader never falls back to a value from before the plan."""
 
-    turned: set[int] = field(default_factory=set)
+    turned: Set[int] = frozenset()
     """All writers that were passed over because they took another branch."""
-    alone: tuple[list[int], Write] | None = None
+    alone: tuple[Sequence[int], Write] | None = None
     """The write that alone decides the value, once it is known, and the writers for which it does."""
-    reach: int = field(init=False)
+    reach: int = -1
     """The index that the search for writers has reached: the reader's own, then the indexes of the covering writers
     found."""
 
-    def __post_init__(self) -> None:
-        self.reach = self.reader
-
     def bind(self, writers: WriterIndex) -> None:
         """Bind to the writers that are known when the reader arrives."""
+        self.reach = self.reader
         if self.reference.kind != "state":
             return
         self.bind_backward(writers)
@@ -217,7 +209,7 @@ class Binding:
     def bind_anew(self, writers: WriterIndex) -> None:
         """Search again from the reader itself, in both directions: the writers have changed, and none was found so
         far."""
-        self.reach, self.first, self.passed = self.reader, [], None
+        self.first, self.passed = (), None
         self.forward = self.open = False
         self.bind(writers)
         if self.open:
@@ -231,7 +223,7 @@ class Binding:
         if self.covered and self.writers[-1 if self.forward else 0] in gone:
             self.base = MISSING
         ended = [index for index in self.writers if index not in gone and calls[index].state.ended]
-        self.writers, self.covered = [], False
+        self.writers, self.covered = (), False
         self.bind_anew(writers)
         self.writers = sorted({*ended, *self.writers})
 
@@ -240,17 +232,19 @@ class Binding:
         found, covered = writers.after(self.reference.path, self.reach)
         if covered or final:
             self.open = False
-            self.writers, self.covered = [*self.writers, *found], covered
-            self.reach = max(found, default=self.reach)
+            self.writers, self.covered = [*self.writers, *found] if self.writers else found, covered
+            if found:
+                self.reach = max(found)
             self.first = self.first or found
 
     def bind_backward(self, writers: WriterIndex) -> None:
         found, self.covered = writers.before(self.reference.path, self.reach)
-        self.writers = [*found, *self.writers]
-        self.reach = min(found, default=self.reach)
+        self.writers = [*found, *self.writers] if self.writers else found
+        if found:
+            self.reach = min(found)
         self.first = self.first or found
 
-    def _deciding_write(self, calls: Sequence[Call]) -> Write | None:
+    def deciding_write(self, calls: Sequence[Call]) -> Write | None:
         """Return the write that alone decides the value: the only one of the only writer, which sets the path. `None`:
         there is none, or more to consider."""
         if self.alone is not None and self.alone[0] is self.writers:
@@ -267,8 +261,6 @@ class Binding:
     def looks_on(self, calls: Sequence[Call]) -> bool:
         """Whether the covering writer, which has ended like all others, took another branch: the nearer writers may
         need a value from beyond it."""
-        if self._deciding_write(calls) is not None:
-            return False
         broken = not self.any_end and any(_broken(calls[index]) for index in self.writers)
         if not self.covered or self.exhausted or broken:
             return False
@@ -304,9 +296,10 @@ class Binding:
         `order` gives each call's place in the order of completion. Raises `StateError` when the bound writes do not fit
         the value that existed when the plan was made.
         """
-        alone = self._deciding_write(calls)
+        alone = self.deciding_write(calls)
         if alone is not None and not self.order:
-            value = get(alone.value, self.reference.path[len(alone.path) :])
+            deeper = self.reference.path[len(alone.path) :]
+            value = get(alone.value, deeper) if deeper else alone.value
             return ("nowhere" if value is MISSING else "value"), value
         if any(_broken(calls[index]) for index in self.writers):
             return "broken", MISSING
@@ -323,7 +316,7 @@ class Binding:
     def sources(self, calls: Sequence[Call], order: Mapping[int, int], base: Labels) -> Sources:
         """Return the provenance of the value that `find` returns; `base` is the provenance of the kind's value when the
         plan was made (R15.1)."""
-        alone = self._deciding_write(calls)
+        alone = self.deciding_write(calls)
         if alone is not None:
             return alone.sources
         return sources_of(self._writes(calls, order), self.reference.path, base)
@@ -361,7 +354,7 @@ class Binding:
         return join_all(calls[index].inputs.decided for index in (*self.turned, *broken))
 
     def _pass(self, index: int) -> None:
-        self.turned.add(index)
+        self.turned |= {index}
         if self.passed is None or (index > self.passed) == self.forward:
             self.passed = index
 
@@ -565,11 +558,11 @@ class CallNode:
     """The paths that `_after` names (R5.11)."""
     ends: dict[Reference, Binding] = field(default_factory=dict)
     """The paths of it that only have to end, in any way."""
-    after: list[int] = field(default_factory=list)
+    after: Sequence[int] = ()
     """The calls that it names by id, by index."""
-    any_end: set[int] = field(default_factory=set)
+    any_end: Set[int] = frozenset()
     """The calls of `after` that only have to end, in any way."""
-    absent: set[int] = field(default_factory=set)
+    absent: Set[int] = frozenset()
     """The calls of it that have not arrived."""
     closed: bool = False
     """Whether no call can arrive any more."""
@@ -592,15 +585,10 @@ class CallNode:
         """Whether a call that has not arrived may yet write a value that it reads or waits for."""
         if self.absent and not self.closed:
             return True
-        for bindings in (self.bindings, self.order, self.ends):  # loops: this runs each time that a call ends
-            for binding in bindings.values():
-                if binding.open:
-                    return True
-        return False
-
-    @property
-    def blocked(self) -> bool:
-        return bool(self.waiting) or self.open
+        for binding in self.bindings.values():  # loops: this runs each time that a call ends
+            if binding.open:
+                return True
+        return bool(self.order or self.ends) and any(binding.open for binding in self.all_bindings())
 
     def decided(self, calls: Sequence[Call]) -> Sources:
         """Return the provenance of the conditions because of which calls that it depends on have not written (R15.1)."""
@@ -621,11 +609,11 @@ class CallNode:
         binding = self.bindings.get(reference)
         return None if binding is None or binding.open or binding.forward else tuple(binding.writers)
 
-    def all_bindings(self) -> Iterator[Binding]:
-        """Yield the bindings of data, and those of order."""
-        yield from self.bindings.values()
-        yield from self.order.values()
-        yield from self.ends.values()
+    def all_bindings(self) -> Collection[Binding]:
+        """Return the bindings of data, and those of order."""
+        if not (self.order or self.ends):
+            return self.bindings.values()
+        return [*self.bindings.values(), *self.order.values(), *self.ends.values()]
 
 
 class DependencyGraph:
@@ -698,38 +686,54 @@ class DependencyGraph:
         node.indexes.append(self._writers)
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
-        read = (
-            (node.bindings, call.spec.condition),
-            (node.bindings, call.spec.template),
-            (node.bindings, call.spec.soft),
-            (node.order, call.spec.after.paths),
-            (node.ends, call.spec.after_end.paths),
-        )
-        for bindings, template in read:
-            for reference in template.references() if template.sites else ():
-                if reference not in bindings:
-                    base = self.base.get(reference.kind, MISSING)
-                    ends = bindings is node.ends
-                    binding = Binding(reference, call.index, base, order=ends or bindings is node.order, any_end=ends)
-                    binding.back = template is call.spec.soft and _writes_at(node, reference)
-                    binding.bind(self._writers)
-                    bindings[reference] = binding
-                    self._note_open(node, binding)
-                    if not self._count(node, len(binding.writers)):
-                        return node
-        ids = [*call.spec.after.ids, *call.spec.after_end.ids]
-        if not self._count(node, len(ids)):
+        spec = call.spec
+        for template in (spec.condition, spec.template, spec.soft):
+            if template.sites and not self._bind(node, template, node.bindings):
+                return node
+        if (spec.after is not NO_ORDER or spec.after_end is not NO_ORDER) and not (
+            self._bind(node, spec.after.paths, node.order, order=True)
+            and self._bind(node, spec.after_end.paths, node.ends, order=True, any_end=True)
+            and self._name(node, spec.after.ids, spec.after_end.ids)
+        ):
             return node
-        node.any_end = {*map(self.place_of, call.spec.after_end.ids)}.difference(
-            map(self.place_of, call.spec.after.ids)
-        )
-        for index in dict.fromkeys(map(self.place_of, ids)):
-            node.after.append(index)
-            if index >= len(self.nodes):
-                node.absent.add(index)
-                self._awaited.setdefault(index, []).append(node)
         self._wait_for_all(node)
         return node
+
+    def _bind(
+        self,
+        node: CallNode,
+        template: Template,
+        bindings: dict[Reference, Binding],
+        *,
+        order: bool = False,
+        any_end: bool = False,
+    ) -> bool:
+        """Bind the references of a template. Return whether there is room for their edges."""
+        call = node.call
+        for reference in template.references():
+            if reference not in bindings:
+                base = self.base.get(reference.kind, MISSING)
+                binding = Binding(reference, call.index, base, order=order, any_end=any_end)
+                binding.back = template is call.spec.soft and _writes_at(node, reference)
+                binding.bind(self._writers)
+                bindings[reference] = binding
+                self._note_open(node, binding)
+                if binding.writers and not self._count(node, len(binding.writers)):
+                    return False
+        return True
+
+    def _name(self, node: CallNode, well: Sequence[str], ended: Sequence[str]) -> bool:
+        """Note the calls that `_after` names by id. Return whether there is room for their edges."""
+        ids = [*well, *ended]
+        if not self._count(node, len(ids)):
+            return False
+        node.any_end = {*map(self.place_of, ended)}.difference(map(self.place_of, well))
+        node.after = list(dict.fromkeys(map(self.place_of, ids)))
+        node.absent = {index for index in node.after if index >= len(self.nodes)}
+        for index in node.after:
+            if index in node.absent:
+                self._awaited.setdefault(index, []).append(node)
+        return True
 
     def _count(self, node: CallNode, more: int) -> bool:
         """Add the edges of a node to the sum, if there is room. Else it loses those that it has (R18.5)."""
@@ -739,8 +743,10 @@ class DependencyGraph:
         self._edges -= node.edges
         for binding in node.all_bindings():
             binding.open = False
-        for held in (node.bindings, node.order, node.ends, node.after, node.absent, node.waiting):
-            held.clear()
+        for bindings in (node.bindings, node.order, node.ends):
+            bindings.clear()
+        node.after, node.absent = (), frozenset()
+        node.waiting.clear()
         node.edges, node.crowded = 0, True
         return False
 
@@ -755,7 +761,7 @@ class DependencyGraph:
 
     def _bind_open(self, node: CallNode) -> list[CallNode]:
         bound: list[CallNode] = []
-        for path in _written_paths(node.call):
+        for path, _ in node.filed:
             for reader, binding in [each for at in self._open_near(path) for each in at]:
                 if binding.open and not binding.writers and reader is not node:
                     binding.bind_anew(self._writers)
@@ -765,17 +771,18 @@ class DependencyGraph:
         return bound
 
     def _open_near(self, path: Path) -> list[list[tuple[CallNode, Binding]]]:
-        return [*self._open.above(path), *self._open.below(path)]
+        above, below = self._open.near(path)
+        return above + below
 
     def rebind_open(self, writer: Call) -> list[CallNode]:
         """Bind earlier readers that wait for a later writer to the new call. Return those that are bound by it."""
         bound = self._awaited.pop(writer.index, [])
         for node in bound:
-            node.absent.discard(writer.index)
+            node.absent -= {writer.index}
             self._wait_for(node, [writer.index])
         if writer.spec.method != "set":
             return bound
-        for path in _written_paths(writer):
+        for path, _ in self.nodes[writer.index].filed:
             for waiting in self._open_near(path):
                 for node, binding in waiting:
                     if binding.open and node.call is not writer:
@@ -803,13 +810,15 @@ class DependencyGraph:
             self._wait_for_all(node)
         return still_open
 
-    def end(self, call: Call) -> Iterator[CallNode]:
-        """Record that a call has ended; yield the readers that wait for nothing any more."""
+    def end(self, call: Call) -> list[CallNode]:
+        """Record that a call has ended. Return the readers that wait for nothing any more."""
+        free: list[CallNode] = []
         for index in self.nodes[call.index].readers:
             node = self.nodes[index]
             node.waiting.discard(call.index)
-            if not node.blocked:
-                yield node
+            if not (node.waiting or node.open):
+                free.append(node)
+        return free
 
     def move_on(self, node: CallNode, binding: Binding) -> bool:
         """Bind to the next writers after one that took another branch. Return whether there are, or may be, any."""
@@ -840,7 +849,8 @@ class DependencyGraph:
         return None
 
     def _bound_at_end(self, reference: Reference) -> Binding:
-        binding = Binding(reference, len(self.nodes), self.base.get(reference.kind, MISSING))
+        end = len(self.nodes)
+        binding = Binding(reference, end, self.base.get(reference.kind, MISSING), reach=end)
         if reference.kind == "state":
             binding.bind_backward(self._writers)
         return binding
@@ -885,8 +895,10 @@ class DependencyGraph:
 
     def _wait_for_all(self, node: CallNode) -> None:
         for binding in node.all_bindings():
-            self._wait_for(node, binding.writers)
-        self._wait_for(node, [index for index in node.after if index not in node.absent])
+            if binding.writers:
+                self._wait_for(node, binding.writers)
+        if node.after:
+            self._wait_for(node, [index for index in node.after if index not in node.absent])
 
     def _wait_for(self, node: CallNode, writers: Iterable[int]) -> None:
         for writer in writers:
@@ -900,9 +912,6 @@ def _writes_at(node: CallNode, reference: Reference) -> bool:
 
 
 def _writes(call: Call) -> list[tuple[Path, bool]]:
-    return [(path, stands_alone(call.spec.method, path)) for path in _written_paths(call)]
-
-
-def _written_paths(call: Call) -> list[Path]:
-    tallies = () if call.spec.loop is None else call.spec.loop.tallies
-    return list(dict.fromkeys([*(path for alternative in call.spec.paths for path in alternative), *tallies]))
+    """Return the paths that the call may write, each once, and whether it sets each."""
+    paths = chain(chain.from_iterable(call.spec.paths), () if call.spec.loop is None else call.spec.loop.tallies)
+    return [(path, stands_alone(call.spec.method, path)) for path in dict.fromkeys(paths)]

@@ -233,8 +233,9 @@ class Plan:
         free = [call for call in free if not call.hold.unfollowed]
         taken = self._slots.take_from(free, inside=self._inside is not None)
         self._scheduler.running += len(taken)
+        starting = set(taken)
+        ready[:] = [call for call in ready if call not in starting]
         for call in taken:
-            ready.remove(call)
             self.held_calls.release(call)
             call.state.status, call.state.started = "running", time
         return taken
@@ -434,7 +435,9 @@ class Plan:
 
     def _carry_out_keeps(self) -> None:
         """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
-        ready = self._scheduler.ready if self._joined else ()
+        if not self._joined:
+            return
+        ready = self._scheduler.ready
         for call in [call for call in ready if call.spec.tool is not None and call.spec.tool.activity == KEEP]:
             self._scheduler.ready.remove(call)
             self._scheduler.running += 1

@@ -101,8 +101,9 @@ class PlanProvenance:
         if call.spec.tool is LET or (call.spec.loop is not None and not call.spec.loop.single):
             return join(outcome.sources, call.inputs.origins.all)
         scoped = call.spec.tool is not None and call.spec.tool.delegate is None and call.spec.tool.scopes
-        kinds = [scope.lstrip("†").partition(".")[0] for scope in scoped or ()]
-        reported = join(outcome.sources, join_all(self.then(Reference(kind)) for kind in kinds))
+        reported = outcome.sources
+        for scope in scoped or ():
+            reported = join(reported, self.then(Reference(scope.lstrip("†").partition(".")[0])))
         return result_sources(call, reported, recalled=isinstance(outcome, Returned) and outcome.recalled)
 
     def _read_inside(self, call: Call) -> Sources:

@@ -91,7 +91,8 @@ class _Judging:
         if read is not None:
             return read
         call = self.node.call
-        call.inputs.decided = join(call.inputs.decided, self._decided_by(call.spec.condition))
+        if call.spec.condition.sites:
+            call.inputs.decided = join(call.inputs.decided, self._decided_by(call.spec.condition))
         # The values for its parameters need not exist if the call is not made.
         not_taken = self._condition() if call.spec.has_condition else None
         if not_taken is not None:
@@ -121,7 +122,7 @@ class _Judging:
             return held
         unreadable: CallError | None = None
         for reference, binding in self.node.bindings.items():
-            if binding.looks_on(self.calls):
+            if binding.deciding_write(self.calls) is None and binding.looks_on(self.calls):
                 return binding
             try:
                 self.why[reference], self.found[reference] = binding.find(self.calls, self.order)
@@ -147,9 +148,10 @@ class _Judging:
         )
 
     def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value: of parameters an object
-        for site in template.sites:
-            if evaluate(site.expression, self.found.__getitem__) is MISSING:
-                return self._unreadable(site.expression, json_path((*where, *site.path)))
+        if MISSING in self.found.values():
+            for site in template.sites:
+                if evaluate(site.expression, self.found.__getitem__) is MISSING:
+                    return self._unreadable(site.expression, json_path((*where, *site.path)))
         if self.dry is not None:
             return UNKNOWN
         try:
@@ -175,6 +177,9 @@ class _Judging:
         if value is not MISSING and self.known.vouched(reference, value):
             return USER
         binding = self.node.bindings[reference]
+        alone = binding.deciding_write(self.calls)
+        if alone is not None and not binding.turned:
+            return alone.sources
         sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
         return with_conditions(sources, binding.decided(self.calls), self.checks)
 
@@ -381,9 +386,11 @@ class Scheduler:
                 if self._checks.spent and not self._dry_run:
                     return
                 node = self._queue.popleft()
-                if node.call.state.status == "pending" and not (self.step and node.wired):
-                    self._settle(node)
-            self._refuse_deadlock()
+                if node.waiting or node.call.state.status != "pending" or (self.step and node.wired):
+                    continue
+                self._settle(node)
+            if self.closed and not self.running and not self.ready and not self.settled:
+                self._refuse_cycles()  # readers wait for each other, after they moved past a branch not taken (R5.4)
             if not self._queue:
                 return
 
@@ -402,16 +409,12 @@ class Scheduler:
         self.news.append((call, "ended"))
         self._queue.extend(self._graph.end(call))
 
-    def _refuse_deadlock(self) -> None:
-        """Refuse readers that wait for each other, after they moved past a branch not taken (R5.4)."""
-        if self.closed and not self.running and not self.ready and not self.settled:
-            self._refuse_cycles()
-
     def _settle(self, node: CallNode) -> None:
-        """Settle a call whose dependencies have all ended: it is ready, skipped or invalid."""
+        """Settle a call that waits for no other, if its dependencies are all known: it is ready, skipped or invalid."""
         if node.crowded:
             self._refuse_impossible(node)
-        if node.blocked or node.crowded:
+            return
+        if node.open:
             return
         verdict = judge(
             node,
@@ -479,21 +482,19 @@ class Slots:
         return self._to_start is not None
 
     def take_from(self, ready: list[Call], *, inside: bool = False) -> list[Call]:
-        """Return the calls that may start now, taken out of `ready`; if not all may, the first of the model's list go
-        first.
+        """Return those of the `ready` calls that may start now; if not all may, the first of the model's list go first.
 
         `inside`: they are a loop's, which has been started as a whole.
         """
         if self._parallel is not None or any(map(_group, ready)):
-            ready.sort(key=lambda call: call.index)
-        taken = []
+            ready = sorted(ready, key=lambda call: call.index)
+        taken: list[Call] = []
         # With `step` the first calls of the list are started: no later one takes the place of one that has no room
         # yet.
         for call in ready[: None if inside else self._to_start]:
             if self.free(call):
                 self.take(call)
                 self._to_start = None if self._to_start is None else self._to_start - (not inside)
-                ready.remove(call)
                 taken.append(call)
         return taken
 

@@ -56,16 +56,15 @@ class StateWriter:
 
         `parts`: the values that go to paths of their own.
         """
-        own = {} if parts is None else {_scoped(path, call): each for path, each in parts.items()}
-        loop = call.spec.loop
+        loop, sources = call.spec.loop, call.state.sources
         left_out = set() if loop is None or parts is None else {_scoped(path, call) for path in loop.writes}
-        sources = call.state.sources
         writes = [
             Write(path=path, value=value, method=call.spec.method, call=call.id, time=time, sources=sources)
             for path in paths
             if path not in left_out
         ]
-        writes += [Write(path=path, value=each, call=call.id, time=time, sources=sources) for path, each in own.items()]
+        for path, each in (parts or {}).items():
+            writes.append(Write(path=_scoped(path, call), value=each, call=call.id, time=time, sources=sources))
         try:
             self._state.append_all(writes, self._check)
         except StateError as error:

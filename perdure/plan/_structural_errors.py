@@ -82,6 +82,8 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
     """Return the expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5,
     R5.11)."""
     found: list[tuple[Reference, str]] = []
+    if not [binding for binding in node.all_bindings() if not binding.possible]:
+        return found
     for template, bindings, where in (
         (node.call.spec.condition, node.bindings, "$._if"),
         (node.call.spec.template, node.bindings, None),
@@ -257,7 +259,8 @@ def impossible_error(
 
 def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
     """Yield the calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
-    pending = [edge for edge in edges if not (calls[edge[0]].state.ended or calls[edge[1]].state.ended)]
+    ended = [call.state.ended for call in calls]
+    pending = [edge for edge in edges if not (ended[edge[0]] or ended[edge[1]])]
     if all(writer < reader for writer, reader, _ in pending) or not has_cycle(pending):
         return
     names = [call.title for call in calls]

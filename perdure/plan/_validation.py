@@ -115,9 +115,10 @@ def _check_spec(
         close = close_names(str(name), tools)
         what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
         return _refuse(CallSpec(raw), "unknown_tool", f"{what}; {_list_tools(close, len(tools))}")
-    raw = _without_nulls({**raw, "_tool": tool.name}, tool)
+    meta, params = _without_nulls({**raw, "_tool": tool.name}, tool)
+    raw = meta | params
     inside = is_inside(raw, tool)
-    spec, malformed, problems = _read_spec(raw, tool, id, checks, joined, inside=inside)
+    spec, malformed, problems = _read_spec(raw, meta, params, tool, id, checks, joined, inside=inside)
     problems += _path_problems(spec, state_schema)
     if not inside:
         spec, wrong = _check_params(spec, tool, malformed, checks)
@@ -139,9 +140,9 @@ def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
     return found[0] if len(found) == 1 else None
 
 
-def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
-    """Return the call without the `null` values that only strict mode requires; a `null` that the tool accepts
-    stays."""
+def _without_nulls(raw: JsonObject, tool: Tool) -> tuple[JsonObject, JsonObject]:
+    """Return the meta-properties and the parameters of a call, without the `null` values that only strict mode requires;
+    a `null` that the tool accepts stays."""
     schema = tool.parameters_schema
 
     def walk(value: Json, path: Path) -> Json:
@@ -157,9 +158,14 @@ def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
             if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
         }
 
-    meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
-    parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
-    return meta | (walk_object(parameters, ()) if has_null(parameters) else parameters)
+    meta: JsonObject = {}
+    parameters: JsonObject = {}
+    for key, value in raw.items():
+        if not key.startswith("_"):
+            parameters[key] = value
+        elif value is not None or key == "_output":
+            meta[key] = value
+    return meta, walk_object(parameters, ()) if has_null(parameters) else parameters
 
 
 def _refuses_null(schemas: list[Schema] | None) -> bool:
@@ -225,16 +231,25 @@ def _misnamed(raw: JsonObject, tool: Tool, allowed: Container[str]) -> list[str]
 
 
 def _read_spec(
-    raw: JsonObject, tool: Tool, id: str, checks: CheckBudget | None, joined: Container[str], *, inside: bool
+    raw: JsonObject,
+    meta: JsonObject,
+    params: JsonObject,
+    tool: Tool,
+    id: str,
+    checks: CheckBudget | None,
+    joined: Container[str],
+    *,
+    inside: bool,
 ) -> tuple[CallSpec, list[TemplateProblem], list[str]]:
     """Return the call as it is written, the problems of its references, and those of its meta-properties.
 
-    No meta-property is read behind the first that is wrong. `inside`: the plan runs it as a loop, see `read_loop`.
+    No meta-property is read behind the first that is wrong. `meta` and `params` are the two parts of `raw`. `inside`: the
+    plan runs it as a loop, see `read_loop`.
     """
-    scopes: list[str] = []
+    scopes: Sequence[str] = ()
     after = after_end = NO_ORDER
     condition, output = EMPTY_TEMPLATE, None
-    problems = _unknown_keys(raw, tool)
+    problems = _unknown_keys(raw, meta, tool)
     if not problems:
         scopes, problems = _read_scopes(raw, tool)
     if not problems and not inside:
@@ -247,9 +262,8 @@ def _read_spec(
     if not problems and tool.latent and not inside:
         output, problems = _read_output(raw, tool, checks)
     method, paths, wrong = _read_paths(raw, tool)
-    params = {key: value for key, value in raw.items() if not key.startswith("_")}
-    each = {EACH: raw[EACH]} if EACH in raw else {}
-    template, malformed = (EMPTY_TEMPLATE, []) if inside else parse_template(params | each)
+    read = params | {EACH: raw[EACH]} if EACH in raw else params
+    template, malformed = (EMPTY_TEMPLATE, []) if inside else parse_template(read)
     spec = CallSpec(
         raw,
         tool,
@@ -266,12 +280,12 @@ def _read_spec(
     return spec, malformed, problems + wrong
 
 
-def _unknown_keys(raw: JsonObject, tool: Tool) -> list[str]:
+def _unknown_keys(raw: JsonObject, meta: Collection[str], tool: Tool) -> list[str]:
     """Return the problems of meta-properties that a call of the tool cannot have."""
     allowed = _meta_properties(tool.name, latent=tool.latent, scoped=tool.scope_choice is not None)
-    if misnamed := _misnamed(raw, tool, allowed):
+    if tool.names and (misnamed := _misnamed(raw, tool, allowed)):
         return misnamed
-    unknown = [key for key in raw if key.startswith("_") and key not in allowed]
+    unknown = [key for key in meta if key not in allowed]
     if "_output" in unknown:
         return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
     if unknown:
@@ -287,8 +301,10 @@ def _meta_properties(name: str, *, latent: bool, scoped: bool) -> frozenset[str]
     return own | LOOP_KEYS | BODY_KEYS.get(name, frozenset())
 
 
-def _read_scopes(raw: JsonObject, tool: Tool) -> tuple[list[str], list[str]]:
-    chosen = raw.get("_scopes", [])
+def _read_scopes(raw: JsonObject, tool: Tool) -> tuple[Sequence[str], list[str]]:
+    if "_scopes" not in raw:
+        return tool.scopes or (), []
+    chosen = raw["_scopes"]
     if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
         return [], [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
     return [*(tool.scopes or ()), *chosen], []
@@ -448,7 +464,7 @@ def adopt(call: Call, revised: Call) -> None:
     call.state.result = revised.state.result
     call.inputs.params, call.inputs.items = revised.inputs.params, revised.inputs.items
     call.inputs.origins = revised.inputs.origins
-    call.inputs.changed, call.inputs.approved = [], None
+    call.inputs.changed, call.inputs.approved = (), None
 
 
 def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:

@@ -369,7 +369,7 @@ class RequestLoop:
         if answer.refused is not None:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
         if answer.changed is not None:
-            before = list(call.inputs.changed)
+            before = call.inputs.changed
             stay = {name: value for name, value in call.inputs.params.items() if name not in answer.gone}
             problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks)
             if problem is not None:
@@ -389,7 +389,7 @@ class RequestLoop:
 
     def _refusal(self, call: Call) -> RefusedByRule | None:
         """Return the end of a ready call that a rule forbids, whatever a person says (R23.2)."""
-        if call.spec.loop is not None:
+        if call.spec.loop is not None or not self._rules.rules:
             return None
         checks = self.plan.checks
         if (refused := self._unfollowed(call)) is not None:
@@ -421,7 +421,7 @@ class RequestLoop:
 
         A call that a message held after its begin is begun again here.
         """
-        if call.spec.loop is not None:
+        if call.spec.loop is not None or not self._rules.rules:
             return None
         if (refused := self._unfollowed(call)) is not None:
             return refused

@@ -193,9 +193,16 @@ def dumps(value: ReadOnlyJson, *, indent: int | None = None, sort_keys: bool = F
 
 def has_null(value: Json) -> bool:
     """Whether there is a `null` anywhere in the value."""
-    if isinstance(value, dict):
-        return any(map(has_null, value.values()))
-    return value is None or (isinstance(value, list) and any(map(has_null, value)))
+    left = [value]
+    while left:
+        part = left.pop()
+        if part is None:
+            return True
+        if isinstance(part, dict):
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+    return False
 
 
 def contains_list(value: Json) -> bool:

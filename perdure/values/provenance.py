@@ -379,18 +379,17 @@ def origins_of(
     Of `a || b` only the taken one counts, of `a && b` the last. Of a formula, or of a text with several references, all count.
     `absent` returns the sources of the fact that a reference finds nothing.
     """
-    out = template.written_out()
-    items: Sources | None = written if EACH in out else None
+    params: dict[str, Sources] = dict.fromkeys(template.written_out(), written)
 
     def of(reference: Reference) -> Sources:
-        return items if items is not None and reference.kind in _ITEM else sources(reference)
+        return params[EACH] if EACH in params and reference.kind in _ITEM else sources(reference)
 
-    params: dict[str, Sources] = dict.fromkeys(out, written)
-    for site in sorted(template.sites, key=lambda site: site.path[0] != EACH):
-        name = str(site.path[0])
-        taken = taken_by(site.expression, found, of, absent)
-        params[name] = join(params.get(name, NOWHERE), taken)
-        items = params[name] if name == EACH else items
+    loops = [site for site in template.sites if site.path[0] == EACH]
+    rest = [site for site in template.sites if site.path[0] != EACH] if loops else template.sites
+    for path, expression in (*loops, *rest):
+        taken = taken_by(expression, found, of if EACH in params or loops else sources, absent)
+        name = str(path[0])
+        params[name] = join(params[name], taken) if name in params else taken
     return Origins(written, params, read=True)
 
 

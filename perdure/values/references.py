@@ -15,13 +15,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.json import Json, path_step
@@ -36,9 +36,9 @@ MAX_STEPS: Final = 64
 """Steps of a path: a value at that depth that is itself as deep as a value may be can still be carried as JSON."""
 
 _NAME = re.compile(r'[^\s.\[\](){}|&†"]+')
+_NAMES = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*")
 _INDEX = re.compile(r"\[(\d{1,9})\]")
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\.)*)"\]')
-_SPACE = re.compile(r"\s*")
 
 
 class Missing(Enum):
@@ -53,8 +53,7 @@ class Missing(Enum):
 MISSING: Final = Missing.MISSING
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):  # a tuple, because plans look up references in dictionaries all the time
     """A reference `†kind` with a path; a name of digits and an index differ only in writing."""
 
     kind: str
@@ -87,13 +86,11 @@ class AllOf:
 Expression: TypeAlias = Reference | FirstOf | AllOf
 
 
-def references(expression: Expression) -> Iterator[Reference]:
-    """Yield every reference of the expression, in the order it is written."""
+def references(expression: Expression) -> Sequence[Reference]:
+    """Return every reference of the expression, in the order it is written."""
     if isinstance(expression, Reference):
-        yield expression
-    else:
-        for item in expression.items:
-            yield from references(item)
+        return (expression,)
+    return [each for item in expression.items for each in references(item)]
 
 
 def evaluate(expression: Expression, lookup: Callable[[Reference], Json | Missing]) -> Json | Missing:
@@ -115,6 +112,7 @@ def parse_expression(text: str) -> Expression:
     if len(text) > MAX_EXPRESSION:
         raise ReferenceSyntaxError(f"an expression of {len(text)} characters; at most {MAX_EXPRESSION} are read", 0)
     parser = _Parser(text)
+    parser.skip()
     expression = parser.either()
     if parser.position < len(text):
         raise parser.error(
@@ -149,11 +147,10 @@ class _Parser:
         return ReferenceSyntaxError(f"malformed reference {_excerpt(self.text)}: {what}", self.position)
 
     def skip(self) -> None:
-        match = _SPACE.match(self.text, self.position)
-        self.position = match.end() if match else self.position
+        while self.text[self.position : self.position + 1].isspace():
+            self.position += 1
 
     def take(self, token: str) -> bool:
-        self.skip()
         if self.text.startswith(token, self.position):
             self.position += len(token)
             self.skip()
@@ -185,13 +182,16 @@ class _Parser:
         if not self.text.startswith(DAGGER, self.position):
             raise self.error("expected a reference such as †state.name")
         self.position += 1
-        kind = self.name("a kind such as 'state' or 'input'")
-        steps = tuple(islice(self.steps(), MAX_STEPS + 1))
+        match = _NAMES.match(self.text, self.position)
+        if match is None:
+            raise self.error("expected a kind such as 'state' or 'input'")
+        self.position = match.end()
+        kind, *names = match.group().split(".")
+        steps = (*names, *islice(self.steps(), MAX_STEPS + 1))
         if len(steps) > MAX_STEPS:
             raise self.error(f"a path has at most {MAX_STEPS} steps")
-        reference = Reference(kind, steps)
         self.skip()
-        return reference
+        return Reference(kind, steps)
 
     def name(self, what: str) -> str:
         match = _NAME.match(self.text, self.position)
@@ -201,8 +201,8 @@ class _Parser:
         return match.group()
 
     def steps(self) -> Iterator[str | int]:
-        while True:
-            if self.text.startswith(".", self.position):
+        while self.text.startswith((".", "["), self.position):
+            if self.text[self.position] == ".":
                 self.position += 1
                 yield self.name("a name after '.'")
             elif match := _INDEX.match(self.text, self.position):
@@ -216,10 +216,8 @@ class _Parser:
                     raise self.error("the quoted key is not a JSON string") from None
                 self.position = match.end()
                 yield key
-            elif self.text.startswith("[", self.position):
-                raise self.error('expected [0] or ["key"]')
             else:
-                return
+                raise self.error('expected [0] or ["key"]')
 
 
 def _excerpt(text: str, limit: int = 60) -> str:
@@ -245,6 +243,8 @@ def parse_output_path(text: str) -> Alternatives:
     Raises `ReferenceSyntaxError` for a malformed path, and for one outside the state.
     """
     expression = parse_expression(text)
+    if isinstance(expression, Reference):
+        return ((_output_path(expression),),)
     items = expression.items if isinstance(expression, FirstOf) else (expression,)
     return tuple(_once(_output_paths(item, text)) for item in items)
 
@@ -270,9 +270,13 @@ def _output_paths(expression: Expression, text: str) -> list[Path]:
         raise ReferenceSyntaxError(f"a branch inside '&&' is not an output path: {text!r}")
     if isinstance(expression, AllOf):
         return [path for item in expression.items for path in _output_paths(item, text)]
-    if expression.kind != "state":
-        raise ReferenceSyntaxError(f"{expression} cannot be written: an output path starts with †state")
-    return [expression.path]
+    return [_output_path(expression)]
+
+
+def _output_path(reference: Reference) -> Path:
+    if reference.kind != "state":
+        raise ReferenceSyntaxError(f"{reference} cannot be written: an output path starts with †state")
+    return reference.path
 
 
 class UnknownValue:

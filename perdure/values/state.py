@@ -69,7 +69,7 @@ def covers(write: Write, path: Path) -> bool:
 
 def stands_alone(method: OutputMethod, path: Path) -> bool:
     """Whether a write needs no earlier value: it sets, and not through the index of an array."""
-    return method == "set" and not [part for part in path if array_index(part) is not None]
+    return method == "set" and {None}.issuperset(map(array_index, path))
 
 
 def is_prefix(prefix: Path, path: Path) -> bool:

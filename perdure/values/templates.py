@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from operator import is_
-from typing import Any, Final, Literal, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
 from perdure.values._formula_functions import EvaluationSteps
@@ -228,39 +227,35 @@ EXPR: Final = "_expr"
 Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateSite:
+class TemplateSite(NamedTuple):
     """One expression and its place in the parameters."""
 
     path: tuple[str | int, ...]
     expression: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(NamedTuple):
     """A longer string with `{†…}` inside."""
 
     parts: tuple[str | Expression, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
+class _Computed(NamedTuple):
     """A formula, and the sites of its references."""
 
     formula: Formula
     values: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Literal:
+class _Literal(NamedTuple):
     value: Json
 
 
+_WRITTEN_OUT: Final = (_Literal, _Text, _Computed)
 _TemplateNode: TypeAlias = "_Literal | _Text | _Computed | Expression | dict[str, _TemplateNode] | list[_TemplateNode]"
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     """A JSON value with its strings parsed for references."""
 
     node: _TemplateNode
@@ -277,9 +272,9 @@ class Template:
         """
         return _resolve(self.node, lookup, TextBudget() if texts is None else texts, EvaluationSteps(), 0)
 
-    def references(self) -> Iterator[Reference]:
-        for site in self.sites:
-            yield from references(site.expression)
+    def references(self) -> list[Reference]:
+        """Return every reference, in the order of the sites."""
+        return [each for site in self.sites for each in references(site.expression)]
 
     @property
     def literal(self) -> bool:
@@ -298,12 +293,8 @@ class Template:
     def written_out(self) -> list[str]:
         """Return the members of an object, in its order, that contain a literal: text, a number, a formula."""
 
-        def has(node: _TemplateNode) -> bool:
-            if isinstance(node, dict | list):
-                return any(map(has, node.values() if isinstance(node, dict) else node)) or not node
-            return isinstance(node, _Literal | _Text | _Computed)
-
-        return [key for key, node in self.node.items() if has(node)] if isinstance(self.node, dict) else []
+        members = self.node.items() if isinstance(self.node, dict) else ()
+        return [key for key, node in members if _is_written_out(node)]
 
     def without(self, keys: Container[str]) -> Template:
         """Return the template of an object without these members."""
@@ -314,6 +305,12 @@ class Template:
 
 
 EMPTY_TEMPLATE: Final = Template({}, ())
+
+
+def _is_written_out(node: _TemplateNode) -> bool:
+    if isinstance(node, dict | list):
+        return not node or any(map(_is_written_out, node.values() if isinstance(node, dict) else node))
+    return isinstance(node, _WRITTEN_OUT)
 
 
 class TemplateText(Iterator["str | None"]):
@@ -388,8 +385,7 @@ class TemplateText(Iterator["str | None"]):
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateProblem:
+class TemplateProblem(NamedTuple):
     """A malformed reference or formula: its place in the parameters, and its fault (R3.5, R16.3)."""
 
     path: tuple[str | int, ...]
@@ -422,7 +418,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             problems.append(TemplateProblem(path, error))
             return _Literal(item)
         if isinstance(node, _Text):
-            sites.extend(TemplateSite(path, part) for part in node.parts if not isinstance(part, str))
+            sites.extend([TemplateSite(path, part) for part in node.parts if not isinstance(part, str)])
         elif not isinstance(node, _Literal):
             sites.append(TemplateSite(path, node))
         return node
@@ -489,7 +485,7 @@ def without_formulas(value: Json) -> Json:
         return value
     if is_formula(value):
         return DAGGER + EXPR
-    members = {key: without_formulas(item) for key, item in value.items()}
+    members = {key: without_formulas(item) if isinstance(item, dict | list) else item for key, item in value.items()}
     return value if all(map(is_, members.values(), value.values())) else members
 
 
@@ -526,7 +522,7 @@ def as_data(value: Json) -> Json:
 def has_reference(value: Json) -> bool:
     """Whether any string in the value holds a reference, in whole or inside text, or any part is a formula."""
     if isinstance(value, str):
-        return DAGGER in value and (is_expression(value) or any(not isinstance(p, str) for p in _split(value)))
+        return DAGGER in value and (is_expression(value) or _split(value)[1])
     if isinstance(value, dict):
         return is_formula(value) or any(map(has_reference, value.values()))
     return isinstance(value, list) and any(map(has_reference, value))
@@ -536,28 +532,30 @@ def parse_string(text: str) -> _Literal | _Text | Expression:
     """Parse one string: an expression, text with `{†…}` inside, or plain text in which `††` stands for a dagger."""
     if is_expression(text):
         return parse_expression(text.strip())
-    parts = tuple(_split(text))
-    if any(not isinstance(part, str) for part in parts):
-        return _Text(parts)
-    return _Literal("".join(part for part in parts if isinstance(part, str)))
+    parts, embeds = _split(text)
+    return _Text(tuple(parts)) if embeds else _Literal("".join(map(str, parts)))
 
 
-def _split(text: str) -> Iterator[str | Expression]:
+def _split(text: str) -> tuple[list[str | Expression], bool]:
+    """Return the parts of a text, and whether expressions are among them."""
+    parts: list[str | Expression] = []
+    embeds = False
     start = 0
     while found := _ESCAPED_OR_OPEN.search(text, start):
-        yield text[start : found.start()]
+        parts.append(text[start : found.start()])
         if found.group() == DAGGER * 2:
-            yield DAGGER
+            parts.append(DAGGER)
             start = found.end()
         else:
             inside = found.start() + 1
             end = _closing_brace(text, inside)
             try:
-                yield parse_expression(text[inside:end])
+                parts.append(parse_expression(text[inside:end]))
             except ReferenceSyntaxError as error:
                 raise ReferenceSyntaxError(error.message, error.position + inside) from None
-            start = end + 1
-    yield text[start:]
+            embeds, start = True, end + 1
+    parts.append(text[start:])
+    return parts, embeds
 
 
 def _closing_brace(text: str, start: int) -> int:

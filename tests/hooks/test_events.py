@@ -236,7 +236,7 @@ def test_what_does_not_fit_the_tool_changes_nothing() -> None:
     for params in ({"sum": 5}, {"to": 5}, {"to": "ann", "_outputPath": "†state.x"}):
         assert take_changed(call, params) is not None
     assert take_changed(call, {"sum": 5, "to": "ann"}) is None
-    assert (call.inputs.params, call.inputs.changed, call.inputs.approved) == ({"to": "ann", "sum": 5}, [], "a digest")
+    assert (call.inputs.params, call.inputs.changed, call.inputs.approved) == ({"to": "ann", "sum": 5}, (), "a digest")
     assert take_changed(call, {"to": "ann", "sum": True}) is not None  # which Python takes for 1
 
 
