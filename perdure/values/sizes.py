@@ -100,7 +100,10 @@ class Sizes:
                 looked_at += len(item)
                 size = new = _frame(item)
                 for child in item.values() if isinstance(item, dict) else item:
-                    more, fresh = part(child)
+                    if isinstance(child, str) and len(child) < _KEPT:  # as most are: `part` would call two functions
+                        more = fresh = text_size(child)
+                    else:
+                        more, fresh = part(child)
                     size += more
                     new += fresh
                     if size > most:
