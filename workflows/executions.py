@@ -70,8 +70,9 @@ async def run_tool(
     """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
     (R12.1).
 
-    Return the outcome, or what the tool's server asks for: then the call runs again, with the `answers`. `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
-    result's `hooks` failed and were ignored, `used` what models the tool's code has asked itsender.
+    Return the outcome, or what the tool's server asks for: then the call runs again, with the `answers`. `begin` is awaited
+    just before the activity is scheduled for the first time. `owner`: the run's. `unheard` gets the problems of the result's
+    `hooks` that failed and were ignored, `used` the usage of the models that the tool's code itself has called.
     """
     tool = call.spec.known_tool
     assert tool.activity is not None
