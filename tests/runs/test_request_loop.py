@@ -392,6 +392,7 @@ def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_sho
     ended = [call for call in loop.plan.every_call() if call.state.error is not None]
     assert "too_many_iterations" in {call.state.error.code for call in ended if call.state.error is not None}
     assert 9_900 < loop._run.records.count(loop._run.plan) <= 10_001
+    gc.collect()  # else a collection of what the calls left may begin while the view is made
     cpu = Cpu()
     fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
     assert cpu.laps() < 25, "half of what a task may take"
