@@ -28,7 +28,8 @@ _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 class ParsedText:
     """The meaning of a text for a schema.
 
-    `json`: a JSON document; `text`: the text itself is the output; `prose`: it is no output, and must be put into form.
+    `json`: a JSON document; `text`: the text itself is the output; `prose`: the text is no output; a model must put it
+    into form.
     """
 
     kind: Literal["json", "text", "prose"]
@@ -52,7 +53,7 @@ class Outputs:
     def read_text(self, text: str, *, beside_calls: bool) -> ParsedText:
         """Parse an answer in plain text (R6.4).
 
-        Beside calls it is a remark, unless it is a JSON document, or one reference, that fits the schema.
+        Beside calls the text is a remark, unless it is a JSON document or a reference that fits the schema.
         """
         document = _document(text)
         if document is MISSING:
@@ -60,7 +61,7 @@ class Outputs:
             return ParsedText("text", text) if is_text else ParsedText("prose")
         structured = isinstance(document, dict | list) or is_expression(text)
         if isinstance(document, dict) and set(document) == {"output"} and not self.any:
-            # How a structured answer is written; a schema that wants such an object itself goes first.
+            # A structured answer has this form, unless the schema itself accepts such an object.
             document = document if not self.problems(document, references=True) else document["output"]
         fits = not self.problems(document, references=True)
         if beside_calls:
@@ -73,7 +74,7 @@ class Outputs:
 
 
 def _document(text: str) -> Json | Missing:
-    """Return the JSON that the whole text is, without a fence around it; of a reference alone the text."""
+    """Parse the whole text as JSON, without a fence around it. A text that is one reference is returned as text."""
     if is_expression(text):
         return text.strip()
     fenced = _FENCE.fullmatch(text)
@@ -88,9 +89,9 @@ def resolve_output(
 ) -> tuple[Json, list[str]]:
     """Return an output with its references replaced by the `values` of their kinds, and its problems (R6.4).
 
-    `read` reads references to the state in their place, as a call at the end of the list does. A reference may be a
+    `read` reads references to the state, as a call at the end of the list does. A reference may be a
     whole text or embedded, at any depth. A call in an output, an object with `_tool`, is data. It keeps its references,
-    which are those of the graph that it belongs to (R5.8).
+    which belong to its own graph (R5.8).
     """
     template, malformed = parse_template(_calls_as_data(output))
 
@@ -116,7 +117,7 @@ def resolve_output(
 
 
 def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
-    """Whether all references of an output yield by `read` the values that stand in the `state`."""
+    """Whether `read` returns for each reference of an output the value that the `state` holds."""
     template, _ = parse_template(_calls_as_data(output))
     try:
         return all(
@@ -149,7 +150,7 @@ def whole_output(
         wrong = [f"it has {bytes_text(size)}, and {most:,} is the most"]
     if not wrong:
         try:
-            check(output, source="it")  # what was read may lie deep in what was written
+            check(output, source="it")  # a value that was read may lie deep in the output
         except JsonError as error:
             wrong = [str(error)]
     return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
@@ -184,7 +185,7 @@ class KnownText:
                 found.append(piece[:room])
                 room -= len(piece)
         except (TooLargeError, FormulaError, StateError):
-            self.stop()  # the output will be refused, or its text is the end's
+            self.stop()  # the output will be rejected, or only the end of the run shows its text
         self.text += "".join(found)
 
     def stop(self) -> None:
@@ -209,7 +210,7 @@ class KnownText:
 
 
 _LARGEST: Final = 4 * MAX_REPLY
-"""Bytes of a value from which the end alone has its text: to make it takes long, and events show its beginning only."""
+"""Bytes of the largest value that is shown before the end: the text of a larger one takes long to make."""
 
 
 def _calls_as_data(output: Json) -> Json:
@@ -239,7 +240,7 @@ class JudgedOutput:
     problems: Sequence[str] = ()
     """Errors for the model."""
     held: str | None = None
-    """Reason why no output of this answer counts, whatever it is."""
+    """Reason why no output of this answer counts."""
 
     @property
     def counts(self) -> bool:
@@ -260,7 +261,7 @@ class RunOutput:
         """Provenance of the last output that the model wrote."""
         self.stop_reason: StopReason | None = None
         self.reasoning = ""
-        """What the model thought before it gave the output."""
+        """The model's reasoning before the output."""
         self._outputs = Outputs(schema)
         self.text_answers, self._with_reasoning = text_answers, reasoning
 
@@ -288,7 +289,7 @@ class RunOutput:
         return WrittenOutput(parsed.value, "answer" if parsed.kind == "text" else "output", needs_form)
 
     def text_value(self, plan: Plan, result: RequestResult) -> Json:
-        """Return the output that an answer's text is, as it was written; `None` if it is none, or breaks the schema."""
+        """Return an answer's text as an output, as it was written; `None` if it is no output or breaks the schema."""
         if self.text(result) is None:
             return None
         value = self.read(result.output, plan, [], result).value

@@ -1,4 +1,4 @@
-"""The audit log: who decided, what was refused, and which rights were used, in lines that are chained by digests.
+"""The audit log: decisions, refusals and used rights, in lines that are chained by digests.
 
 Each line holds the digest of the line before it. So a line that was changed, removed or moved shows when the chain is
 verified. Parameters and policies are in it as digests alone.
@@ -49,7 +49,7 @@ class AuditEntry(WireModel):
     """Something that is audited, before it has a number."""
 
     key: str
-    """Delivered twice, an entry with the same key is one line."""
+    """Two deliveries of an entry with the same key make one line."""
     at: str
     """ISO 8601, UTC, to the millisecond."""
     action: AuditAction
@@ -78,7 +78,7 @@ class AuditTrail:
         self._prefix = self._tenant = self._session = ""
 
     def begin(self, *, is_wanted: bool, execution: str, tenant: str, session: str) -> None:
-        """Set whether there is a sink, and to whom the entries belong. `execution`: its id, for the keys."""
+        """Set whether there is a sink, and the owner of the entries. `execution`: its id, for the keys."""
         self._is_wanted = is_wanted
         self._prefix, self._tenant, self._session = execution, tenant, session
         if not is_wanted:
@@ -109,7 +109,7 @@ class AuditTrail:
 
 
 def entry(action: AuditAction, at: str, key: str, data: AuditData) -> AuditEntry:
-    """Return an entry; `by` in its data is who has done it."""
+    """Return an entry; `by` in its data names the person or program that acted."""
     rest = {
         name: clip(value, MAX_AUDIT_TEXT) if isinstance(value, str) else value
         for name, value in data.items()
@@ -118,7 +118,7 @@ def entry(action: AuditAction, at: str, key: str, data: AuditData) -> AuditEntry
     return AuditEntry(key=key, at=at, action=action, by=clip(str(data.get("by") or ""), MAX_AUDIT_TEXT), data=rest)
 
 
-# What is audited of a run.
+# Entries of a run.
 
 
 def decision_data(judged: JudgedDecision, missing: str) -> AuditData:
@@ -157,7 +157,7 @@ def timeout_data(request: ApprovalRequest) -> AuditData | None:
 
 
 def refusal_data(call: Call) -> AuditData | None:
-    """Return the data of a call that a rule or the policy has refused; `None` for another end of the call."""
+    """Return the data of a call that a rule or the policy has rejected; `None` for another end of the call."""
     error = call.state.error
     if error is not None and error.code == RULE_BROKEN:
         by, reason = "rule", error.message
@@ -181,7 +181,7 @@ def refused_decision_data(sent: Json, problem: str) -> AuditData:
 
 
 def _digest_of_any(sent: object) -> str:
-    """Return a digest of what somebody has sent, which need not be JSON."""
+    """Return a digest of a received value, which may not be JSON."""
     try:
         return digest(sent)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError):
@@ -189,7 +189,7 @@ def _digest_of_any(sent: object) -> str:
 
 
 def policy_data(change: Json) -> AuditData:
-    """Return the data of a change of policy: what is asked about, and the digest of the whole change."""
+    """Return the data of a change of policy: the calls that need approval, and the digest of the whole change."""
     asked = change.get("ask") if isinstance(change, dict) else None
     return {"ask": asked, "changed": digest(change)}
 

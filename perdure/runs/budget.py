@@ -20,7 +20,7 @@ from perdure.runs.limits import Budget, Limit
 from perdure.values.json import WireModel
 
 AT_FIRST: Final = 8
-"""Takers that begin while their number, or the need of one, is unknown; each gets this part of what is left."""
+"""Part of the remaining budget for a holder that begins while the number of holders, or the need of one, is unknown."""
 ASSUMED: Final = 1000
 """Tokens of a Request before the first was made: a small agent's prompt and a few calls."""
 _WORTH: Final = 1.1
@@ -37,7 +37,7 @@ class ExpectedUsage(WireModel):
     """Whether a holder has ended."""
     lost_tokens: int = 0
     lost_cost: float = 0.0
-    """Estimated usage of holders that cannot report it any more: nobody answered for them."""
+    """Estimated usage of holders that can no longer report it: no query for it was answered."""
     own_tokens: int = 0
     own_cost: float = 0.0
     """Dollars of the largest Request of the run itself."""
@@ -111,7 +111,7 @@ class _Amount(NamedTuple):
 
 
 class BudgetPool:
-    """A pool of the shares that are given out of one budget.
+    """A pool of the shares of one budget.
 
     A run with a `share` of its parent's budget has that limit too, and keeps one Request of its own free.
     """

@@ -1,4 +1,4 @@
-"""The context of a start or a message: what an application knows of the person who asks (R19.1)."""
+"""The context of a start or a message: an application's data about the person who asks (R19.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS: Final[dict[type, str]] = {
     bool: "a truth value",
     type(None): "null",
 }
-"""What is named in place of a value that may be a secret."""
+"""Text that replaces a value that may be a secret."""
 
 
 def read_context(written: object, schema: JsonObject | bool = True) -> JsonObject:
@@ -54,7 +54,7 @@ def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject
             f"the context has {bytes_text(size)}, and {MAX_CALLER_CONTEXT:,} is the most: give what names the person, and have tools look up the rest"
         )
     if isinstance(schema, dict) and schema and Schema(schema).errors(context):
-        # The words go to clients and histories, so they are those of the masked values.
+        # The problems go to clients and histories, so they describe the masked values.
         problems = Schema(schema).errors(masked_context(context)) or ["a secret in it does not fit"]
         raise InputError(f"the context breaks the agent's schema for it: {'; '.join(problems[:_REPORTED])}")
     return context

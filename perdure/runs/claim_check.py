@@ -23,8 +23,8 @@ from perdure.values.sizes import first_fitting
 PAYLOADS_QUERY: Final = "payloads"
 """Query of a run, loop or session for values by their kind and names: an object of the values by name.
 
-It has as many values as one answer holds, and at least the first. `null` is a value that nobody needs any more. A name
-that is left out is to be queried again.
+It has as many values as one answer holds, and at least the first. `null` is a value that nobody needs any longer. A
+name that is left out has to be queried again.
 """
 
 V = TypeVar("V")
@@ -58,10 +58,10 @@ USAGE: Final = PayloadKind[SpentBudget]("usage", SpentBudget)
 
 
 class Payload(NamedTuple):
-    """A value that a reader fetches, and its size in bytes, as far as that counts."""
+    """A value that a reader fetches, and its size in bytes; 0 where the size does not count."""
 
     value: object
-    """`None`: nobody needs it any more."""
+    """`None`: nobody needs it any longer."""
     size: int = 0
 
 
@@ -71,7 +71,7 @@ GONE: Final = Payload(None)
 class Neighbours:
     """The contexts of Requests whose runs this process holds in memory: an activity beside its run needs no query.
 
-    A context is here for as long as its run keeps it. An activity queries the run for any other.
+    A context is here for as long as its run keeps it. An activity queries the run for any other context.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Neighbours:
         self._runs[run_id, execution] = part
 
     def holds(self, run_id: str, execution: str) -> bool:
-        """Whether this process holds the run in memory, so that the kept context has its news."""
+        """Whether this process holds the run in memory, so that the kept context is current."""
         return (run_id, execution) in self._runs
 
     def find(self, run_id: str, execution: str, number: int) -> RequestContext | None:
@@ -93,13 +93,13 @@ class Neighbours:
 
 
 NEIGHBOURS: Final = Neighbours()
-"""Those of this process."""
+"""The contexts of this process."""
 
 
 def read_payloads(find: Callable[[str], Payload | None], names: Iterable[str], most: int = MAX_PAYLOAD) -> JsonObject:
     """Return the values that `find` returns for these names, as many as fit in `most` bytes, and at least the first.
 
-    A name for which `find` returns `None` is left out: its reader asks again.
+    A name for which `find` returns `None` is left out: its reader queries again.
     """
     found = {name: payload for name in names if (payload := find(name)) is not None}
     count = first_fitting((200 + payload.size for payload in found.values()), most)

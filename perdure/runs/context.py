@@ -62,7 +62,7 @@ class Contexts:
         server: str = "",
         revision: RevisedPlan | None = None,
     ) -> RequestContext:
-        """Return the context as things stand, for a `server`.
+        """Return the present context, for a `server`.
 
         A context that is too large is too long for any model: the model sees it shortened from then on (R9.7).
         """
@@ -86,11 +86,11 @@ class Contexts:
         revision: RevisedPlan | None,
     ) -> RequestContext:
         kinds = [merged.kind for merged in self._context.data]
-        if self._dialect.keeps_turns:  # which show what has happened
+        if self._dialect.keeps_turns:  # the turns show the later writes
             shown = self._provenance.shown_start(self._context.initial_state)
         else:
             shown = self._provenance.shown_state(state, tight=progress.tight)
-        keep = None if revision is None else revision.keep  # told of where the Request tells of what is held
+        keep = None if revision is None else revision.keep  # the messages about held calls describe this tool
         ask = DialectRequest(
             tools={} if final else dict(tools),
             taught={name: tool for name, tool in tools.items() if name != keep},
@@ -105,7 +105,7 @@ class Contexts:
             server=server,
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
-        if kind not in self._parameters:  # schemas are composed once a run, not once a Request
+        if kind not in self._parameters:  # schemas are composed once for each run, not for each Request
             self._parameters[kind] = self._dialect.parameters(ask)
         prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._provenance)
         messages = prompt.messages(limit, revision)
@@ -153,17 +153,17 @@ def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
 
 
 def note(text: str) -> JsonObject:
-    """Return a message of the engine itself: neither an error nor a person's words."""
+    """Return a message of the engine itself, which is neither an error nor a person's message."""
     return {"type": "note", "text": text}
 
 
 def ended_badly(call: Call) -> bool:
-    """Whether a call failed without a branch for that, was invalid, or was rejected."""
+    """Whether a call failed without a branch for the failure, was invalid, or was rejected."""
     return (call.state.error is not None and not call.state.writes) or call.state.status == "rejected"
 
 
 def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
-    """Return why an output is held: calls beside it did not succeed, and no branch handled that.
+    """Return the reason why an output is held: calls beside it did not succeed, and no branch handled that.
 
     A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
     is always reported.
@@ -182,7 +182,7 @@ def request_problems(
     """Return the error messages of a Request: of its calls in the plan's order, their notes, and the answer's own
     (R6.6).
 
-    `to_message` returns what the model may know of an error.
+    `to_message` returns the part of an error that the model may read.
     """
     problems = [
         error_message(call.as_plan_entry(), to_message(call, call.state.error))
@@ -323,8 +323,8 @@ LONGEST_QUIET: Final = 2.0
 
 
 def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
-    """Accept a message; return `None` for one that is there already. Raise `DecisionError` if it is invalid or one too
-    many.
+    """Accept a message; return `None` for a message that was accepted before. Raise `DecisionError` if it is invalid or
+    exceeds the limit.
     """
     try:
         message = IncomingMessage.model_validate(raw)
@@ -384,7 +384,7 @@ def hold(progress: RunProgress) -> None:
 
 
 def message_fates(progress: RunProgress) -> list[MessageFate]:
-    """Return which Request held each message; messages that none held come last."""
+    """Return for each message the Request that held it; messages that no Request held come last."""
     return [*progress.heard, *(MessageFate(id=message.id, sender=message.sender) for message in progress.inbox)]
 
 
@@ -404,13 +404,11 @@ class ModelTurns:
         self._reported: set[str] = set()
         self._turned = -1
         self._request = -1
-        self._since = 0  # how many messages were told before the running Request
+        self._since = 0  # number of messages that were sent before the running Request
         self._keep: Tool | None = None
 
     def begin(self, number: int, progress: RunProgress, plan: Plan | None, tools: Container[str]) -> RevisedPlan | None:
-        """Put all messages that have come into Request `number`. Return the plan that goes on under the Request
-        (R10.5).
-        """
+        """Put all new messages into Request `number`. Return the plan that continues under the Request (R10.5)."""
         if self._request != number:
             self._request, self._since = number, len(progress.messages)
         hold(progress)
@@ -432,7 +430,7 @@ class ModelTurns:
         return found
 
     def plan_is_over(self) -> None:
-        """End the plan: another plan follows, with calls of its own."""
+        """End the plan: another plan with its own calls follows."""
         self._reported.clear()
 
     def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
@@ -442,7 +440,7 @@ class ModelTurns:
             progress.messages.append({"type": "results", "calls": list(found)})
 
     def note_plan(self, progress: RunProgress, plan: Plan) -> None:
-        """Record the plan as it stands, for a model that does not see its turns (R2.5)."""
+        """Record the present plan, for a model that does not see its turns (R2.5)."""
         if self._turns:
             progress.plan_message = None
         elif plan.calls:
@@ -514,7 +512,7 @@ class RunConversation:
 
     @property
     def number(self) -> int:
-        """The number of the last Request begun; 0: none was."""
+        """The number of the last Request begun; 0: none."""
         return 0 if self._last is None else self._last[0]
 
     def last_messages(self) -> list[JsonObject]:

@@ -36,11 +36,11 @@ LATE: Final = "late"
 GIVEN_ACTIVITY: Final = "perdure.given"
 SPENT_ACTIVITY: Final = "perdure.spent"
 END_LEFT_ACTIVITY: Final = "perdure.end_left_behind"
-"""Cancels the children that executions of before a reset have left open, and that this one does not have."""
+"""Activity: cancel open children of the executions before a reset that this execution does not have."""
 FORMER_RECORD_ACTIVITY: Final = "perdure.former_rule_record"
-"""Returns what has happened, for the run's rules, in executions that a reset has ended (R23.1)."""
+"""Activity: return the record for the run's rules from executions that a reset has ended (R23.1)."""
 END_FORMER_ACTIVITY: Final = "perdure.end_former"
-"""Ends a child that an execution of before a reset has left open (R7.2)."""
+"""Activity: end an open child of an execution before a reset (R7.2)."""
 
 _LARGE: Final = ("agent", "input", "params", "items", "delegates")
 
@@ -64,7 +64,7 @@ def tools_of(document: JsonObject) -> list[str | JsonObject]:
 
 
 def merge_upfront(tool: Tool, document: JsonObject) -> Tool:
-    """Return the tool with the delegate's input schema for its parameters and the output's for its result (R8.4).
+    """Return the tool with the delegate's input schema for its parameters, and its output schema for its result (R8.4).
 
     The tool's own schemas have precedence. Raise `ToolDefinitionError`.
     """
@@ -99,10 +99,10 @@ def child_document(
     tools: Mapping[str, Tool],
     policy: Policy,
 ) -> JsonObject | CallError:
-    """Return the agent that a call of a delegate runs: its own context, behind the data that the scopes give (R8.2).
+    """Return the agent that a call of a delegate runs: its own context, after the data of the scopes (R8.2).
 
-    `delegates` were recorded with the run; `problems` say why others could not be. `base` is the parent's data by kind.
-    An anonymous delegate has the parent's `policy`, for nobody has written one for it.
+    `delegates` were recorded with the run; `problems` are the reasons why others were not. `base` is the parent's data
+    by kind. An anonymous delegate has the parent's `policy`, because it has no agent file of its own.
     """
     tool = call.spec.known_tool
     assert tool.delegate is not None
@@ -116,13 +116,15 @@ def child_document(
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
     received = scoped(call.spec.scopes, base, tools)
     own = list(document.get("context", []))
-    # Its instructions come first. Its own data follows the data that it receives, and wins (R2.6).
+    # Its instructions come first. Its own data follows the received data, and overrides it (R2.6).
     lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
     return {**document, "context": [*own[:lead], *received, *own[lead:]]}
 
 
 def anonymous(tool: Tool) -> JsonObject:
-    """Return a delegate that no file describes: the tool's description is its task, its result's schema the output's."""
+    """Return a delegate without an agent file, with the tool's description as its task and the result's schema as its
+    output.
+    """
     return {
         "name": tool.name,
         "description": tool.description,
@@ -158,7 +160,7 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
         if found["kind"] == "state":
             messages.append({"type": "state", "state": value})
         else:
-            # The parent's input is data to the child, whose own input is the call's parameters.
+            # The parent's input is data for the child: the child's own input is the call's parameters.
             kind = "parent" if found["kind"] == "input" else found["kind"]
             messages.append({"type": "data", "kind": kind, "data": value})
     return messages
@@ -178,7 +180,7 @@ def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObje
 def tools_of_delegate(tool: Tool, run: RunState) -> frozenset[str] | None:
     """Return the names of the tools that a delegate's run, and the runs below it, may use; `None`: any.
 
-    Beside the tools of the agent files, these are the tools that the run itself has: the model may give them by scopes.
+    Beside the tools of the agent files, these are the run's own tools: the model may pass them by scopes.
     """
     found = (
         {name for each in run.tools.values() for name in names_of(each)}
@@ -223,7 +225,7 @@ def tools_below(call: Call, run: RunState) -> frozenset[str] | None:
 
 
 def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
-    """Return an error if one more delegate would be too many; `lineage` are the agents above, and this run's own last."""
+    """Return an error if one more delegate would be too deep. `lineage`: the agents above, then this run's own agent."""
     if len(lineage) <= MAX_DELEGATES_DEEP:
         return None
     line = " → ".join([*lineage, name])
@@ -247,9 +249,9 @@ class SpentBudget(WireModel):
     usage: RunUsage
     worked: float = 0.0
     sent: list[str] = Field(default_factory=list)
-    """Digests of what message tools have sent (R10.16)."""
+    """Digests of texts that message tools have sent (R10.16)."""
     rule_record: RuleRecord | None = None
-    """What has happened in it, for the rules that the run above has left to it (R23.1)."""
+    """Its record, for the rules that the parent run has passed to it (R23.1)."""
 
 
 def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) -> RunInput | LoopInput | CallError:
@@ -328,7 +330,7 @@ def _parts(
 
 
 def _too_many(call: Call, most: int) -> CallError | None:
-    """Return an error if there are more than `most` items, whose results fit into one list (R18.2)."""
+    """Return an error if there are more than `most` items: the results must fit into one list (R18.2)."""
     if (count := len(call.inputs.items or [])) <= most:
         return None
     message = (
@@ -368,7 +370,9 @@ def _below(
 
 
 def deadline_of(child: RunInput) -> float | None:
-    """Return the seconds that a child run may work; `None`: no deadline can be read here, and the child keeps its own."""
+    """Return the seconds that a child run may work; `None`: its deadline cannot be read here, and the child keeps its
+    own.
+    """
     config = child.agent.get("config", {})
     own = config.get("deadline", Config.model_fields["deadline"].default) if isinstance(config, dict) else None
     if isinstance(own, bool) or not isinstance(own, int | float) or not 0 < own <= LONGEST:

@@ -41,7 +41,7 @@ COLOURS: Final = {
 
 
 DRAWN: Final = 300
-"""Calls of a run that pages draw; a run with more is a table alone."""
+"""Most calls of a run that pages draw; a larger run is shown as a table only."""
 OTHERS: Final = "#c62828"
 """Line colour of untrusted values."""
 
@@ -49,12 +49,12 @@ OTHERS: Final = "#c62828"
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
     id: str
-    """The call's id, `1.0`; inside a loop `1.3[].0`; of a path the path, `†state.x`."""
+    """The call's id, such as `1.0`, or `1.3[].0` inside a loop; for a path the path, such as `†state.x`."""
     tool: str
     """Empty for a path."""
     status: str
     body: Drawing | None = None
-    """Drawing inside the box: the calls of a loop's body, each once, however often it was made (R16.5)."""
+    """Drawing inside the box: the calls of a loop's body, each once for all its iterations (R16.5)."""
 
     @property
     def label(self) -> str:
@@ -63,9 +63,7 @@ class DrawnNode:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing of calls, of paths where wanted, and of edges: from, to, and what is read. `after …` is order without
-    data.
-    """
+    """A drawing of calls, optional paths, and edges: from, to, and the read path. `after …` is order without data."""
 
     nodes: Sequence[DrawnNode]
     edges: Sequence[tuple[str, str, str]]
@@ -102,7 +100,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
                 for path in written[writer]
                 if overlaps(path.path, reference.path)
             ]
-            # Nobody in the plan writes it: it is the run's input, or stands in the state already.
+            # No call of the plan writes it: it is the run's input, or the state already has it.
             text = _carried(call, str(reference))
             edges |= {(str(path), call.id): "" if text == str(path) else text for path in near or [reference]}
         for writer, what in bound:
@@ -160,7 +158,7 @@ def _bound(before: Sequence[Call], form: Call) -> Iterator[tuple[Call, Reference
 
 
 def _round(call: Call, form: LoopForm) -> str:
-    """Return the rule of a loop in words."""
+    """Describe the kind of a loop."""
     words = [call.spec.tool_name] if form.single else []
     for key, word in ((EACH, f"for {form.item} in"), (WHILE, "while"), (UNTIL, "until")):
         if key in call.spec.raw:
@@ -208,8 +206,8 @@ def draw_run(view: RunView) -> Drawing:
 
 
 def _edges_between_requests(view: RunView) -> Iterator[tuple[str, str, str]]:
-    """Yield the edges of references to what calls of earlier Requests wrote: the newest that set the path, and those
-    that have set a part of it since.
+    """Yield the edges of references to writes of earlier Requests: the newest write of the path, and later writes of
+    its parts.
     """
     bound = {(reader, what) for _, reader, what in view.edges}
     writers: dict[str, list[tuple[str, Path]]] = {}
@@ -241,13 +239,13 @@ def _written_paths(call: CallView, target: str) -> Iterator[Path]:
 
 
 def _standing(statuses: Sequence[str]) -> str:
-    """Return one status for many calls: first one that still goes on, then one that went wrong."""
+    """Return one status for many calls: an unfinished one comes first, then a failed one."""
     order = ("waiting", "running", "failed", "invalid", "rejected", "ready", "held", "done", "deferred", "pending")
     return next((status for status in order if status in statuses), statuses[0])
 
 
 def _by_others(edges: Iterable[tuple[str, str, str]], others: Collection[str]) -> frozenset[tuple[str, str]]:
-    """Return the edges that begin at untrusted values; order alone carries nothing."""
+    """Return the edges that begin at untrusted values; an edge of order alone carries no value."""
     return frozenset((writer, reader) for writer, reader, what in edges if writer in others and not is_order(what))
 
 
@@ -258,7 +256,7 @@ def _reference(path: str) -> Reference:
 
 
 def _merge(edges: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Return one edge for each pair of calls, with all that it carries."""
+    """Return one edge for each pair of calls, with all its labels."""
     merged: dict[tuple[str, str], list[str]] = {}
     for writer, reader, reference in edges:
         merged.setdefault((writer, reader), []).append(reference)
@@ -320,7 +318,7 @@ def _mermaid_text(text: str) -> str:
 
 
 SWEEPS: Final = 8
-"""Times that the layers are put in order, to and fro; more change little."""
+"""Times that the layers are sorted, in both directions; more change little."""
 
 
 Position: TypeAlias = tuple[int, float]
@@ -340,8 +338,8 @@ class Layout(NamedTuple):
 def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     """Return the layout of nodes, with places at least 1 apart, and of edges.
 
-    A reader stands in a later layer than all that it reads; one edge of a cycle is ignored. An edge over several layers
-    has a place in each between them, so that nothing is drawn over it.
+    A reader is in a later layer than each node that it reads; one edge of a cycle is ignored. An edge over several
+    layers has a place in each layer between, so that no box covers it.
     """
     import networkx  # a sixth of the start of a command
 
@@ -372,7 +370,7 @@ def _between(writer: int, reader: int, before: Mapping[int, list[int]], count: i
     """Return the places that were kept for an edge, in its direction."""
     for last in before[reader]:
         passed = []
-        while last >= count:  # what comes after the nodes are places alone, each with one before it
+        while last >= count:  # indexes after the nodes are places of edges, each with one before it
             passed.append(last)
             last = before[last][0]
         if last == writer:
@@ -420,7 +418,7 @@ def _neighbours(layers: list[list[int]], *, down: bool) -> Iterable[tuple[list[i
 
 
 def _order(layer: list[int], by: list[int], neighbours: Mapping[int, list[int]]) -> None:
-    """Sort each node to the middle of its neighbours; a node without any stays where it is."""
+    """Sort each node to the middle of its neighbours; a node without neighbours stays in its place."""
     place = {node: float(number) for number, node in enumerate(by)}
     wanted = {
         node: fmean([place[other] for other in neighbours[node]]) if neighbours[node] else float(number)
@@ -430,7 +428,9 @@ def _order(layer: list[int], by: list[int], neighbours: Mapping[int, list[int]])
 
 
 def _spread(layer: list[int], before: Mapping[int, list[int]], places: Mapping[int, float]) -> dict[int, float]:
-    """Return places for an ordered layer: beside what each node reads where there is room, at least 1 apart."""
+    """Return places for an ordered layer, at least 1 apart: each node beside the nodes that it reads, where there is
+    room.
+    """
     wanted = [fmean([places[n] for n in before[node]]) if before[node] else None for node in layer]
     found: list[float] = []
     for number, place in enumerate(wanted):
@@ -451,12 +451,12 @@ _CHARACTER: Final = 9.1
 _SMALL: Final = 7.3
 """Pixels that a character of a label takes, in 12 px monospace."""
 _LONGEST: Final = 26
-"""Characters of a label; all of it is its tooltip."""
+"""Characters of a label; the tooltip shows the whole label."""
 _BEND: Final = 64
 """Pixels between two layers in which edges go up and down."""
 _MARGIN: Final = 20
 _LINES: Final = 3
-"""Labels that leave a box apart from each other; more share one line."""
+"""Labels of a box with a line of their own; more labels share one line."""
 
 
 @dataclass(frozen=True)
@@ -465,22 +465,22 @@ class Line:
 
     points: list[Point]
     label: str
-    """Names of all that the edge carries."""
+    """Names of all values that the edge carries."""
     named: str
     """Label at the edge's beginning; empty where another line of its box has it."""
     dashed: bool
     others: bool = False
     """Whether the edge carries untrusted values (R15.7)."""
     down: bool = False
-    """Whether it leads from top to bottom, in a drawing that is turned."""
+    """Whether the line leads from top to bottom, in a turned drawing."""
     row: int = 0
-    """Which of its box's labels it has, counted from 0."""
+    """Index of its label among the labels of its box."""
 
 
 @dataclass(frozen=True)
 class SvgDrawing:
     boxes: list[tuple[float, float, float]]
-    """Left, top and width of each node's box. Boxes are `HEIGHT` high, unless a drawing stands inside."""
+    """Left, top and width of each node's box. Boxes are `HEIGHT` high, unless they hold a drawing."""
     heights: list[float]
     inner: list[SvgDrawing | None]
     """Picture inside each box, below its title."""
@@ -507,9 +507,10 @@ class _Arrangement:
         self.has_cycle = len(self.layout.routes) < len(set(self.edges))
 
     def lines(self, points: Callable[[int, float], list[Point]], *, down: bool = False) -> list[Line]:
-        """Return the edges as lines; each label stands once beside its box.
+        """Return the edges as lines; each label is drawn once beside its box.
 
-        `points` returns the points of an edge by its number, and by how far from the middle of the writer's side it begins.
+        `points` returns the points of an edge, by its number and the distance of its start from the middle of the
+        writer's side.
         """
         lines, named = [], set[tuple[int, str]]()
         for number, ((writer, _), edge) in enumerate(zip(self.edges, self.drawing.edges, strict=True)):
@@ -529,7 +530,7 @@ def picture(drawing: Drawing) -> SvgDrawing:
     layout = parts.layout
 
     def top(place: float) -> float:
-        """Return the top of a place, below all taller boxes that stand higher up."""
+        """Return the top of a place, below all taller boxes above it."""
         return _top(place) + sum(
             high - HEIGHT
             for (_, at), high in zip(layout.places, parts.heights, strict=True)
@@ -585,7 +586,7 @@ def turned_picture(drawing: Drawing) -> SvgDrawing:
         start = (middle(place) + out, rows[layer][0] + heights[writer])
         end = (middle(layout.places[reader][1]) + parts.arriving[number], boxes[reader][1])
         way = layout.routes.get((writer, reader))
-        if way is None:  # it closes a cycle: back beside everything
+        if way is None:  # it closes a cycle: it goes back beside all boxes
             side, below, above = width + 12 + number % 8 * 3, rows[layer][1] + 16, end[1] - 16
             return [start, (start[0], below), (side, below), (side, above), (end[0], above), end]
         between = [(middle(at) + out / 3, edge) for passed, at in way for edge in rows[passed]]
@@ -613,7 +614,7 @@ def _leaving(drawing: Drawing, index: dict[str, int]) -> list[dict[str, int]]:
 
 
 def _row_text(lines: dict[str, int], line: int) -> str:
-    """Return the label beside a line: the names of all that it carries."""
+    """Return the label beside a line: the names of all values that it carries."""
     text = ", ".join(label for label, number in lines.items() if number == line and label)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -671,14 +672,14 @@ def _through(
 
 
 def _around(start: Point, end: Point, below: float) -> list[Point]:
-    """Return points of an edge that closes a cycle: back below everything."""
+    """Return points of an edge that closes a cycle: it goes back below all boxes."""
     right, left = start[0] + 16, end[0] - 16
     return [start, (right, start[1]), (right, below), (left, below), (left, end[1]), end]
 
 
 def to_svg(drawing: Drawing, *, lit: Collection[str] = (), most: float = math.inf) -> str:
-    """Return an SVG document, coloured by status. The calls `lit` have a thick border; tooltips name all that edges
-    carry.
+    """Return an SVG document, coloured by status. The calls `lit` have a thick border; tooltips name the values of
+    edges.
 
     A drawing wider than `most` pixels leads from top to bottom, if that makes it narrower.
     """

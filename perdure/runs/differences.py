@@ -42,7 +42,7 @@ def differences(before: JsonObject, after: JsonObject) -> list[str]:
 
 
 def _compared(call: JsonObject | None) -> Json:
-    """Return the parts of a call that must stay the same. Words of errors and reasons may become better."""
+    """Return the parts of a call that must stay the same. The texts of errors and reasons may change."""
     if call is None:
         return None
     code = (call.get("error") or {}).get("code")

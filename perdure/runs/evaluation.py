@@ -40,17 +40,17 @@ PROGRESS_QUERY: Final = "progress"
 SCORES_FORM: Final = 1
 """Form of packed `RunScores`."""
 BAD_EVALUATORS: Final = "BadEvaluators"
-"""Type of the failure of an evaluation whose evaluators the worker does not have."""
+"""Type of the failure of an evaluation with evaluators that the worker does not have."""
 NOT_SCORED: Final = "not scored"
-"""The status of a score that could not be made."""
+"""The status of a run that could not be scored."""
 Z: Final = 1.96
 """Standard deviations of a confidence interval of 95 %."""
 _ABOUT: Final = 2_000
-"""Bytes of a run's input beside agent and case."""
+"""Bytes of a run's input without its agent and case."""
 LONGEST_REASON: Final = 300
 """Characters of the reason that an evaluator gives."""
 LONGEST_OUTPUT: Final = 500
-"""Characters of an output that a score keeps; the run has all of it."""
+"""Characters of an output that a score keeps; the run has the whole output."""
 
 Decide: TypeAlias = Literal["approve", "reject", "wait"]
 
@@ -68,7 +68,7 @@ class EvaluationCase(WireModel):
 
     @property
     def sender(self) -> str:
-        """The person whose case it is; empty: nobody's."""
+        """The person for whom the case runs; empty: nobody."""
         sender = self.metadata.get("sender") if isinstance(self.metadata, dict) else None
         return sender if isinstance(sender, str) else ""
 
@@ -113,8 +113,8 @@ class EvaluationPlan(WireModel):
         return case, model, number
 
     def check(self) -> None:
-        """Raise `SettingsError` for an evaluation without a case, one that is too large, and a case that no run can take; `AgentError` for
-        an invalid agent.
+        """Raise `SettingsError` for an evaluation without a case or with too many runs, and for a case that no run
+        accepts; `AgentError` for an invalid agent.
         """
         if not self.cases:
             raise SettingsError(f"the dataset {self.name!r} has no cases")
@@ -170,7 +170,7 @@ class RunScore(WireModel):
     """By evaluator the number that it returned."""
     labels: dict[str, str] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
-    """By evaluator why, where it gave a reason."""
+    """By evaluator the reason that it gave."""
     problems: list[str] = Field(default_factory=list)
     """Evaluators that failed, each with its error."""
 
@@ -187,7 +187,7 @@ class RunScore(WireModel):
         return float(self.status == "completed")
 
     def event(self, at: str) -> JournalEntry:
-        """Return the event of the score. `at`: when the run was scored, ISO 8601, UTC."""
+        """Return the event of the score. `at`: the time of the score, ISO 8601, UTC."""
         data: JsonObject = {"reason": self.error}
         if self.status != NOT_SCORED:
             kept = {"assertions", "scores", "labels", "reasons", "problems"}
@@ -282,7 +282,7 @@ class EvaluationProgress(WireModel):
     done: int = 0
     passed: int = 0
     running: list[str] = Field(default_factory=list)
-    """Ids of the runs that are under way."""
+    """Ids of the active runs."""
 
 
 class PackedScores(WireModel):
@@ -363,7 +363,7 @@ class PassRate(WireModel):
 
 
 def _wilson(passed: int, runs: int) -> tuple[float, float]:
-    """Return Wilson's score interval. Unlike the normal one it stays within 0 and 1, and is right for few runs."""
+    """Return Wilson's score interval. Unlike the normal interval, it stays within 0 and 1, and is right for few runs."""
     if not runs:
         return 0.0, 1.0
     share, z = passed / runs, Z * Z

@@ -43,10 +43,10 @@ from perdure.values.templates import PLAIN, TextForm
 
 
 class EventJournal:
-    """A bounded journal in memory. A replayed history yields the same journal, whoever has read it.
+    """A bounded journal in memory. A replayed history yields the same journal, independent of its readers.
 
-    To note an event costs some microseconds, however large its data, unless the data is larger than `_HELD`. The
-    journal cuts an event's data when somebody reads it, and larger data at once.
+    Noting an event takes some microseconds, unless its data is larger than `_HELD`. The journal cuts an event's data
+    when it is read, and larger data at once.
     """
 
     def __init__(self, carried: CarriedEvents | None = None) -> None:
@@ -91,9 +91,9 @@ class EventJournal:
     def note(
         self, topic: Topic, phase: str, at: str, run_id: str = "", /, *, of: Sizes | None = None, **data: Json
     ) -> None:
-        """Note that something happened at a time (ISO 8601, UTC). A `None` in `data` is left out; a long value is cut.
+        """Note an event at a time (ISO 8601, UTC). A `None` in `data` is left out; a long value is cut.
 
-        With `of`, `data` holds values of a run that do not change any more, and `of` holds their sizes.
+        With `of`, `data` holds values of a run that no longer change, and `of` holds their sizes.
         """
         data = {key: value for key, value in data.items() if value is not None}
         held = False
@@ -107,14 +107,14 @@ class EventJournal:
         self._keep(_JournalEntry(topic, phase, at, run_id, found, size, held))
 
     def show(self, written: WrittenText | None) -> None:
-        """Set the text that a reader of these events sees as it stands; `None`: none."""
+        """Set the present text for readers of these events; `None`: none."""
         self._written, self._written_at = written, self.count
 
     def reset(self, at: str, run_id: str | None = None) -> None:
-        """Note that the run goes on from an earlier point. Events that followed that point do not count any more.
+        """Note that the run continues from an earlier point. Events after that point no longer count.
 
-        `at`: the time of the first task after the reset; `run_id`: the run with which a session goes on. A workflow may
-        learn of the reset behind messages of that task: their events come after the reset all the same.
+        `at`: the time of the first task after the reset; `run_id`: the run with which a session continues. A workflow
+        may detect the reset after messages of that task: their events still follow the reset.
         """
         self._written_at = self.count
         anew = sum(1 for _ in takewhile(lambda entry: entry.at == at, reversed(self._kept)))
@@ -182,7 +182,7 @@ class _JournalEntry:
     size: int
     """Characters of `data`, or the most that it will have. Reading does not change them."""
     held: bool = False
-    """Whether `data` holds values as they are: the first reader's page cuts them."""
+    """Whether `data` holds uncut values: the first reader's page cuts them."""
 
     @property
     def weight(self) -> int:
@@ -198,9 +198,9 @@ class _JournalEntry:
 _BESIDE: Final = 100
 """Characters of an event beside its data."""
 _SHORT: Final = 250
-"""Characters of data that is kept as it is: no image is so short."""
+"""Characters of data that is kept unchanged: every image is longer."""
 _HELD: Final = 16_000
-"""Bytes of values that an event holds by reference until somebody reads it. Every kept event may hold that much."""
+"""Bytes of values that an event holds by reference until it is read. Each kept event may hold that much."""
 _LEAST: Final = 200
 """Characters up to which a part is short: it stays whole beside cut parts."""
 
@@ -212,7 +212,7 @@ def _most(topic: Topic, phase: str) -> int:
 def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonObject, int]:
     """Return an event's data in at most `most` characters, and its characters.
 
-    Of data that is too long, short parts stay whole, and long parts share the room that is left. With `values` the data
+    If the data is too long, short parts stay whole, and long parts share the remaining room. With `values` the data
     may hold images.
     """
     found, size, whole = clipped(data, most, media=values)
@@ -233,7 +233,7 @@ NOT_YET: Final[Mapping[str, str]] = {
     "structured": "the next Request puts it into form",
     "refined": "the next Request goes over it",
 }
-"""Reason why the last answer is no output, by what the next Request is for."""
+"""Reason why the last answer is no output, by the purpose of the next Request."""
 CUT_BY_MESSAGE: Final = "a new message has ended it"
 
 
@@ -254,7 +254,7 @@ class RunJournal:
         self._unfinished_text: tuple[int, int, bool] | None = None
         """The Request, its attempt, and whether its text is new, while the text's outcome is not known yet."""
         self._known = ""
-        """The part of that text that readers have while its outcome is not known."""
+        """The part of that text that readers have until its outcome is known."""
 
     # The run.
 
@@ -262,7 +262,7 @@ class RunJournal:
         self.events.note("lifecycle", "start", self._now(), agent=agent)
 
     def was_reset(self) -> None:
-        """Note that the run goes on from an earlier point of its history."""
+        """Note that the run continues from an earlier point of its history."""
         self.events.reset(self._now())
 
     def run_ended(self, reason: str | None, output: Json) -> None:
@@ -278,7 +278,7 @@ class RunJournal:
 
     @contextmanager
     def to_end(self, *failures: type[Exception]) -> Iterator[None]:
-        """Surround all that a run does, its last hooks included: no event follows it.
+        """Surround the whole work of a run, with its last hooks: no event follows it.
 
         One of the `failures` explains why a run could not begin.
         """
@@ -347,7 +347,7 @@ class RunJournal:
         )
 
     def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
-        """Note that the provider of the Request's model is away, and that the run waits for it."""
+        """Note that the provider of the Request's model is unavailable, and that the run waits for it."""
         self.events.note(
             "request", "update", self._now(), number=view.number, model=wait.model, reason=f"{wait.text()} UTC"
         )
@@ -365,7 +365,7 @@ class RunJournal:
         )
 
     def text_known(self, text: str, form: TextForm) -> None:
-        """Show readers what is known of the last answer's text: its beginning, longer each time (R19.4)."""
+        """Show readers the known part of the last answer's text: its beginning, longer each time (R19.4)."""
         if self._unfinished_text is None or len(text) <= len(self._known) or may_be_silence(text):
             return
         request, attempt, _ = self._unfinished_text
@@ -405,7 +405,7 @@ class RunJournal:
     # Its calls.
 
     def call_began(self, call: Call) -> None:
-        """Note that a call starts, or waits for nothing but its turn. A loop starts with its first iterations."""
+        """Note that a call starts, or only waits for its turn. A loop starts with its first iterations."""
         below = (
             call.spec.tool is not None
             and call.spec.tool.delegate is not None
@@ -455,7 +455,7 @@ class RunJournal:
         )
 
     def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
-        """Note that a hook refused something, or that it failed and was ignored (R10.17)."""
+        """Note that a hook refused its subject, or that it failed and was ignored (R10.17)."""
         if phase == "refused":
             self.audit.add("refusal", self._now(), {"call": call, "by": hook, "event": event, "reason": reason})
         self.events.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
@@ -497,7 +497,7 @@ class RunJournal:
         )
 
     def waits_no_more(self, request: ApprovalRequest) -> None:
-        """Note that a request was decided, or needs no decision any more."""
+        """Note that a request was decided, or no longer needs a decision."""
         approval = request.approval
         decided = approval.decision is not None
         if (timeout := timeout_data(request)) is not None:
@@ -514,7 +514,7 @@ class RunJournal:
         )
 
     def decided(self, judged: JudgedDecision, missing: str = "") -> None:
-        """Audit a decision that was followed. `missing`: the approvals of others that are still needed."""
+        """Audit a decision that took effect. `missing`: the approvals of others that are still needed."""
         self.audit.add("decision", self._now(), decision_data(judged, missing))
 
     def decision_refused(self, sent: Json, problem: str) -> None:
@@ -526,7 +526,7 @@ class RunJournal:
         self.audit.add("policy_change", self._now(), policy_data(change))
 
     def message_accepted(self, message: IncomingMessage) -> None:
-        """Note that a message came while the run works."""
+        """Note that a message arrived while the run works."""
         self.events.note(
             "message", "accepted", self._now(), messageId=message.id, sender=message.sender, text=message.text
         )
@@ -541,12 +541,12 @@ class RunJournal:
 
 
 def why_not(result: RequestResult, wants: str) -> str | None:
-    """Return why an answer is no output: its own problem, or what the next Request is for."""
+    """Return the reason why an answer is no output: its own problem, or the purpose of the next Request."""
     return NOT_YET.get(wants) if result.problem is None else str(result.problem.get("message"))
 
 
 def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
-    """Return an output as its text; of a long JSON value its beginning, of a reply that is `NO_REPLY` nothing."""
+    """Return an output as text. A long JSON value is cut to its beginning; a reply `NO_REPLY` gives an empty text."""
     texts = isinstance(output, dict) and len(output) == 1 and isinstance(next(iter(output.values())), str)
     if output is None or isinstance(output, str) or texts or sizes.of(output) <= 2 * MAX_REPLY:
         text = output_text.text_of(output)

@@ -1,4 +1,4 @@
-"""Event streams: each event once and in order for each reader, text while a model writes it, and adapters to other forms."""
+"""Event streams: each event once and in order for each reader, live text of a model, and adapters to other forms."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ NOTHING: Final = LiveState()
 class EventBuffer:
     """The events of one source, from `first` to `next` without a gap, and its last live state.
 
-    A live state comes before the pages that were queried after it. What those pages report as ended is not live any
-    more.
+    A live state comes before the pages that were queried after it. A call that those pages report as ended is no longer
+    live.
     """
 
     def __init__(self) -> None:
@@ -72,13 +72,13 @@ class EventBuffer:
         return self.next - len(self._events)
 
     def look(self, live: LiveState) -> None:
-        """Take a live state in; its pages, if any, follow."""
+        """Add a live state; its pages, if any, follow."""
         known = self._known
         is_newer = known is not None and (live.written is None or live.written.request <= known.request)
         self.live = replace(live, written=known) if is_newer else live
 
     def add(self, page: EventsPage) -> None:
-        """Add the events that follow. Where some are missing, drop the earlier ones, so that there is no gap."""
+        """Add the next events. If some are missing before them, drop the earlier ones, so that there is no gap."""
         if page.first > self.next:
             self._events.clear()
             self.next, self._known = page.first, None
@@ -90,7 +90,7 @@ class EventBuffer:
         self.ended = self.ended or (page.ended and self.next >= page.count)
 
     def go_back(self, resets: list[RunReset]) -> bool:
-        """Drop the events that a reset has undone; return whether there were any."""
+        """Drop the events after the point of a reset; return whether there were any."""
         before = self.next
         if resets != self.resets:
             self._known = None
@@ -101,14 +101,14 @@ class EventBuffer:
         return self.next < before
 
     def end(self, noted: JournalEntry | None = None) -> None:
-        """End the source: no event follows. `noted` is the last event of a source that was ended from outside."""
+        """End the source: no event follows. `noted` is the last event of a source that was terminated."""
         if noted is not None and not self.ended:
             self._take(noted)
         self.begun = self.ended = True
         self.live = NOTHING
 
     def since(self, number: int, limit: int = KEPT) -> EventsPage:
-        """Return the events from a number on, in the form of a source's answer."""
+        """Return the events from a number on, as a source returns them."""
         begin = min(max(number, self.first), self.next)
         skip = begin - self.first
         events = list(islice(self._events, skip, skip + limit))
@@ -170,8 +170,8 @@ _TEXTS: tuple[Topic, Topic] = ("reasoning", "assistant")
 class RunEventReader:
     """A reader of one run, from a cursor on.
 
-    Its position is its cursor alone, which each event carries. A reader that begins there, in any process, yields what
-    follows, and nothing twice. Only `update` reports how things stand, and may come again.
+    Its position is its cursor, which each event carries. A reader that begins there, in any process, yields the events
+    that follow, and none twice. Only an `update` may be repeated: it reports the present state.
     """
 
     def __init__(self, run_id: str, cursor: Cursor | None = None) -> None:
@@ -184,13 +184,13 @@ class RunEventReader:
     def take(self, page: EventsPage, live: LiveState = NOTHING) -> list[Event]:
         """Return the events that follow.
 
-        The `page` begins at the cursor's `events`, or where the source begins. `live` counts where the page leaves no
+        The `page` begins at the cursor's `events`, or where the source begins. `live` counts if the page leaves no
         gap before it.
         """
         here = self.cursor.events
         found = list(self._anew(page, live))
         if self.cursor.events < here:
-            return found  # what follows there is in another page
+            return found  # the next events are in another page
         if page.first > self.cursor.events:
             found.append(self._snapshot(page.first, live))
         for noted in page.events[self.cursor.events - page.first :]:
@@ -203,11 +203,11 @@ class RunEventReader:
         return found
 
     def leave(self, reason: str, at: str) -> list[Event]:
-        """Return the notices that the text that was seen does not count, because nobody reads the run any more."""
+        """Return the notices that the seen text does not count, because the run is no longer read."""
         return list(self._superseded(0, reason, at))
 
     def _anew(self, page: EventsPage, live: LiveState) -> Iterator[Event]:
-        """Go back to the point that the run was reset to. Text that was seen after that point does not count any more."""
+        """Go back to the point of the run's reset. Text that was seen after that point no longer counts."""
         following = self.cursor.after(page.resets)
         if following == self.cursor:
             return
@@ -264,7 +264,7 @@ class RunEventReader:
         written, here = live.written, self.cursor
         if written is None or (written.request, written.attempt) < (here.request, here.attempt):
             return
-        if written.request != here.request:  # if of the one before the end was not seen, it was missed
+        if written.request != here.request:  # the end of the earlier Request was seen, or missed
             self._begin(written.request, written.attempt)
         elif written.attempt > here.attempt:
             yield from self._superseded(written.attempt, f"attempt {written.attempt} writes anew", live.at)
@@ -287,9 +287,7 @@ class RunEventReader:
         return self.cursor.reasoning if topic == "reasoning" else self.cursor.assistant
 
     def _delta(self, topic: Topic, piece: TextPiece, at: str) -> Iterator[Event]:
-        """Yield the part of a piece of text that was not seen. A `start` later than the last seen character shows a
-        gap.
-        """
+        """Yield the unseen part of a piece of text. A `start` after the last seen character shows a gap."""
         seen, end = self._seen(topic), piece.start + len(piece.text)
         if end <= seen:
             return
@@ -306,10 +304,10 @@ class RunEventReader:
         yield Event(topic, "delta", at, self.run_id, data, str(self.cursor))
 
     def _superseded(self, attempt: int, reason: str, at: str) -> Iterator[Event]:
-        """Withdraw the text that was seen, because another attempt writes.
+        """Withdraw the seen text, because another attempt writes.
 
-        The cursor stays until every topic was withdrawn. A reader that begins there sees the withdrawal again, and no
-        withdrawn text.
+        The cursor stays until every topic was withdrawn. A reader that begins there receives the withdrawal again, and
+        no withdrawn text.
         """
         here = self.cursor
         topics = [topic for topic in _TEXTS if self._seen(topic)]
@@ -321,7 +319,7 @@ class RunEventReader:
 
 
 class SessionEventReader:
-    """A reader of one session, from a cursor on: its own events, and each run's between the run's start and end.
+    """A reader of one session, from a cursor on. A run's events come between the session's events of its start and end.
 
     Only the session reports the start and end of a run. The caller reads `run_id`, and passes that run's page beside
     the session's.
@@ -331,7 +329,7 @@ class SessionEventReader:
         self.cursor = cursor or Cursor(session=0)
         self.ended = False
         self.skips = False
-        """Whether what the run has noted so far is to be skipped."""
+        """Whether to skip the events that the run has noted so far."""
         self._run: RunEventReader | None = None
 
     @property
@@ -341,17 +339,17 @@ class SessionEventReader:
 
     @property
     def lost(self) -> bool:
-        """Whether the cursor stands in a run whose id is not known yet."""
+        """Whether the cursor is in a run whose id is not known yet."""
         return self.cursor.run != 0 and self._run is None
 
     def follow(self, run_id: str | None) -> None:
-        """Set the id of the run that the cursor stands in; `None` leaves the run, because nobody knows its id any more."""
+        """Set the id of the cursor's run; `None` leaves the run, because its id is no longer known."""
         self._leave() if run_id is None else self._enter(run_id, self.cursor)
 
     def go_back(self, own: EventBuffer) -> list[Event]:
-        """Go back to the point that the session was reset to; return the notices of that.
+        """Go back to the point of the session's reset; return the notices of the reset.
 
-        A run of before that point was not reset: its events that were read count, and those that follow come once.
+        A run before that point was not reset: its seen events count, and its later events come once.
         """
         following = self.cursor.after_session(own.resets)
         if following == self.cursor:
@@ -374,7 +372,7 @@ class SessionEventReader:
         return found
 
     def skip(self, events: int, reset: int) -> None:
-        """Begin behind so many events, and the last reset, of the run."""
+        """Begin after this number of the run's events, and after its last reset."""
         if self._run is not None:
             self.cursor = self._run.cursor = replace(self.cursor, events=events, reset=reset)
         self.skips = False
@@ -382,9 +380,7 @@ class SessionEventReader:
     def take(
         self, own: EventsPage, run: EventsPage | None = None, live: LiveState = NOTHING, *, gone: bool = False
     ) -> list[Event]:
-        """Return the events that follow, from the session's page and the run's. `gone`: nobody can read the run any
-        more.
-        """
+        """Return the next events, from the session's page and the run's. `gone`: the run can no longer be read."""
         if self.cursor.after_session(own.resets) != self.cursor:
             return []  # `go_back` comes first
         found = [] if run is None else self._side_by_side(own, run) + self._of_run(run, live)
@@ -404,7 +400,7 @@ class SessionEventReader:
         return self.cursor.session or 0
 
     def _side_by_side(self, own: EventsPage, run: EventsPage) -> list[Event]:
-        """Return the session's events during its run, each behind the run's earlier events."""
+        """Return the session's events during its run, each after the run's earlier events."""
         found: list[Event] = []
         for noted in own.events[self._number - own.first :] if own.first <= self._number else ():
             if self._run is None or noted.topic == "lifecycle":
@@ -489,7 +485,7 @@ class MaskedText:
 
 
 WINDOW: Final = 32_000
-"""Characters of a text that are sent: a reader between two looks has seen the text before them."""
+"""Characters of a text that are sent: a reader has the earlier text from its last update."""
 
 
 class TextWriter:
@@ -505,7 +501,7 @@ class TextWriter:
         self._told = 0
 
     def add(self, text: str, reasoning: str = "", form: TextForm = PLAIN) -> bool:
-        """Add text of a form, and reasoning; return whether there is more to send than was sent."""
+        """Add text of a form, and reasoning; return whether there is unsent text."""
         if self._held is not None:
             self._held, text = self._held + text, ""
             if not may_be_silence(self._held):
@@ -520,7 +516,7 @@ class TextWriter:
         return self._assistant.count + self._reasoning.count
 
     def written(self) -> WrittenText:
-        """Return all that can be sent now, and count it as sent."""
+        """Return the whole text that can be sent now, and count it as sent."""
         self._told = self._count
         return WrittenText(
             request=self._request,
@@ -568,15 +564,15 @@ class EventAdapter(Generic[Form, Ended]):
         cls.topics = frozenset(topic for topic in TOPICS if hasattr(cls, f"on_{topic}"))
 
     def begin(self) -> Iterator[Form]:
-        """Yield what comes before the first event."""
+        """Yield the output before the first event."""
         yield from ()
 
     def fold(self, event: Event) -> Iterator[Form]:
-        """Yield what follows from an event."""
+        """Yield the output for an event."""
         handle: Callable[[Event], Iterator[Form]] | None = getattr(self, f"on_{event.topic}", None)
         return iter(()) if handle is None else handle(event)
 
     def end(self, ended: Ended) -> Iterator[Form]:
-        """Yield what comes behind the last event. `ended`: the run as it has ended."""
+        """Yield the output after the last event. `ended`: the ended run."""
         del ended
         yield from ()

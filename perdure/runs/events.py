@@ -34,7 +34,7 @@ Topic: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened in a run or session, as its readers receive it.
+    """An event of a run or session, as its readers receive it.
 
     ```python
     async for event in run.events(topics=["tool"]):
@@ -52,9 +52,9 @@ class Event:
     run_id: str
     """Run that the event belongs to; empty for the session's own events."""
     data: JsonObject = field(default_factory=dict)
-    """Data, as `TOPICS` describes it. `cut` names what was cut."""
+    """Data, as `TOPICS` describes it. `cut` names the values that were cut."""
     cursor: str = ""
-    """Cursor from which a reader goes on behind this event."""
+    """Cursor from which a reader continues after this event."""
 
     def as_json(self) -> JsonObject:
         """Return the event as `perdure events --json` prints it, one per line."""
@@ -70,7 +70,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a topic: when it is emitted, and what its data holds."""
+    """A phase of a topic: the occasion of its events, and their data."""
 
     when: str
     """Occasion of the event, in words."""
@@ -79,7 +79,7 @@ class Phase:
     noted: bool = True
     """Whether a journal keeps it; other events are made for each reader."""
     most: int = MAX_EVENT_DATA
-    """Characters of its data: more is cut."""
+    """Characters of its data; longer data is cut."""
 
 
 _CALL: Final = {"call": "its id, `R.N`", "tool": "its tool's name"}
@@ -370,13 +370,13 @@ def as_topic(name: object) -> Topic | None:
 
 
 EVENTS_QUERY: Final = "events"
-"""Query of a run and of a session, `(first: int, limit: int)`, both may be left out: an `EventsPage`."""
+"""Query of a run and of a session: `(first: int, limit: int)`, both optional, returns an `EventsPage`."""
 
 WATCHED: Final = "watched"
-"""Signal to a run: somebody watches it now, and for the next `WATCH_LASTS`; whatever comes with it is not looked at. Query of it: until when
-(`float`, seconds since 1970), 0 for nobody."""
+"""Signal to a run: it is watched for the next `WATCH_LASTS`; arguments are ignored. Query: the time at which the watch
+ends (`float`, seconds since 1970), 0 for nobody."""
 WATCH_LASTS: Final = 90.0
-"""Seconds: a reader that goes on watching repeats the signal once a minute."""
+"""Seconds; a reader repeats the signal once a minute."""
 
 
 class JournalEntry(WireModel):
@@ -395,8 +395,8 @@ class RunReset(NamedTuple):
     """A reset of a run, in its journal."""
 
     event: int
-    """Number of the event that records it: earlier events from there on do not count. 0: none counts, and no event
-    records that.
+    """Number of the event that records it: earlier events from this number on do not count. 0: no earlier event counts,
+    and no event records the reset.
     """
     at: str
     """Time of the first task after it: ISO 8601, UTC, to the millisecond."""
@@ -405,7 +405,7 @@ class RunReset(NamedTuple):
     def mark(self) -> int:
         """The digits of its time, to the millisecond: 20261123090444167.
 
-        Those of a later reset are more, also where it goes back behind an earlier one, which the run then does not know.
+        A later reset has a higher mark, even if it goes back before an earlier reset, which the run then no longer has.
         """
         return int("".join(filter(str.isdigit, self.at[:_TO_MILLISECOND])))
 
@@ -419,13 +419,13 @@ def last_reset(resets: Sequence[RunReset]) -> int:
 
 
 class TextPiece(WireModel, extra="ignore"):
-    """The end of a text that is being written."""
+    """The last piece of a text that is being written."""
 
     start: int = 0
     """Number of characters before it."""
     text: str = ""
     form: TextForm = Field(default=PLAIN, exclude_if=lambda form: form == PLAIN)
-    """How it shows the output."""
+    """The form in which it shows the output."""
 
 
 class WrittenText(WireModel, extra="ignore"):
@@ -433,7 +433,7 @@ class WrittenText(WireModel, extra="ignore"):
 
     request: int
     attempt: int
-    """Attempt, counted as in `RequestResult.attempt`: with those of earlier activities."""
+    """Attempt, counted as in `RequestResult.attempt`: attempts of earlier activities included."""
     assistant: TextPiece = Field(default_factory=TextPiece)
     reasoning: TextPiece = Field(default_factory=TextPiece)
 
@@ -444,9 +444,9 @@ class EventsPage(WireModel, extra="ignore"):
     first: int
     """Number of the first of `events`: the requested one, or the oldest that is kept."""
     next: int
-    """Number behind the last of `events`, from which to go on. Less than `count` where there are more already."""
+    """Number after the last of `events`, from which to continue. Less than `count` if more events exist."""
     kept_from: int
-    """Number of the oldest event that is kept. A reader of an earlier one has missed those between."""
+    """Number of the oldest kept event. A reader at an earlier number has missed the events between."""
     events: list[JournalEntry] = Field(default_factory=list)
     """Events in their order."""
     count: int
@@ -456,7 +456,7 @@ class EventsPage(WireModel, extra="ignore"):
     ended: bool = False
     """Whether no event follows the last of `count`."""
     earlier: bool = False
-    """Whether the previous execution may still have some of the missed events: it answers the same query."""
+    """Whether the previous execution, which answers the same query, may still have some of the missed events."""
     written: WrittenText | None = Field(default=None, exclude_if=operator.not_)
     """The known text of an answer that is complete and whose calls still run, where it has grown since number `first`.
     """
@@ -475,16 +475,16 @@ class CarriedEvents(WireModel):
 class Cursor:
     """A cursor of a reader, in one of four forms of dotted numbers, short enough to write by hand:
 
-    `12`: the run's events before number 12 were seen.
+    `12`: the reader has seen the run's events before number 12.
     `12.3.1.400.0`: also 400 characters of the text of Request 3, attempt 1.
     `5.2.12`: the session's events before number 5, and of its run 2 those before 12.
-    `5.2.12.3.1.400.0`: both. Of a run that was reset, `12r20261123090444167`; of a session, `5r20261123090444167.2.12`.
+    `5.2.12.3.1.400.0`: both. After a reset of a run `12r20261123090444167`, of a session `5r20261123090444167.2.12`.
     """
 
     events: int = 0
     """Number of the run's events that were seen."""
     request: int = 0
-    """Request of whose text some was seen; 0 for none."""
+    """Request with seen text; 0 for none."""
     attempt: int = 0
     """Attempt that has written the text."""
     assistant: int = 0
@@ -496,9 +496,9 @@ class Cursor:
     run: int = 0
     """Number of the session's run that `events` counts; 0: none yet."""
     reset: int = 0
-    """Mark of the last reset of the run that was seen; 0: none was."""
+    """Mark of the last seen reset of the run; 0: none."""
     session_reset: int = 0
-    """The same of the session."""
+    """Mark of the last seen reset of the session; 0: none."""
 
     def __str__(self) -> str:
         events = _marked(self.events, self.reset)
@@ -508,7 +508,7 @@ class Cursor:
         return ".".join(parts + list(map(str, text)) if any(text) else parts)
 
     def after(self, resets: Sequence[RunReset]) -> Cursor:
-        """Return the cursor after resets that were not seen: behind the seen events that still count."""
+        """Return the cursor after unseen resets: after the seen events that still count."""
         unseen = [each.event for each in resets if each.mark > self.reset]
         if not unseen:
             return self
@@ -516,7 +516,7 @@ class Cursor:
         return replace(here, events=min(self.events, *unseen), reset=last_reset(resets))
 
     def after_session(self, resets: Sequence[RunReset]) -> Cursor:
-        """Return the same after resets of the session. The place in its run stays."""
+        """Return the cursor after resets of the session. The place in its run stays."""
         unseen = [each.event for each in resets if each.mark > self.session_reset]
         if not unseen:
             return self
@@ -554,11 +554,11 @@ _DIGITS = 17
 
 NO_REPLY: Final = "NO_REPLY"
 _AROUND: Final = " \t\r\n\"'`*“”‘’«»"
-"""Signs that a model may set around it."""
+"""Signs that a model may write around `NO_REPLY`."""
 
 
 def is_silence(text: str) -> bool:
-    """Whether the whole answer is `NO_REPLY`. A text that only mentions it is sent."""
+    """Whether the whole answer is `NO_REPLY`. A text that only mentions `NO_REPLY` is sent."""
     return text.strip(_AROUND) == NO_REPLY
 
 
@@ -569,35 +569,37 @@ def may_be_silence(text: str) -> bool:
 
 
 _LEAST: Final = 80
-"""Characters that each entry of an object may have where there is room, so that names stay whole beside a long text."""
+"""Characters that each entry of an object may have if there is room, so that names stay whole beside a long text."""
 _LEAST_ITEM: Final = 200
-"""Characters that each item of a list may have: the first items stay whole, rather than a little of each."""
+"""Characters that each item of a list may have: the first items stay whole, and the last are left out."""
 _MARK: Final = 30
-"""Characters of the note on how much is missing."""
+"""Characters of the note about the missing part."""
 _KEY: Final = 200
 """Characters of a key."""
 
 Clipped: TypeAlias = tuple[Any, int, bool]
-"""A value of the form that it had, so that an object stays one; the characters of its JSON more or less; and whether it
-is whole."""
+"""A value in its form, so that an object stays an object; the approximate characters of its JSON; whether it is whole.
+"""
 
 
 def clipped(value: Json, most: int, *, media: bool = False) -> Clipped:
     """Return the value in about `most` characters of JSON.
 
     Its form stays. A long text is cut and gives its length. A long list or object loses its end, with a count (in an
-    object under the key `…`). The result is a copy as far as the value could change. Making it costs what the result
-    holds, not what the value holds.
+    object under the key `…`). The result is a copy as far as the value could change. The cost grows with the size
+    of the result, not of the value.
 
-    With `media`, words replace files, each described whole before anything is cut (R10.18); that costs what the files
-    hold.
+    With `media`, descriptions replace files before the value is cut (R10.18); the cost then grows with the size of the
+    files.
     """
     found = _clipped(value, most, fair=False, media=media)
     return found if found[2] else _clipped(value, most, fair=True, media=media)
 
 
 def _clipped(value: Json, most: int, *, fair: bool, media: bool) -> Clipped:
-    """Return the clipped value. With `fair` each part has its share of the room, so that a long one leaves some."""
+    """Return the clipped value. With `fair` each part has its share of the room, so that a long part leaves room for
+    others.
+    """
     if isinstance(value, str):
         text, whole = beginning_without_media(value, max(most, 0)) if media else (value, True)
         if whole and len(text) + 2 <= most:
@@ -646,5 +648,5 @@ def _clipped_list(value: list[Json] | tuple[Json, ...], most: int, fair: bool, m
 
 
 def _share(room: int, left: int, least: int) -> int:
-    """Return the room of one of `left` parts, so that the parts behind it have their share."""
+    """Return the room of one of `left` parts, so that later parts have their share."""
     return max(room // left, min(room, least))

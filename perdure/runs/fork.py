@@ -1,7 +1,8 @@
 """Forks: a run that begins with the record of another one.
 
-The client makes the record (`record_fork`) from the calls of the other run, which a replay of its history returns. The fork's input holds it.
-Requests before the point are answered from the record, and so are calls that are the same: tool, parameters, and values read. All other calls run.
+The client makes the record (`record_fork`) from the calls of the other run, which a replay of its history returns. The
+fork's input holds the record. The record answers Requests before the point, and calls with the same tool, parameters
+and read values. All other calls run.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ForkPoint(WireModel):
 
 
 class RecordedAnswer(WireModel):
-    """The answer of one Request of the other run; a person's edits of its calls are in it."""
+    """The answer of one Request of the other run, with a person's edits of its calls."""
 
     number: int
     model: str = ""
@@ -68,12 +69,12 @@ class RecordedCall(WireModel):
     reason: str = ""
     notes: list[JsonObject] = Field(default_factory=list)
     before: bool = False
-    """Whether it had ended before the point: then a failure or a rejection counts too."""
+    """Whether it ended before the point: then a failure or a rejection counts too."""
     decided: bool = False
-    """Whether a person was asked about it."""
+    """Whether it had an approval request."""
 
     def outcome(self) -> Outcome:
-        """Return how the call ended."""
+        """Return the outcome of the call."""
         sources = frozenset(self.sources)
         if self.ended == "rejected":
             return Rejected(self.reason)
@@ -95,7 +96,7 @@ class ForkRecord(WireModel):
 
 
 class Fork:
-    """The record of another run, as a fork uses it up: no recorded call answers two calls."""
+    """The record of another run, as a fork uses it: each recorded call answers one call."""
 
     def __init__(self, record: ForkRecord) -> None:
         self.record = record
@@ -121,9 +122,9 @@ class Fork:
         return self._answers.get(number)
 
     def take(self, call: Call, key: str, *, decided: bool) -> Outcome | None:
-        """Return the outcome of the recorded call that is the same, and use it up; `None`: the call has to run.
+        """Return the outcome of the same recorded call, and use it up; `None`: the call has to run.
 
-        `decided`: nobody is asked about the call any more. A decision at the point is made anew.
+        `decided`: the call needs no further approval. A decision at the point is made anew.
         """
         found = self._find(call, key, decided=decided)
         if found is None:
@@ -148,7 +149,7 @@ class Fork:
 
 
 def call_key(call: Call, base: Mapping[str, Json]) -> str:
-    """Return the digest of all that decides what a call does: its tool, its resolved parameters and items, and the data that its scopes name.
+    """Return the digest of a call's tool, resolved parameters and items, and the data of its scopes.
 
     `base` is the data of the run by kind.
     """
@@ -177,9 +178,10 @@ def record_fork(
 ) -> ForkRecord:
     """Return the record for a fork of a run at a point.
 
-    `edits`: by call id the keys of the call that differ; `null` removes a key. `results`: by call id the value that it returns in place of its own
-    result. `undone`: ids of the calls whose effects were undone: they run again, unless the run itself has undone them before the
-    point. Raises `RunError` for a point or a call that the run does not have, or that is behind the point.
+    `edits`: by call id the keys of the call that differ; `null` removes a key. `results`: by call id the value that it
+    returns in place of its own result. `undone`: ids of the calls whose effects were undone: they run again, unless the
+    run itself undid them before the point. Raises `RunError` for a point or a call that the run does not have, or that
+    is after the point.
     """
     known = {call.id: call for call in calls}
     kept = {each.number: each for each in answers if each.number < point.request}
@@ -226,7 +228,7 @@ def _request_of(call_id: str) -> int:
 
 
 def _began(call: Call) -> str | None:
-    """Return the time when the call began, or a person was asked about it."""
+    """Return the time at which the call began, or at which its approval was requested."""
     return call.approval.requested_at if call.approval is not None else call.state.started
 
 
@@ -270,7 +272,7 @@ def _error(written: JsonObject) -> CallError:
 
 
 def _as_decided(answer: RecordedAnswer, known: Mapping[str, Call], edits: Mapping[str, JsonObject]) -> RecordedAnswer:
-    """Return the answer with its calls as people and hooks have left them, and as the fork's user edits them, without its usage: the other run has paid
+    """Return the answer with the edits of people, hooks and the fork's user, without its usage: the other run has paid
     for it.
     """
     calls, changed = [*answer.result.calls], False

@@ -14,9 +14,9 @@ from perdure.values.messages import HostedMessage, ToolMessage
 
 
 def hosted_problems(agent: AgentSpec, hosted: Sequence[str], models: Models, guard: Guard) -> list[str]:
-    """Return why an agent cannot have these hosted tools: a line for each reason.
+    """Return the reasons why an agent cannot have these hosted tools, one line each.
 
-    `models`: of an agent file alone those that it names; of a run, with its worker's.
+    `models`: the models of the agent file; for a run, those of its worker too.
     """
     if not hosted:
         return []
@@ -49,6 +49,6 @@ def _lacks(key: str, model: str, name: str) -> str:
 
 
 def file_problems(agent: AgentSpec) -> list[str]:
-    """Return why an agent file cannot have its hosted tools, as far as the file alone shows it."""
+    """Return the reasons why an agent file cannot have its hosted tools, as far as the file shows them."""
     hosted = [message.tool for message in agent.messages() if isinstance(message, HostedMessage)]
     return hosted_problems(agent, hosted, agent.config.models, Guard(agent.config.approval))

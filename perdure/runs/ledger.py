@@ -55,14 +55,14 @@ class ReservedAmount(WireModel):
     unit: str = ""
     """The unit of the amounts, such as `calls` or `tokens`."""
     spare: Amount | None = Field(default=None, exclude_if=lambda spare: spare is None)
-    """An amount beside it, for a last Request. Where there is no room for both, what is left is granted, and the answer
-    says so. `None`: the amount is granted or refused."""
+    """A further amount, for a last Request. Without room for both, the rest is granted, and the answer says so. `None`:
+    the amount is granted or refused."""
 
 
 class Settlement(WireModel):
-    """The amount that a key has really used of an account, in place of its reservation; 0 gives all of it back.
+    """The amount of an account that a key has used, in place of its reservation; 0 gives the whole reservation back.
 
-    It is final: the key holds nothing any more.
+    It is final: the key holds no reservation afterwards.
     """
 
     key: str
@@ -76,7 +76,7 @@ class Reservation(WireModel):
     key: str
     amounts: list[ReservedAmount]
     settled: list[Settlement] = Field(default_factory=list, exclude_if=lambda settled: not settled)
-    """What earlier reservations have used: settled first, and in any case."""
+    """Settlements of earlier reservations: they are applied first, and always."""
 
 
 class ReserveInput(WireModel):
@@ -87,7 +87,7 @@ class ReserveInput(WireModel):
 
 
 def reservation_of(rules: RuleBook, call: Call, checks: CheckBudget) -> Reservation | None:
-    """Return what a call has to reserve before it begins, for rules over all runs of the tenant."""
+    """Return the reservation that a call needs before it begins, for rules over all runs of the tenant."""
     shared = rules.shared(call, checks)
     if not shared:
         return None
@@ -106,11 +106,11 @@ def reservation_of(rules: RuleBook, call: Call, checks: CheckBudget) -> Reservat
 
 
 class ReservationAnswer(WireModel):
-    """The answer to a reservation: granted, or why not."""
+    """The answer to a reservation: granted, or the reason why not."""
 
     refused: str = ""
     last: str = Field(default="", exclude_if=lambda last: not last)
-    """Why the granted amount is the last: there is no room for the `spare` beside it."""
+    """Reason why the granted amount is the last: there is no room for the `spare` beside it."""
     unit: str = Field(default="", exclude_if=lambda unit: not unit)
     """The unit of the account that is spent."""
     held: bool = Field(default=False, exclude_if=operator.not_)
@@ -185,7 +185,9 @@ class Ledger:
         return answer
 
     def settle(self, settled: Settlement) -> None:
-        """Set what a key has used, in the period in which it was reserved last. Settled again, it changes nothing."""
+        """Set the amount that a key has used, in the period of its last reservation. A second settlement changes
+        nothing.
+        """
         account = self.accounts.get(settled.account)
         if account is None:
             return
@@ -258,7 +260,7 @@ class Ledger:
         if key not in amounts:
             account.counts[since] = account.counts.get(since, 0) + 1
         amounts[key] = amount
-        if len(amounts) > MAX_KEPT_RESERVATIONS:  # the oldest are not repeated any more
+        if len(amounts) > MAX_KEPT_RESERVATIONS:  # the oldest are no longer repeated
             oldest = [name for name in amounts if name != _OLDER][: MAX_KEPT_RESERVATIONS // 2]
             amounts[_OLDER] = float(_total([amounts.get(_OLDER, 0.0), *(amounts.pop(name) for name in oldest)]))
 

@@ -21,7 +21,7 @@ REPEATS: Final = (
     "Your last {count} answers asked for the same. It will not help to ask for it again: try another approach, or give the best "
     "output that what is known allows."
 )
-"""Words to the model, once, before its run ends as stuck (R9.8)."""
+"""Message to the model, once, before its run ends as stuck (R9.8)."""
 
 StopReason: TypeAlias = Literal[
     "output",
@@ -35,7 +35,7 @@ StopReason: TypeAlias = Literal[
     "history",
     "client_gone",
 ]
-"""Reason why a run ended: with the output that it was asked for, or at the limit of this name (R9.5, R18.4)."""
+"""Reason why a run ended: with its output, or at the limit of this name (R9.5, R18.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Budget(WireModel):
         return self.tokens is not None or self.cost is not None
 
     def raised(self, other: Budget) -> Budget:
-        """Return the budget with the other's tokens and dollars, where both have a limit and that is more. The deadline
-        stays.
+        """Return the budget with the other's tokens and dollars, if both have a limit and the other's is higher. The
+        deadline stays.
         """
         return Budget(
             tokens=self.tokens if self.tokens is None or other.tokens is None else max(self.tokens, other.tokens),
@@ -93,7 +93,7 @@ class Budget(WireModel):
         )
 
     def late(self, worked: float) -> Limit | None:
-        """Return the deadline as a limit, if the run has worked for so long."""
+        """Return the deadline as a limit, if the run has reached it."""
         if self.deadline is None or worked < self.deadline:
             return None
         return Limit("deadline", f"the run has worked for {self.deadline:g} s, which is its deadline")
@@ -127,9 +127,7 @@ def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
 
 
 def answer_print(result: RequestResult, taken: Sequence[Json]) -> str:
-    """Return the fingerprint of an answer. An answer that broke off counts by the calls that were `taken`, not by its
-    end.
-    """
+    """Return the fingerprint of an answer. An incomplete answer counts by its accepted calls, `taken`, not by its end."""
     if (result.problem or {}).get("code") == INTERRUPTED:
         return fingerprint(taken, None, INTERRUPTED)
     return fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
@@ -145,8 +143,9 @@ def request_limit(
 ) -> Limit | None:
     """Return the limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself.
 
-    An agent repeats itself where it was `warned` to vary and did not. With `max_requests: 1` the only Request has tools,
-    and none follows it. `last_counts`: whether the last Request counts toward `max_requests`, or follows them, as in runs of 0.1.0.
+    An agent repeats itself if it was `warned` and did not change. With `max_requests: 1` the only Request has tools,
+    and none follows it. `last_counts`: whether the last Request counts toward `max_requests`; in runs of 0.1.0 it does
+    not.
     """
     if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts):
         return Limit("max_requests", f"the run may ask {config.max_requests} times")
@@ -179,5 +178,5 @@ class WorkClock:
         return self._worked + (0.0 if self._since is None else max(0.0, now - self._since))
 
     def at_least(self, worked: float, now: float) -> None:
-        """Count what a delegate worked while this clock was paused for it."""
+        """Count the work of a delegate while this clock was paused for it."""
         self._worked += max(0.0, worked - self.worked(now))

@@ -1,4 +1,4 @@
-"""Loops over delegates: what their workflow receives, carries on, and returns."""
+"""Loops over delegates: the input, the state and the result of their workflow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 def part_document(
     call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard
 ) -> JsonObject:
-    """Return the agent of all parts, without its plan: the call's tools, the data that it reads, and the run's policy."""
+    """Return the agent of all parts, without its plan: the call's tools, the data that the call reads, and the run's
+    policy.
+    """
     used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
     context: list[JsonObject] = [
@@ -74,14 +76,13 @@ def _kinds(call: Call) -> list[str]:
 def part_policy(
     guard: Guard, call: Call, sources: Mapping[str, list[str]], *, limited: bool = False
 ) -> tuple[JsonObject, list[ToolOwner]]:
-    """Return the policy change and the tool owners for the parts; what an approved plan covers needs no further
-    approval.
+    """Return the policy change and the tool owners for the parts; calls of an approved plan need no further approval.
 
-    `sources`: those of the parts' input. `limited`: the approval of the plan covers calls of some sources alone, which
-    are judged in the parts. See R7.6.
+    `sources`: the sources of the parts' input. `limited`: the plan's approval covers only calls of some sources, and
+    the parts judge their calls. See R7.6.
     """
     change = guard.change.as_change()
-    # Nobody has seen what others write into the calls of the parts, so remembered decisions do not cover those calls.
+    # Nobody has seen the untrusted values in the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
@@ -95,7 +96,7 @@ def part_policy(
 
 
 def _brings_others_in(call: Call) -> bool:
-    """Whether others may have written the call's result. A delegate's run reports that only at its end."""
+    """Whether the call's result may be untrusted. A delegate's run reports that only at its end."""
     return call.spec.tool is not None and (call.spec.tool.others_write or call.spec.tool.delegate is not None)
 
 
@@ -108,7 +109,7 @@ def part_call(call: Call, loop: LoopForm) -> JsonObject:
 
 
 def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:
-    """Return the sources of the parts' input, by reference there; `known` are labels by kind (R15.1)."""
+    """Return the sources of the parts' input, by the reference in the part; `known` are labels by kind (R15.1)."""
     found = {str(reference): sources for reference, sources in call.inputs.outside_sources.items()}
     found |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
     found |= {f"†{ITEMS}": call.inputs.origins.params.get(EACH, NOWHERE), WRITTEN: call.inputs.origins.written}
@@ -136,13 +137,13 @@ _MESSAGE: Final = 500
 _CODE: Final = 45
 """Bytes of an error's code as JSON."""
 _SLOT: Final = 80
-"""Bytes that an iteration always has: of `null`, or of its index and the code of its error."""
+"""Bytes that each iteration has: for `null`, or for its index and the code of its error."""
 _FRAME: Final = 2 * KEPT_FAILURES * (_MESSAGE + 100) + 20_000
 """Bytes kept free for failures and the other fields of a loop's result."""
 
 
 def most_items(max_payload: int) -> int:
-    """Return the most items that a loop may have, so that each finds room for its error at least (R18.3)."""
+    """Return the most items that a loop may have, so that each has room for its error at least (R18.3)."""
     return (max_payload - _FRAME) // _SLOT
 
 
@@ -160,10 +161,10 @@ class LoopState(WireModel):
     done: int = 0
     """Iterations that ended."""
     next: int = 0
-    """Index of the first iteration that has not been started."""
+    """Index of the first iteration that has not started."""
     results: list[Json] = Field(default_factory=list)
-    """Results in item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last
-    alone.
+    """Results in item order; for a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep only
+    the last result.
     """
     size: int = 0
     """Bytes of the results."""
@@ -173,18 +174,18 @@ class LoopState(WireModel):
     lists: list[list[Json]] = Field(default_factory=list)
     """Writes of a body: a list for each path, in the form of `results`."""
     well: int = 0
-    """Calls of a plain tool, or a body, that ended well."""
+    """Calls of a plain tool, or a body, that succeeded."""
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
     """Estimated usage of an iteration (R18.7)."""
     sources: list[str] = Field(default_factory=list)
+    """Sources of the results, joined (R15.1)."""
     sent: list[str] = Field(default_factory=list)
-    """Digests of what message tools have sent (R10.16)."""
-    """Where the results come from, all together (R15.1)."""
+    """Digests of texts that message tools have sent (R10.16)."""
     satisfied: bool = False
-    """Whether the condition of an until-loop has come true."""
+    """Whether the condition of an until-loop is true."""
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
-    """What has happened, for the rules of the run above (R23.1)."""
+    """The record for the rules of the run above (R23.1)."""
 
     def fail(self, index: int, code: str, message: str) -> JsonObject:
         """Record that an iteration failed; return the value in place of its result."""
@@ -192,7 +193,7 @@ class LoopState(WireModel):
         error = IterationError(index=index, code=clipped(code, _CODE), message=clipped(message, _MESSAGE))
         if len(self.failed) < KEPT_FAILURES:
             self.failed.append(error)
-        # The index and the code are always there. Words are there as far as thousands of errors leave room.
+        # The index and the code are always kept. The message is kept if thousands of errors leave room.
         return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": error.code}}
 
 
@@ -229,7 +230,7 @@ class LoopInput(WireModel):
     prepared: Packed | None = None
     """Preparation for all iterations, recorded once; `None`: each records its own."""
     budget: Budget = Field(default_factory=Budget)
-    """Budget that the parent run has left for all iterations together; its deadline binds each of them."""
+    """Remaining budget of the parent run for all iterations together; its deadline applies to each of them."""
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
@@ -238,7 +239,7 @@ class LoopInput(WireModel):
     routes_above: ApprovalRoutes | None = None
     """Routes for approval requests of iterations whose agent file names none (R19.5)."""
     keeps_version: bool = False
-    """Whether the loop stays with its worker's version until it ends, as the run does."""
+    """Whether the loop keeps its worker's version until it ends, as the run does."""
     said: str = Field(default="", exclude_if=operator.not_)
     requesters: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """People, besides the sender, whose messages the run has (R24.6)."""
@@ -257,7 +258,7 @@ class LoopInput(WireModel):
 
     @property
     def concurrency(self) -> int:
-        """The number of iterations at a time: one where they count for a rule together."""
+        """The number of iterations at a time: one if they count together for a rule."""
         if any(rule.has_record and rule.key not in self.unlent_rules for rule in self.rules):
             return 1
         if self.call is not None:
@@ -290,7 +291,7 @@ class LoopInput(WireModel):
         self.state.lists += [[None] * len(self.items) for _ in self.lists[len(self.state.lists) :]]
 
     def keep_part(self, index: int, value: JsonObject, sizes: Sizes) -> None:
-        """Keep a part's result; a value that has no room beside the others becomes its item's error (R18.4)."""
+        """Keep a part's result; a value without room beside the others becomes its item's error (R18.4)."""
         state, first = self.state, index * MAX_INSIDE
         state.done += 1
         state.well += value["done"]
@@ -314,7 +315,7 @@ class LoopInput(WireModel):
     def keep(self, index: int, value: Json, size: int) -> None:
         """Keep an iteration's result; one without room beside the others becomes that iteration's error (R18.4)."""
         state = self.state
-        # Iterations to come find room for their errors; ended ones take no more than they need.
+        # Later iterations keep room for their errors; ended ones use only the room of their results.
         others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
         room = self.max_payload - _FRAME - others - 1
         if size > room:
@@ -324,8 +325,8 @@ class LoopInput(WireModel):
             self._put(index, value, size + 1)
 
     def keep_error(self, index: int, code: str, message: str) -> None:
-        """Record that an iteration failed or did not run. An until-loop ends with it: the next one would have nothing
-        to go on from.
+        """Record that an iteration failed or did not run. An until-loop ends with it: the next iteration would have no
+        previous output.
         """
         if self.call is not None:
             self.state.done += 1
@@ -355,9 +356,7 @@ class LoopInput(WireModel):
         return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"
 
     def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
-        """Return the outcome of a loop's call that came to its end, and the errors that the model sees beside it (R8.5,
-        R8.6).
-        """
+        """Return the outcome of a loop's ended call, and the errors that the model sees beside it (R8.5, R8.6)."""
         errors = [
             CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
         ]
