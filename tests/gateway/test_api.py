@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Perdure, tool
 from perdure.gateway.api.adapter import OPERATIONS, api
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.support import DONE, Harness, agent, harness
@@ -257,14 +257,18 @@ async def test_r10_1_what_no_worker_answers_ends_with_its_client(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 10 * HANG)
-    [token] = write_tokens(tmp_path / "tokens.json", (some_name("t"), "ann", ALL))
+    tenant, key = some_name("t"), some_name()
+    [token] = write_tokens(tmp_path / "tokens.json", (tenant, "ann", ALL))
     given = {"agents": write_agents(tmp_path / "agents", ECHO), "gateway_tokens": tmp_path / "tokens.json"}
-    at = f"/v1/sessions/{some_name()}"
+    at = f"/v1/sessions/{key}"
     async with gateway(dev_server.client, [api], task_queue=some_name("nobody"), **given) as front:
         front.http.headers.update(bearer(token))
         message = {"text": "hello", "messageId": "m1", "agent": "echo"}
-        requests = [
-            asyncio.create_task(front.http.post(f"{at}/messages", json=message)),
+        requests = [asyncio.create_task(front.http.post(f"{at}/messages", json=message))]
+        async with asyncio.timeout(HANG):  # to the others a session that is not there yet is none
+            while not await Perdure(dev_server.client).session(key, tenant=tenant).exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        requests += [
             asyncio.create_task(front.http.delete(f"{at}/messages/m1")),
             asyncio.create_task(front.http.post(f"{at}/decisions", json={"call": "1.0", "decision": "approve"})),
             asyncio.create_task(front.http.delete(at)),
