@@ -1,1 +1,1 @@
-"""Putting it together where it runs: connection, storage, telemetry, settings, the worker and the embedded server."""
+"""The programs around the engine: connection, storage, telemetry, settings, the worker and the embedded server."""

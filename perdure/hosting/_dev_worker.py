@@ -1,4 +1,4 @@
-"""The worker of `perdure dev`: a process for each version of the code, which the supervisor starts and ends."""
+"""The worker of `perdure dev`: a process for each version of the code, started and ended by the supervisor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perdure.hosting.worker import leave, work
 from perdure.values.json import JsonObject, dumps
 
 FAULT: Final = 2
-"""The exit code where tools or agents cannot be used; the report says why."""
+"""The exit code when tools or agents are invalid; the report holds the reason."""
 
 
 def main(given: JsonObject) -> None:
@@ -63,13 +63,13 @@ async def _work(settings: Settings, given: JsonObject, report: Callable[[JsonObj
 
 
 def _end_with_parent() -> None:
-    """End this process when the supervisor's end of the pipe is closed: it has ended, however."""
+    """End this process when the supervisor has ended: its end of the pipe is closed then."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _own_files(error: BaseException | None = None) -> list[str]:
-    """Return the files of the user's own modules, and of a module that could not be loaded."""
+    """Return the files of the user's own modules, and the file of a module that cannot be imported."""
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed.append(Path(__file__).parents[1].resolve())
     found = {

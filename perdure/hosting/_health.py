@@ -26,12 +26,12 @@ from perdure.runs.metrics import METRICS
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_ATTRIBUTE, WAITING_MEMO
 
 MOST_UNREPLAYABLE: Final = 100
-"""Runs that are remembered, the last ones."""
+"""Unreplayable runs that are remembered: the last ones."""
 _runs: dict[str, None] = {}
 
 
 def note(run_id: str) -> None:
-    """Remember a run whose history the workflow code here does not fit."""
+    """Remember a run whose history does not match this worker's workflow code."""
     _runs.pop(run_id, None)
     _runs[run_id] = None
     if len(_runs) > MOST_UNREPLAYABLE:
@@ -39,33 +39,33 @@ def note(run_id: str) -> None:
 
 
 def forget(run_id: str) -> None:
-    """Forget a run that was replayed since, or has ended."""
+    """Forget a run that has since been replayed, or has ended."""
     _runs.pop(run_id, None)
 
 
 def words() -> str | None:
-    """Return how many there are, and the last; `None`: none."""
+    """Return the number of unreplayable runs and the id of the last one; `None` without such runs."""
     if not _runs:
         return None
     return f"cannot replay {len(_runs):,} {'run' if len(_runs) == 1 else 'runs'}, the last {next(reversed(_runs))}"
 
 
 CHECK_INTERVAL: Final = 5.0
-"""Seconds between looks at the server; no Action."""
+"""Seconds between checks of the server. A check is not a billable Action."""
 _AT_FIRST: Final = 0.2
-"""Until the server has seen the worker poll."""
+"""The same, in seconds, until the server has seen the worker poll."""
 _TIMEOUT: Final = timedelta(seconds=5)
 _PATIENCE: Final = 5.0
-"""Seconds in which whoever asks has to say what."""
+"""Seconds in which a client must send its request line."""
 _LINES: Final = 16_384
-"""Bytes of a request."""
+"""The most bytes of a request that are read."""
 _MAY_NOT_ASK: Final = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
 _log: Final = logging.getLogger("perdure.worker")
 
 
 class Health:
-    """The health of one worker. The code that ends the worker sets `draining`. `on_return` is called when a lost server is back: it may be
-    another one.
+    """The health of one worker. The code that ends the worker sets `draining`. `on_return` is called when a lost server is
+    back, because it may be another server.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class Health:
 
     @property
     def problem(self) -> str | None:
-        """Why it is not ready, if it is not."""
+        """The reason why the worker is not ready; `None` if it is ready."""
         if self.draining:
             return "draining"
         return self._problem if self._worker.is_running else "the worker does not run"
 
     async def watch(self) -> None:
-        """Look at the server until cancelled, and log when it is lost and when it is back."""
+        """Check the server until cancelled, and log when it is lost and when it is back."""
         while True:
             await self.look()
             await asyncio.sleep(_AT_FIRST if self._problem and self._lost_at is None else CHECK_INTERVAL)
 
     async def look(self) -> None:
-        """Ask the server once, whether it answers and, until then, whether it has seen this worker poll."""
+        """Check once whether the server answers and has seen this worker poll."""
         service = self._client.workflow_service
         try:
             answer = await service.describe_task_queue(self._request, retry=False, timeout=_TIMEOUT)
@@ -110,7 +110,7 @@ class Health:
             if error.status not in _MAY_NOT_ASK:
                 self._note_lost(error)
                 return
-            polls = True  # it answers, and does not say
+            polls = True  # it answers, but does not list pollers
         if self._problem is not None and polls:
             self._note_polls()
 
@@ -132,7 +132,7 @@ class Health:
 
     @asynccontextmanager
     async def served(self, port: int | None) -> AsyncIterator[None]:
-        """Answer on the port of every address of this machine while the context lasts; `None`: nowhere. Raises `SettingsError`."""
+        """Serve health requests on this port of all addresses while the context lasts; `None`: do not serve. Raises `SettingsError`."""
         if port is None:
             yield
             return
@@ -152,7 +152,7 @@ class Health:
                 writer.write(self.response(head.split(b"\r\n", 1)[0].decode("latin-1")))
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
-            pass  # whoever asked has gone, or asks for something else
+            pass  # the client has closed the connection, or sent something else
         finally:
             writer.close()
 
@@ -182,15 +182,15 @@ class Health:
 
 
 GAUGE_INTERVAL: Final = 60.0
-"""Seconds between looks."""
+"""Seconds between two updates of the gauges."""
 MOST_WAITING: Final = 10_000
-"""Runs that are looked at."""
+"""The most runs that one update reads."""
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
 async def look(client: Client) -> tuple[int, float]:
-    """Return how many requests wait in the namespace, and the seconds since the oldest one was made; 0: nothing waits."""
+    """Return the number of waiting approval requests in the namespace, and the age of the oldest one in seconds or 0."""
     count, oldest, now = 0, 0.0, datetime.now(UTC)
     async for run in client.list_workflows(_QUERY, limit=MOST_WAITING):
         memo = await read_memo(run, WAITING_MEMO, WaitingMemo(agent="", calls=[]), WaitingMemo)
@@ -201,7 +201,7 @@ async def look(client: Client) -> tuple[int, float]:
 
 
 async def export_waiting(client: Client, meter: MetricMeter) -> None:
-    """Look again and again, until cancelled. If the namespace cannot list what waits, nothing is exported."""
+    """Update the gauges until cancelled. Export nothing if the namespace cannot list waiting runs."""
     names = ("perdure_approvals_waiting", "perdure_approvals_oldest_seconds")
     waiting, oldest = (meter.create_gauge_float(name, METRICS[name].help) for name in names)
     attributes = {"namespace": client.namespace}

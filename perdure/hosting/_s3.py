@@ -1,4 +1,4 @@
-"""Large values in S3, or in what speaks its protocol (the extra `perdure[s3]`)."""
+"""Large values in S3, or in a service with S3's protocol (the extra `perdure[s3]`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.hosting.codec import WORKFLOW_TYPES
 
 
 class _PerOperation(S3StorageDriverClient):
-    """Opens a connection for each operation: there is no place to close one that would be kept, and values are large."""
+    """A client that opens a connection for each operation: nothing would close a connection that is kept."""
 
     def __init__(self) -> None:
         self._session = aioboto3.Session()
@@ -51,7 +51,7 @@ class _PerOperation(S3StorageDriverClient):
 
 
 _AT_ONCE: Final = 1000
-"""Objects that S3 removes in one request, at most."""
+"""The most objects that S3 removes in one request."""
 _FILES: Final = "files/sha256/"
 
 
@@ -61,7 +61,7 @@ def _segment(text: str) -> str:
 
 
 class _OwnBucket(S3StorageDriver):
-    """Reads from its own bucket alone: the place of a value comes from a history, which others may write."""
+    """A driver that reads from its own bucket only: a value's place comes from a history, which others may write."""
 
     def __init__(self, bucket: str) -> None:
         super().__init__(client=_PerOperation(), bucket=bucket)
@@ -75,14 +75,14 @@ class _OwnBucket(S3StorageDriver):
             await self._files.put_object(bucket=self._own, key=key, data=data)
 
     async def get_named(self, name: str) -> bytes | None:
-        """Return such a file's bytes; `None` if it is not there."""
+        """Return a file's bytes; `None` if the file does not exist."""
         key = f"{_FILES}{name}"
         if not await self._files.object_exists(bucket=self._own, key=key):
             return None
         return await self._files.get_object(bucket=self._own, key=key)
 
     async def delete_named(self, name: str) -> bool:
-        """Remove such a file; whether it was there."""
+        """Remove a file. Return whether it existed."""
         key = f"{_FILES}{name}"
         if not await self._files.object_exists(bucket=self._own, key=key):
             return False
@@ -94,12 +94,12 @@ class _OwnBucket(S3StorageDriver):
         return [key.removeprefix(_FILES) for key in await self._files.list_objects(self._own, _FILES)]
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Replace the bytes of this name. Do nothing where there are none."""
+        """Replace a file's bytes. Do nothing if the file does not exist."""
         if await self._files.object_exists(bucket=self._own, key=f"{_FILES}{name}"):
             await self._files.put_object(bucket=self._own, key=f"{_FILES}{name}", data=data)
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
-        """Remove a workflow's values. See `perdure.queries.media_store.ErasableStorage`. A value belongs to one workflow here, by its key."""
+        """Remove a workflow's values: the key of a value names its workflow. See `perdure.queries.media_store.ErasableStorage`."""
         kinds = (*sorted(WORKFLOW_TYPES), "null")
         below = (f"v0/ns/{_segment(namespace)}/wt/{_segment(kind)}/wi/{_segment(workflow_id)}/ri/" for kind in kinds)
         keys = await self._files.list_objects(self._own, *below)
@@ -117,5 +117,5 @@ class _OwnBucket(S3StorageDriver):
 
 
 def s3_driver(bucket: str) -> S3StorageDriver:
-    """Return a driver that stores in the bucket, which has to exist."""
+    """Return a driver that stores in the bucket, which must exist."""
     return _OwnBucket(bucket)

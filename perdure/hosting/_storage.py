@@ -25,14 +25,14 @@ from perdure.errors import SettingsError
 from perdure.hosting.settings import in_force
 
 STORAGE: Final = "PERDURE_STORAGE"
-"""A folder, or `s3://bucket`; client and workers need the same."""
+"""A folder, or `s3://bucket`; client and workers need the same one."""
 
 
 class FileStorage(StorageDriver):
-    """One file per value in a folder that client and workers share, named by the value's SHA-256: for one machine.
+    """One file per value in a folder that client and workers share, named by the value's SHA-256. For one machine.
 
     Workflows with equal values share a file. `owners/WORKFLOW/VALUE` and `references/VALUE/WORKFLOW` are empty files, so that a
-    value leaves with the last workflow that has it (R24.5). Values of Perdure 0.1.0 have no owner, and stay.
+    value is removed with the last workflow that has it (R24.5). Values of Perdure 0.1.0 have no owner, and are never removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,14 +42,14 @@ class FileStorage(StorageDriver):
         return "perdure.files"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        """Write whole files or none: what is there under a name is that value."""
+        """Write values as files. A file is complete or does not exist."""
         target = context.target
         id = target.id if isinstance(target, StorageDriverWorkflowInfo) else None
         owner = _owner(target.namespace, id) if target is not None and id else None
         return [await asyncio.to_thread(self._write, payload.SerializeToString(), owner) for payload in payloads]
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
-        """Remove a workflow's values, but for those that another workflow has too. See `perdure.queries.media_store.ErasableStorage`."""
+        """Remove the values that no other workflow has. See `perdure.queries.media_store.ErasableStorage`."""
         return await asyncio.to_thread(self._erase, _owner(namespace, workflow_id), dry_run)
 
     def _erase(self, owner: str, dry_run: bool) -> int:
@@ -61,7 +61,7 @@ class FileStorage(StorageDriver):
         for name in names:
             (self._references(name) / owner).unlink(missing_ok=True)
             erased += self._erase_unreferenced(name)
-            (own / name).unlink(missing_ok=True)  # last: an attempt that was broken off finds the value again
+            (own / name).unlink(missing_ok=True)  # last: an attempt after an interrupted one finds the value again
         if names:
             own.rmdir()
         return erased
@@ -79,7 +79,7 @@ class FileStorage(StorageDriver):
             value.replace(aside)
         except FileNotFoundError:
             return False
-        if references.exists():  # it was stored again meanwhile
+        if references.exists():  # the value was stored again meanwhile
             aside.replace(value)
             return False
         aside.unlink()
@@ -96,12 +96,12 @@ class FileStorage(StorageDriver):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.touch()
                 return
-            except FileNotFoundError:  # the value of another workflow was erased at this moment
+            except FileNotFoundError:  # another workflow's erasure removed the folder at this moment
                 continue
         raise OSError(f"the owner of the stored value {name} cannot be noted")
 
     async def delete_named(self, name: str) -> bool:
-        """Remove such a file; whether it was there."""
+        """Remove a file. Return whether it existed."""
         path = self._folder / "files" / name[:2] / name
         try:
             await asyncio.to_thread(path.unlink)
@@ -112,7 +112,7 @@ class FileStorage(StorageDriver):
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        """Read values. Raise `ValueError` for what is no value of this folder's, or was damaged; `OSError` while the folder cannot be read."""
+        """Read values. Raise `ValueError` for a damaged value or a claim of another storage, `OSError` if the folder cannot be read."""
         del context
         return [await asyncio.to_thread(self._read, claim.claim_data.get("sha256", "")) for claim in claims]
 
@@ -121,7 +121,7 @@ class FileStorage(StorageDriver):
         await asyncio.to_thread(self._put, self._folder / "files" / name[:2] / name, data)
 
     async def get_named(self, name: str) -> bytes | None:
-        """Return such a file's bytes; `None` if it is not there. Raises `OSError` while the folder cannot be read."""
+        """Return a file's bytes; `None` if the file does not exist. Raises `OSError` if the folder cannot be read."""
         return await asyncio.to_thread(self._get, self._folder / "files" / name[:2] / name)
 
     async def list_named(self) -> list[str]:
@@ -129,7 +129,7 @@ class FileStorage(StorageDriver):
         return await asyncio.to_thread(lambda: sorted(path.name for path in (self._folder / "files").glob("??/*")))
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Replace the bytes of this name. Do nothing where there are none."""
+        """Replace a file's bytes. Do nothing if the file does not exist."""
         path = self._folder / "files" / name[:2] / name
         if path.exists():
             await asyncio.to_thread(self._write_whole, path, data)
@@ -157,7 +157,7 @@ class FileStorage(StorageDriver):
 
     @staticmethod
     def _write_whole(target: Path, data: bytes) -> None:
-        """Write a file under another name first: a reader sees all of its bytes, or those of before."""
+        """Write a file under another name, then rename it: a reader sees all new bytes or all old ones."""
         handle, draft = tempfile.mkstemp(dir=target.parent.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -166,7 +166,7 @@ class FileStorage(StorageDriver):
         os.replace(draft, target)
 
     def _read(self, name: str) -> Payload:
-        # The name comes from a history, which others may write: it must not lead anywhere else.
+        # The name comes from a history, which others may write: it must not lead out of the folder.
         if not re.fullmatch(r"[0-9a-f]{64}", name):
             raise ValueError(f"{name!r} is not a name of a stored value")
         data = self._get(self._path(name))
@@ -193,14 +193,14 @@ def external_storage() -> ExternalStorage | None:
     place = settings.storage
     if place is None:
         return None
-    if "://" in place and not place.startswith("s3://"):  # as a folder it would be one on this machine alone
+    if "://" in place and not place.startswith("s3://"):  # as a folder, it would exist on this machine only
         raise SettingsError(f"{STORAGE} {place!r} cannot be used: expected a folder, or s3://bucket")
     driver = _s3(place.removeprefix("s3://")) if place.startswith("s3://") else FileStorage(Path(place))
     return ExternalStorage(drivers=[driver], payload_size_threshold=settings.storage_threshold)
 
 
 def _s3(bucket: str) -> StorageDriver:
-    """Return the SDK's own driver, with the settings that AWS's own tools read: `AWS_…`, profiles, an endpoint of your own."""
+    """Return the SDK's S3 driver, configured as AWS's own tools are: `AWS_…`, profiles, a custom endpoint."""
     try:
         from perdure.hosting._s3 import s3_driver
     except ImportError:

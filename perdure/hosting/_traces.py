@@ -1,7 +1,7 @@
 """Traces: spans by OpenTelemetry's conventions for generative AI, over continue-as-new.
 
-They are those of https://github.com/open-telemetry/semantic-conventions-genai at 002c8a6, which stand on v1.41.1 of the general ones. What
-has no name there begins with `perdure.`, or is as Temporal's own interceptors name it.
+The conventions are https://github.com/open-telemetry/semantic-conventions-genai at 002c8a6, based on v1.41.1 of the general ones. Other
+attributes begin with `perdure.`, or have the names of Temporal's own interceptors.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ WORKFLOW_ID: Final = "temporalWorkflowID"
 RUN_ID: Final = "temporalRunID"
 ACTIVITY_ID: Final = "temporalActivityID"
 ATTEMPT: Final = "perdure.attempt"
-"""1 for the first; above that the span is that of a retry."""
+"""1 for the first attempt; a higher number for a retry."""
 REQUEST: Final = "perdure.request"
 """The Request's number."""
 STOP: Final = "perdure.stop_reason"
-"""Why the run ended."""
+"""The reason why the run ended."""
 PROBLEM: Final = "perdure.problem"
-"""The code of what is wrong with an answer."""
+"""The code of the problem of an answer."""
 
 OPENAI: Final = "openai"
-"""The protocol that is spoken: whose models answer there, nobody can tell."""
+"""The protocol: Perdure does not know the provider behind an endpoint."""
 FUNCTION: Final = "function"
-"""The kind of every tool: Perdure carries it out itself."""
+"""The type of every tool: Perdure executes tools itself."""
 
 
 HEADER: Final = "_tracer-data"
-"""Temporal's own interceptors have it under this name, in every SDK."""
+"""The name that Temporal's own interceptors use, in every SDK."""
 _PARENT: Final = "traceparent"
 _BEGAN: Final = "perdure-began"
 _FORM: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -95,17 +95,17 @@ Headers = Mapping[str, Payload]
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """A span, as those below it know it."""
+    """A span's ids, as its child spans need them."""
 
     trace: int
     span: int
-    """0: none, the trace's own beginning."""
+    """0: no span, the root of the trace."""
     sampled: bool = True
     began: int | None = None
-    """Of a run that has gone on as new: when it began, in nanoseconds."""
+    """The time at which a continued run began, in nanoseconds."""
 
     def headers(self, headers: Headers) -> dict[str, Payload]:
-        """Return the headers with this place."""
+        """Return the headers with this span's ids."""
         carrier = {_PARENT: f"00-{self.trace:032x}-{self.span:016x}-{int(self.sampled):02x}"}
         if self.began is not None:
             carrier[_BEGAN] = str(self.began)
@@ -113,7 +113,7 @@ class SpanPlace:
 
 
 def place_in(headers: Headers) -> SpanPlace | None:
-    """Return the place of a span from headers; `None` for unreadable headers, because anybody may have written them."""
+    """Return the span that headers name. `None` for invalid headers, because anybody may have written them."""
     try:
         carrier: Any = PayloadConverter.default.from_payload(headers[HEADER])
         found = _FORM.fullmatch(carrier[_PARENT])
@@ -143,21 +143,21 @@ _chosen: Final[ContextVar[tuple[int, int] | None]] = ContextVar("chosen", defaul
 
 @dataclass(frozen=True, slots=True)
 class EndedSpan:
-    """A span of a workflow, whole."""
+    """A workflow's span that has ended."""
 
     name: str
     place: SpanPlace
-    """Its own."""
+    """The span's own ids."""
     parent: SpanPlace | None
     began: int
-    """Nanoseconds, as `ended`."""
+    """Nanoseconds since the epoch, as `ended`."""
     ended: int
     attributes: Attributes = field(default_factory=dict)
     error: str | None = None
 
 
 class Ids(IdGenerator):
-    """Computed ids where a workflow's span is made; else random ones."""
+    """Computed ids for a workflow's spans, random ids for others."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()
@@ -172,7 +172,7 @@ class Ids(IdGenerator):
 
 
 class SpanWriter:
-    """Spans of one provider, which was made with `Ids`. `content`: whether they hold prompts, answers, parameters and results."""
+    """Writes spans to a provider that uses `Ids`. `content`: whether spans hold prompts, answers, parameters and results."""
 
     def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
         self._provider = provider
@@ -180,11 +180,11 @@ class SpanWriter:
         self.content = content
 
     def sampled(self, trace_id: int, name: str) -> bool:
-        """Whether a trace that begins with such a span is kept."""
+        """Whether the provider samples a trace with this root span."""
         return self._provider.sampler.should_sample(None, trace_id, name).decision is not Decision.DROP
 
     def end(self, span: EndedSpan) -> None:
-        """Tell of a span that has ended."""
+        """Write a span that has ended."""
         token = _chosen.set((span.place.trace, span.place.span))
         try:
             made = self._tracer.start_span(
@@ -198,7 +198,7 @@ class SpanWriter:
 
     @contextmanager
     def under_way(self, name: str, parent: SpanPlace | None, kind: SpanKind, attributes: Attributes) -> Iterator[Span]:
-        """Record a span for as long as the context lasts. Spans of that time are below it, also those of a tool's own libraries."""
+        """Record a span while the context lasts. Spans that begin meanwhile are its children, also those of a tool's libraries."""
         with self._tracer.start_as_current_span(
             name, _below(parent), kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -206,13 +206,13 @@ class SpanWriter:
 
 
 def failed(span: Span, kind: str) -> None:
-    """Record an error by its kind alone: its message may hold anything that runs are about."""
+    """Record an error's kind only: its message may hold data of the run."""
     span.set_attribute(ERROR, kind)
     span.set_status(Status(StatusCode.ERROR))
 
 
 def current() -> SpanPlace | None:
-    """Return the span in which the caller stands, if there is one."""
+    """Return the caller's current span; `None` without one."""
     found = trace.get_current_span().get_span_context()
     return SpanPlace(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
 
@@ -227,12 +227,12 @@ def _below(parent: SpanPlace | None) -> Context:
 
 
 _OURS: Final = "perdure."
-"""How the names of the engine's own activities begin."""
+"""The prefix of the engine's own activity names."""
 _ASKS: Final = (REQUEST_ACTIVITY, SUMMARY_ACTIVITY, SAMPLE_ACTIVITY)
 
 
 class TracedActivity(worker.ActivityInboundInterceptor):
-    """Round each attempt of an activity."""
+    """Records a span for each attempt of an activity."""
 
     def __init__(self, next: worker.ActivityInboundInterceptor, spans: SpanWriter) -> None:
         super().__init__(next)
@@ -321,17 +321,18 @@ def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
 
 
 def _message(role: str, content: Any) -> JsonObject:
-    """Return a chat message in the conventions' form."""
+    """Return a chat message in the format of the conventions."""
     text = content if isinstance(content, str) else dumps(content)
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-# A workflow's code runs again whenever it is replayed, so nothing here is made as it begins: ids are reckoned from the run's own, which is how those below know theirs, and a span is told of once, when it has ended and no replay is under way.
+# A replay runs a workflow's code again, so a span is written once: when it has ended, outside of a replay. Ids are computed from the
+# run's id, so that child spans know their parent's id before it is written.
 
 END: Final = "__perdure_span"
 SAMPLED: Final = "__perdure_sampled"
 _ENDS: Final = (FailureError, PerdureError, ValidationError)
-"""What ends a run; anything else fails a task, which is tried again."""
+"""Errors that end a run. Any other error fails the workflow task, which is retried."""
 
 
 class _Trace:
@@ -346,7 +347,7 @@ class _Trace:
         """A continued execution gets its own parent."""
         self.agent = ""
         self.late: list[EndedSpan] = []
-        """Of Requests that were cancelled: whether by the run, or only because this worker forgets it, shows when it goes on."""
+        """Spans of cancelled Requests. They are written only if the run continues: an eviction cancels Requests too."""
         self.here = self.parent
         if info.workflow_type == AGENT_WORKFLOW:
             own = span_id(f"{INVOKE_AGENT} {self._run}")
@@ -358,16 +359,16 @@ class _Trace:
                 trace = trace_id(self._run)
                 self.here = SpanPlace(trace, own, functions[SAMPLED](trace, INVOKE_AGENT))
         elif info.workflow_type == SESSION_WORKFLOW:
-            self.here = None  # it has no end: each of its runs is a trace of its own, and names the conversation
+            self.here = None  # a session does not end: each of its runs is its own trace and names the conversation
 
     def at(self, what: str) -> SpanPlace | None:
-        """Return the place of something in this run."""
+        """Return the ids of a span of this run."""
         return (
             None if self.here is None else SpanPlace(self.here.trace, span_id(f"{what} {self._run}"), self.here.sampled)
         )
 
     def going_on(self) -> SpanPlace | None:
-        """Return the place that the following execution continues from."""
+        """Return the ids that the continued execution starts from."""
         if workflow.info().workflow_type != AGENT_WORKFLOW or self.here is None:
             return self.here
         return SpanPlace(
@@ -391,7 +392,7 @@ class _Trace:
 
 
 class TracedWorkflow(worker.WorkflowInboundInterceptor):
-    """Round one execution."""
+    """Records the spans of one execution."""
 
     def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
         super().init(_TracingOutbound(outbound, self))
@@ -411,7 +412,7 @@ class TracedWorkflow(worker.WorkflowInboundInterceptor):
             self._ended(_failure(error), _result(error))
             raise
         except asyncio.CancelledError:
-            if workflow.cancellation_reason() is not None:  # else this worker only forgets it
+            if workflow.cancellation_reason() is not None:  # otherwise the worker evicts the run
                 self._ended("cancelled", None)
             raise
         self._ended(None, result if isinstance(result, RunResult) else None)
@@ -480,7 +481,7 @@ class _TracingOutbound(worker.WorkflowOutboundInterceptor):
 
 
 def _agent(given: Any) -> str:
-    """Return the agent's name; empty where it comes later."""
+    """Return the agent's name; empty if the input does not hold it yet."""
     try:
         return str(given[0]["agent"]["name"])
     except (LookupError, TypeError):
@@ -503,7 +504,7 @@ def _result(error: BaseException) -> RunResult | None:
 
 
 class TracingInterceptor(client.Interceptor, worker.Interceptor):
-    """Spans by the names of `perdure.hosting._traces`. A run that is started within a span of the caller's own stands below it."""
+    """Records the spans of `perdure.hosting._traces`. A run's span is a child of the caller's current span."""
 
     def __init__(self, spans: SpanWriter) -> None:
         self._spans = spans

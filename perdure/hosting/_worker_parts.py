@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import networkx  # noqa: F401 a plan with a cycle needs it: no workflow task is to load it
+import networkx  # noqa: F401 imported here, so that no workflow task imports it for a plan with a cycle
 from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Interceptor, PatchActivationInput, Worker
@@ -59,18 +59,19 @@ PURE: Final = (
     "rpds",
     "docstring_parser",
 )
-"""Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
+"""Modules that all workflows share: they are deterministic, and an import for each run would take seconds."""
 
 
 INTERCEPTORS: Final[tuple[Interceptor, ...]] = (Masking(), EagerStartInterceptor(), DetailsInterceptor())
-"""Round all that such a worker carries out."""
+"""Interceptors of each worker with Perdure's workflows."""
 
 
 class WorkerParts:
     """Workflows and activities over these tools, for one worker.
 
     `stored`: whether large values go to external storage; `versioned`: whether the worker has a version;
-    `cached`: number of workflows that it keeps in memory, that of the settings by default. The rest as `perdure.hosting.worker.build_worker` has it.
+    `cached`: number of workflows that it keeps in memory, by default the setting's.
+    Other arguments: see `perdure.hosting.worker.build_worker`.
     """
 
     def __init__(
@@ -176,8 +177,8 @@ class WorkerParts:
     def activates(self, patch: PatchActivationInput) -> bool:
         """Whether a workflow of this worker records a patch's marker.
 
-        A session's execution has hooks where the worker has any (R10.17), and no limit of runs where the worker has none (R10.3).
-        A run is prepared by no local activity where the worker keeps no workflow in memory (R13.7).
+        A session's execution has hooks if the worker has any (R10.17), and a limit of runs if the worker has one (R10.3).
+        A local activity prepares a run if the worker keeps workflows in memory (R13.7).
         """
         decided = {
             SESSION_HOOKS_PATCH: self._session_hooks,
@@ -189,7 +190,7 @@ class WorkerParts:
         return decided.get(patch.patch_id, True)
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
-        """Yield workers for what is limited of a worker on this queue."""
+        """Yield a worker for each limited model and tool of this queue, and one that limits runs."""
         return limited_workers(
             client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options
         )

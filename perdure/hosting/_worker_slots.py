@@ -1,4 +1,4 @@
-"""Tuning: how much a worker does at once, as the SDK takes it."""
+"""Tuning: the SDK's options for a worker's concurrency."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 
 TARGET_MEMORY = 0.8
-"""Share of the memory where only a target for the CPU is set: what a run needs cannot be known before."""
+"""The memory target, as a share, if only the CPU target is set: a run's memory cannot be known before."""
 
 
 def tuning(settings: Settings) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def tuning(settings: Settings) -> dict[str, Any]:
         "max_cached_workflows": settings.cached_workflows,
         "workflow_task_poller_behavior": _pollers(settings.workflow_pollers),
         "activity_task_poller_behavior": _pollers(settings.activity_pollers),
-        # A cancellation reaches an activity with its heartbeat: none is held back for up to a minute, as by default.
+        # An activity learns of its cancellation by a heartbeat. By default the SDK may delay a heartbeat for a minute.
         "max_heartbeat_throttle_interval": longest,
         "default_heartbeat_throttle_interval": longest,
         "graceful_shutdown_timeout": timedelta(seconds=settings.grace),
@@ -54,7 +54,7 @@ def tuning(settings: Settings) -> dict[str, Any]:
 
 
 def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
-    """Return the version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` if only half of it is set."""
+    """Return a worker's version (R13.7); `None` if it has none. Raises `SettingsError` if only half of it is set."""
     name, build = settings.deployment_name, settings.build_id
     if name is None and build is None:
         return None

@@ -39,7 +39,7 @@ from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.values.json import UnreadArgument
 
 CODEC: Final = "PERDURE_CODEC"
-"""`module:function`; the function takes nothing and gives a `PayloadCodec`. Workers, clients and the codec server need the same."""
+"""`module:function`; the function takes no argument and returns a `PayloadCodec`. Workers, clients and the codec server need the same."""
 
 
 def payload_codec() -> PayloadCodec | None:
@@ -63,8 +63,8 @@ def payload_codec() -> PayloadCodec | None:
     return codec
 
 
-# No payload may fail a workflow's task: the task would fail for ever, because of one signal that the codec raises for. Such a payload becomes
-# an unreadable one. A signal, an update or a run's start with it is refused. A result with it fails its task until the value is back.
+# A payload for which the codec raises must not fail the workflow task: the task would fail on every retry. The payload is replaced by an
+# unreadable one. A signal, an update or a run's start with it is rejected. A result with it fails the task until the value is readable.
 
 _ENCODING: Final = b"perdure/unreadable"
 WORKFLOW_TYPES: Final = frozenset(
@@ -81,14 +81,14 @@ WORKFLOW_TYPES: Final = frozenset(
         EVALUATED_RUN_WORKFLOW,
     }
 )
-"""The types of all workflows of Perdure. Their handlers accept any argument, and judge it."""
+"""The types of all workflows of Perdure. Their handlers accept any argument, and validate it."""
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
-"""Errors of S3 that another attempt would not change."""
+"""Codes of S3's errors that are not worth a retry."""
 _PROBE: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"perdure"')
 _WITHIN: Final = 60.0
-"""Seconds for a call of the codec. One that hangs would hold a worker's slot for ever: its task is tried again in another."""
+"""Timeout in seconds of one call of the codec: a call that hangs must not hold a worker's slot."""
 _AWAY: Final = (ConnectionError, TimeoutError, socket.gaierror)
-"""Errors of a service that a codec needs, not of a payload."""
+"""Errors of a service that the codec calls, not of a payload."""
 
 _Work: TypeAlias = Callable[[Sequence[Payload]], Awaitable[list[Payload]]]
 _IN_WORKER: Final = ContextVar("_IN_WORKER", default=False)
@@ -96,7 +96,7 @@ _IN_WORKER: Final = ContextVar("_IN_WORKER", default=False)
 
 @contextmanager
 def worker_context() -> Iterator[None]:
-    """Mark workers that start inside: a value that their codec cannot encode fails whoever reads it, not the workflow's task."""
+    """Mark workers that start in this context. A value that their codec cannot encode fails its reader, not the workflow task."""
     token = _IN_WORKER.set(True)
     try:
         yield
@@ -105,7 +105,7 @@ def worker_context() -> Iterator[None]:
 
 
 def is_unreadable(payload: Payload) -> bool:
-    """Whether this stands for a value that could not be fetched, decoded or encoded."""
+    """Whether the payload replaces a value that could not be fetched, decoded or encoded."""
     return payload.metadata.get("encoding") == _ENCODING
 
 
@@ -118,17 +118,17 @@ def _reason(payload: Payload) -> str:
 
 
 class GuardedCodec(PayloadCodec, WithSerializationContext):
-    """A codec around one that may raise: a payload that it raises for becomes one that cannot be read, and holds the reason.
+    """A codec around the user's: a payload for which that codec raises is replaced by an unreadable one with the reason.
 
-    An error of the codec itself is raised, and the task tried again: its key service is away, or it does not decode even its own. What
-    cannot be encoded is an error too, but for what a workflow sends.
+    An error of the codec itself is raised, and the task is retried: its key service is down, or it cannot decode its own output.
+    A value that cannot be encoded raises an error too, except where a workflow sends it.
     """
 
     def __init__(self, inner: PayloadCodec, *, within: float = _WITHIN) -> None:
         self._inner, self._within = inner, within
 
     def with_context(self, context: SerializationContext) -> GuardedCodec:
-        """Return this codec with the user's for the values of one run."""
+        """Return this codec, bound to the values of one run."""
         inner = self._inner
         if not isinstance(inner, WithSerializationContext):
             return self
@@ -164,13 +164,13 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
                 raise problem from error
         try:
             return await self._timed(work, [payload])
-        except Exception as error:  # again, although the codec works
+        except Exception as error:  # the second failure, although the codec works
             if _is_away(error):
                 raise
             return [unreadable(f"{type(error).__name__}: {error}")]
 
     async def _timed(self, work: _Work, payloads: Sequence[Payload]) -> list[Payload]:
-        """Return what the codec makes of the payloads. Raises `TimeoutError` if it takes longer than `within`."""
+        """Return the codec's output for the payloads. Raises `TimeoutError` if it takes longer than `within`."""
         try:
             async with asyncio.timeout(self._within) as limit:
                 return _payloads(await work(payloads))
@@ -180,7 +180,7 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
             raise
 
     async def _problem(self) -> Exception | None:
-        """Return why the codec does not decode what it encodes, or `None`."""
+        """Return the error of a codec that cannot decode its own output; `None` if it can."""
         try:
             [found] = await self._timed(self._inner.decode, await self._timed(self._inner.encode, [_PROBE]))
         except Exception as error:
@@ -193,17 +193,17 @@ def _is_away(error: Exception) -> bool:
 
 
 def _payloads(found: Sequence[Payload]) -> list[Payload]:
-    """Return what a codec returns. Raises `TypeError` where that is no list of payloads."""
+    """Return a codec's output. Raises `TypeError` if it is not a list of payloads."""
     if not found or not all(isinstance(each, Payload) for each in found):
         raise TypeError("the codec returns no list of payloads")
     return list(found)
 
 
 class GuardedConverter(BasePayloadConverter, WithSerializationContext):
-    """A payload converter around another. What cannot be read raises `ValueError` with the reason.
+    """A payload converter around another one. It raises `ValueError` with the reason for an unreadable value.
 
-    What is sent to a workflow of Perdure's, whose handlers take anything, is an `UnreadArgument` there instead: so it is refused with a
-    reason, and does not fail the workflow's task.
+    Perdure's own workflows receive an `UnreadArgument` instead. Their handlers reject it with the reason, and the workflow task
+    does not fail.
     """
 
     def __init__(self, inner: BasePayloadConverter) -> None:
@@ -211,9 +211,9 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         self._known = inner.converters if isinstance(inner, CompositePayloadConverter) else None
 
     def with_context(self, context: SerializationContext) -> GuardedConverter:
-        """Return this converter with the other for the values of one run; this one itself where the other does not go by the run.
+        """Return this converter, bound to the values of one run. Return itself if the inner converter ignores the context.
 
-        For another one the SDK makes a whole data converter, and it asks for each payload.
+        The SDK calls this for each payload, and builds a data converter for each new object.
         """
         if not isinstance(self._inner, WithSerializationContext):
             return self
@@ -256,7 +256,7 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
 
 
 class PayloadConverter(GuardedConverter):
-    """Pydantic's, guarded. All share one, for the SDK makes a converter for each task of a workflow."""
+    """Pydantic's converter, guarded. All instances share it, because the SDK makes a converter for each workflow task."""
 
     _pydantic: ClassVar = PydanticPayloadConverter()
 
@@ -266,7 +266,7 @@ class PayloadConverter(GuardedConverter):
 
 @functools.cache
 def guarded(kind: type[BasePayloadConverter]) -> type[BasePayloadConverter]:
-    """Return a guarded converter in the place of a user's own."""
+    """Return a guarded class for a user's own converter class."""
     if issubclass(kind, GuardedConverter):
         return kind
 
@@ -283,13 +283,13 @@ def _for_our_workflow() -> bool:
         return workflow.info().workflow_type in WORKFLOW_TYPES
     try:
         asyncio.get_running_loop()
-    except RuntimeError:  # a workflow's input is read before it runs, in a thread with no loop of its own
+    except RuntimeError:  # a workflow's input is read before it runs, in a thread without an event loop
         return True
-    return False  # clients and activities have one
+    return False  # clients and activities have an event loop
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether asking again would fail in the same way: the claim itself is wrong, or there is no storage to ask."""
+    """Whether a retry would fail in the same way: the claim is invalid, or no storage is configured."""
     if isinstance(error.__cause__, Exception):  # S3's driver wraps S3's error
         response = getattr(error.__cause__, "response", None) or {}
         return str(response.get("Error", {}).get("Code")) in _GONE or is_lasting(error.__cause__)

@@ -1,4 +1,4 @@
-"""The connection to Temporal, by Temporal's own settings, and a wait for a server that is away."""
+"""The connection to Temporal, with Temporal's own settings, and a wait for a server that is down."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from perdure.hosting.telemetry import interceptors
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
-"""Seconds between two tries."""
+"""The longest pause between two attempts, in seconds."""
 _TIMEOUT: Final = timedelta(seconds=10)
 _log: Final = logging.getLogger("perdure.worker")
 
 _COMES: Final = ("Connection refused", "dns error", "timed out", "deadline exceeded", "connection reset")
-"""Of a server, or of the way to it, that is not there yet."""
+"""Texts of errors that mean that the server cannot be reached yet."""
 _ENDED: Final = ("transport error", "operation was canceled")
 """The SDK's words for a connection that the server ended: before the first call was sent, or while it was."""
 
 
 async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
-    """Return a client whose server knows its namespace. What may come by itself is waited for, `wait` seconds at most, and logged once.
+    """Return a client whose server knows its namespace. Retry for at most `wait` seconds, and log each reason once.
 
-    Raises `ServerError`: at once for what waiting does not mend.
+    Raises `ServerError`, at once for an error that is not worth a retry.
     """
     clock = asyncio.get_running_loop().time
     until, pause, last_error = clock() + wait, _FIRST_PAUSE, ""
@@ -74,7 +74,7 @@ async def _check_namespace(client: Client) -> None:
         address = client.service_client.config.target_host
         if error.status is RPCStatusCode.NOT_FOUND:
             raise no_namespace(client) from None
-        if error.status is not RPCStatusCode.UNIMPLEMENTED:  # as of the server for tests
+        if error.status is not RPCStatusCode.UNIMPLEMENTED:  # the test server's status
             raise unreachable(error, {"target_host": address, "namespace": client.namespace}) from None
 
 
@@ -104,7 +104,7 @@ def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
         return ServerError(words, final=True)
     if (problem := _tls_problem(text, address)) is not None:
         return ServerError(problem, final=True)
-    if any(words in text for words in _ENDED):  # or whatever stands before the server has no server yet
+    if any(words in text for words in _ENDED):  # a proxy without a server ends the connection too
         want = "want a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
         want = want if isinstance(settings.get("tls"), TLSConfig) else "want TLS: set TEMPORAL_TLS=true"
         return ServerError(f"{address} ended the connection: it may {want}")
@@ -126,13 +126,13 @@ def _tls_problem(text: str, address: str) -> str | None:
     return None
 
 
-leave_cleanly()  # whoever has got as far as this will have the SDK's threads, whether they connect by this or not
+leave_cleanly()  # a process that imports this module starts the SDK's threads
 
 
 def data_converter() -> DataConverter:
-    """Return Pydantic's converter, with external storage for large values where `PERDURE_STORAGE` is set, and the codec that `PERDURE_CODEC` names.
+    """Return Pydantic's converter, with the storage of `PERDURE_STORAGE` and the codec of `PERDURE_CODEC`, if set.
 
-    With a codec the texts of failures are payloads too. What goes to the storage has gone through the codec before.
+    A codec encodes the messages of failures too. Values are encoded before they are stored.
     """
     converter: DataConverter = Converter(payload_converter_class=PayloadConverter, external_storage=external_storage())
     codec = payload_codec()
@@ -143,11 +143,11 @@ def data_converter() -> DataConverter:
 
 
 def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = None) -> DataConverter:
-    """Return Perdure's converter in the place of the SDK's own; codec, storage and all else stay in force. Where they have no codec, or no
-    storage, they have that of `ours`.
+    """Return `theirs` with Perdure's payload converter in place of the SDK's. All other parts stay. Without a codec or a storage, it has
+    that of `ours`.
 
-    A payload converter of the user's own stays too, and has to know pydantic's models. It and the codec are guarded: what they
-    raise for fails no workflow task.
+    A user's own payload converter stays too, and must support pydantic models. It and the codec are guarded: their errors fail
+    no workflow task.
     """
     kind = theirs.payload_converter_class
     plain = kind in (DefaultPayloadConverter, PydanticPayloadConverter)
@@ -182,15 +182,16 @@ def with_converter(client: Client) -> Client:
         return client
     config = client.config(active_config=True)
     config["data_converter"] = converter
-    config["plugins"] = []  # what they change is in the configuration already: they are not asked again
+    config["plugins"] = []  # the configuration holds their changes already
     return Client(**config)
 
 
 async def connect(runtime: Runtime | None = None, *, profile: str | None = None, **given: Any) -> Client:
     """Return a client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
-    `runtime` is the SDK's, for metrics; `profile` one of `temporal.toml`; what is `given` to `Client.connect` goes before the settings.
-    Raises `ServerError` when nothing answers there, or when the settings cannot be read.
+    `runtime` is the SDK's, for metrics. `profile` is one of `temporal.toml`. `given`: arguments of `Client.connect`; they override
+    the settings.
+    Raises `ServerError` when no server answers, or when the settings cannot be read.
     """
     try:
         found = ClientConfig.load_client_connect_config(profile=profile)
@@ -210,6 +211,6 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
 
 
 def _without_source(error: Exception) -> str:
-    """Return what is wrong with a file, and where, without the line itself: it may hold a key."""
+    """Return a file's error and its place, without the line's text: it may hold a key."""
     kept = [line.strip() for line in str(error).splitlines() if not re.match(r"\s*\d*\s*\|", line)]
     return ": ".join(filter(None, kept))

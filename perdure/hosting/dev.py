@@ -1,8 +1,8 @@
-"""`perdure dev`: server, Web UI, gateway and workers, until Ctrl-C. Tools and agents are loaded anew when their files change (R19.9).
+"""`perdure dev`: server, Web UI, gateway and workers, until Ctrl-C. Tools and agents are reloaded when their files change (R19.9).
 
-Python cannot load a module anew in a process in which calls of it run. So each version of the code is a worker in a process of its own, with
-a version of Temporal's: runs are pinned to it. A change starts another one, and makes it current once tools and agents are loaded. The
-next change ends each former worker whose runs have all ended. The new worker answers queries about these runs.
+Python cannot reload a module in a process in which its functions run. So each version of the code is a worker in its own
+process, with its own Temporal worker version: runs are pinned to it. A change starts another worker, and makes it current once tools
+and agents are loaded. The next change ends each former worker whose runs have all ended. The new worker answers queries about these runs.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from perdure.values.json import JsonObject
 DEPLOYMENT: Final = "perdure-dev"
 """Temporal's name of the deployment whose versions are the workers of `dev`."""
 MOST: Final = 5
-"""Former workers that are kept for their runs; beyond them the runs of the oldest go on with the newest code. Also the versions
-whose ended runs a new worker reads."""
+"""The most former workers that are kept for their runs. Beyond that, the runs of the oldest continue with the newest code. Also the most
+versions whose ended runs a new worker reads."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
-"""Sessions are not among them: whichever version is current goes on with them."""
+"""Sessions are not pinned: they continue on the current version."""
 _BOOT: Final = (
     "import json, sys; given = json.loads(sys.stdin.readline()); sys.path[:] = given['path']; "
     "from perdure.hosting._dev_worker import main; main(given)"
@@ -60,14 +60,12 @@ _log: Final = logging.getLogger("perdure.worker")
 async def serve_dev(
     settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]] = nullcontext
 ) -> None:
-    """Serve until interrupted; agents are looked for in `agents`, if it is there. `beside`: what lasts as long, once there is a server.
+    """Serve until interrupted; agents are read from `agents`, if it exists. `beside`: a context entered once the server runs.
 
     Raises a `PerdureError` when something cannot start.
     """
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
-    load_workflows(settings.workflows).check_tools(
-        registry_of(settings)
-    )  # what is wrong there needs no server to be known
+    load_workflows(settings.workflows).check_tools(registry_of(settings))  # before a server is needed
     port, ui_port = settings.dev_port, settings.dev_ui_port
     with interrupts() as interrupted:
         runtime = worker_runtime()
@@ -85,15 +83,15 @@ async def serve_dev(
 
 @dataclass
 class _DevWorker:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
 
     build: str
     process: asyncio.subprocess.Process
     files: list[str]
     serves: list[str] = field(default_factory=list)
-    """Build ids: its own, and those whose runs it has taken over, the newest first."""
+    """Build ids: its own, and those of the runs that it has taken over, the newest first."""
     drains: bool = False
-    """Whether it was interrupted."""
+    """Whether the worker was interrupted."""
 
     @property
     def has_ended(self) -> bool:
@@ -101,18 +99,18 @@ class _DevWorker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended by itself, or left work behind. The signal alone ends a process whose worker has ended already."""
+        """Whether the worker ended without an interrupt, or left work behind. `-SIGTERM`: its worker had ended already."""
         return self.has_ended and not (self.drains and self.process.returncode in (0, -signal.SIGTERM))
 
     def interrupt(self) -> None:
-        """Have it drain, or hand over its work if it drains already."""
+        """Let the worker drain, or hand over its calls if it drains already."""
         self.drains = True
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
 
 
 class _FaultError(Exception):
-    """Tools or agents cannot be used: one line, and the files that were read."""
+    """Tools or agents are invalid: the reason in one line, and the files that were read."""
 
     def __init__(self, line: str, files: list[str]) -> None:
         super().__init__(line)
@@ -134,8 +132,8 @@ class _Workers:
         self._stamps: dict[Path, tuple[int, int]] = {}
 
     async def serve(self, interrupted: asyncio.Queue[int]) -> bool:
-        """Work until interrupted, then drain. Return whether all workers have ended in order. Raises `SettingsError` for tools or agents
-        that cannot be used at the start.
+        """Work until interrupted, then drain. Return whether all workers have ended without an error. Raises `SettingsError` if tools or
+        agents are invalid at the start.
         """
         self._orphans = await self._left_behind()
         try:
@@ -158,7 +156,7 @@ class _Workers:
         return [*([self._current] if self._current else []), *self._former, *self._ending]
 
     async def _begun(self, stopped: asyncio.Future[int]) -> bool:
-        """Start the first worker; whether that was before the end."""
+        """Start the first worker. Return whether it started before an interrupt."""
         starting = asyncio.ensure_future(
             self._start(checks_agents=self._settings.agents is not None, adopted=self._orphans)
         )
@@ -201,7 +199,7 @@ class _Workers:
         await asyncio.gather(reloading, return_exceptions=True)
 
     async def _drained(self, interrupted: asyncio.Queue[int]) -> bool:
-        """Have all workers drain; each further interrupt goes to them. Return whether all have ended in order."""
+        """Let all workers drain; forward each further interrupt. Return whether all have ended without an error."""
         workers = [each for each in self._all if not (each.has_ended and each.drains)]
         for each in workers:
             if not each.has_ended and not each.drains:
@@ -220,7 +218,7 @@ class _Workers:
         return not failed
 
     async def _reload(self, names: list[str]) -> None:
-        """Start a worker with the code of now, and make it current."""
+        """Start a worker with the changed code, and make it current."""
         assert self._current is not None
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         self._ending = [each for each in self._ending if not each.has_ended]
@@ -240,7 +238,7 @@ class _Workers:
         self._current = started
         self._orphans = [each for each in self._orphans if each not in taken_over]
         print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
-        for each in replaced:  # behind that line, for they write lines of their own
+        for each in replaced:  # after that line, because they print lines too
             self._former.remove(each)
             self._ending.append(each)
             each.interrupt()
@@ -256,7 +254,7 @@ class _Workers:
                 *(sys.executable, "-P", "-c", _BOOT),
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=(writing,),
-                start_new_session=True,  # else a terminal's Ctrl-C reaches it twice
+                start_new_session=True,  # otherwise it receives a terminal's Ctrl-C twice
             )
         finally:
             os.close(writing)
@@ -294,7 +292,7 @@ class _Workers:
         return worker
 
     async def _make_current(self, worker: _DevWorker) -> None:
-        """Have new runs go to the worker. The server knows its version once it polls."""
+        """Route new runs to the worker. The server knows its version once it polls."""
         wanted = SetWorkerDeploymentCurrentVersionRequest(
             namespace=self._client.namespace,
             deployment_name=DEPLOYMENT,
@@ -314,8 +312,8 @@ class _Workers:
     async def _find_replaced(self) -> tuple[list[_DevWorker], list[str]]:
         """Return the former workers that the next worker replaces, and the build ids that it adopts from them.
 
-        It replaces workers whose runs have all ended, because people still look at these runs. Where there are none, and too many
-        workers, it replaces the oldest.
+        It replaces workers whose runs have all ended, so that these runs stay readable. If there are none, and too many
+        workers, it replaces the oldest one.
         """
         replaced = []
         for each in reversed(self._former):
@@ -333,9 +331,9 @@ class _Workers:
         return replaced, list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
 
     async def _left_behind(self) -> list[str]:
-        """Return the build ids that an earlier `dev` with the same database has left: all with running runs, and the newest `MOST` others.
+        """Return the build ids of an earlier `dev` with the same database: all with running runs, and the newest `MOST` others.
 
-        The first worker goes on with these runs, and answers queries about those that have ended.
+        The first worker continues these runs, and answers queries about runs that have ended.
         """
         if self._settings.dev_db is None or not self._own:
             return []
@@ -350,7 +348,7 @@ class _Workers:
         return [each.deployment_version.build_id for each in newest if each not in ended[MOST:]]
 
     async def _changed(self) -> list[str]:
-        """Wait until files of the code, or agents, are others than at the start of the current worker; their names."""
+        """Wait until files of the code or agents differ from the current worker's. Return their names."""
         if not self._watches:
             await asyncio.Event().wait()
         async for _ in _wakes(self._folders()):
@@ -366,7 +364,7 @@ class _Workers:
         return sorted(place for place in places if place.is_dir())
 
     def _files(self, worker: _DevWorker | None = None) -> dict[Path, tuple[int, int]]:
-        """Return when the files last changed that the code is made of, or may be made of next time."""
+        """Return the change time and the size of each file that the code uses, or may use next time."""
         worker = worker or self._current
         found = {Path(file) for file in ([] if worker is None else worker.files)}
         found |= {path for place in {path.parent for path in found} for path in place.glob("*.py")}
@@ -385,7 +383,7 @@ def _created(version: WorkerDeploymentInfo.WorkerDeploymentVersionSummary) -> in
 
 
 async def _wakes(folders: list[Path]) -> AsyncIterator[None]:
-    """Yield when something changes in the folders, and each second: a change from before the first look counts too."""
+    """Yield when a file of the folders changes, and each second, for changes before the watch began."""
     try:
         from watchfiles import awatch
     except ImportError:
@@ -406,7 +404,7 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 async def _line(reading: int) -> bytes:
-    """Return a line of a pipe; empty: the other end was closed before."""
+    """Return a line of a pipe; empty if the other end was closed before."""
     reader = asyncio.StreamReader(limit=2**24)
     pipe = os.fdopen(reading, "rb")
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

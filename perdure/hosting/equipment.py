@@ -1,4 +1,4 @@
-"""The equipment of a worker: its tools, and the agents that it knows (R12.5)."""
+"""A worker's tools, and the agents that it knows (R12.5)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 def registry_of(settings: Settings) -> Registry:
-    """Return the tools of the modules, and those that come along. Raises `ToolDefinitionError`."""
-    # Web clients and file tools: half a second that no command without a worker needs to wait.
+    """Return the tools of the modules, and the built-in tools. Raises `ToolDefinitionError`."""
+    # Imported here: web clients and file tools take half a second, which only a worker needs.
     from perdure.activities.registry import load_tools
     from perdure.activities.tools import ToolSettings, built_in
 
@@ -49,8 +49,8 @@ def registry_of(settings: Settings) -> Registry:
 async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None]:
     """Keep the tools of the MCP servers in the registry while the context lasts; the agent files are checked with them.
 
-    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first file that cannot be used; while a server is
-    missing, it is a line on stderr, for the file may be right once the server answers.
+    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first invalid file. While a server is
+    missing, print a line on stderr instead: the file may be valid once the server answers.
     """
     check_prompts(settings)
     async with _mcp_tools(settings.mcp, registry) as missing:
@@ -64,9 +64,9 @@ async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None
 
 
 def check_agents(folder: Path | None, registry: Registry) -> None:
-    """Read every agent file of the folder, so that one that cannot run is known before anybody starts it.
+    """Validate every agent file of the folder, before anybody starts one of the agents.
 
-    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first that cannot.
+    Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first invalid file.
     """
     if folder is None:
         return
@@ -89,7 +89,7 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
 
 
 def check_prompts(settings: Settings) -> None:
-    """Raise `SettingsError` where the folder of skills or the workspace is none; a skill that cannot be used is a line in the log."""
+    """Raise `SettingsError` if the skills or the workspace are not a folder. Log a line for each invalid skill."""
     for name, folder in (("skills folder", settings.skills), ("workspace", settings.workspace)):
         if folder is not None and not folder.is_dir():
             raise SettingsError(f"the {name} {folder} does not exist")
@@ -103,15 +103,15 @@ def check_prompts(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
-    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts; the servers that are missing.
+    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts. Yield missing servers.
 
-    Raises `SettingsError` for what is wrong with the file. What is wrong with a server is one line on stderr.
+    Raises `SettingsError` if the file is invalid. Prints one line on stderr for each server's error.
     """
     if path is None:
         yield []
         return
     try:
-        from perdure.activities import (  # half a second that a worker without MCP servers need not wait
+        from perdure.activities import (  # imported here: half a second that a worker without MCP servers saves
             mcp,
             mcp_connection,
         )

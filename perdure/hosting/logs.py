@@ -1,7 +1,7 @@
 """The log of a worker: one line for each event, as text or JSON.
 
-Names, ids, counts and times are told. What tools, models and people say is not, at any level: an exception is its type, and where it was
-raised where it is a bug. `payloads` tells its words too, and what libraries say in detail; for development.
+A line holds names, ids, counts and times. It holds no text of tools, models or people at any level. An exception is logged as its type, a
+bug also with its traceback. `payloads` adds exception messages and the libraries' details, for development.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.runs.metrics import word
 from perdure.values.json import JsonObject
 
 _TALKATIVE: Final = ("perdure.mcp",)
-"""Its details are texts of servers: they are only logged with the payloads."""
+"""Its details are texts of servers: they are logged with `payloads` only."""
 _LIBRARIES: Final = (
     *(
         "temporalio",
@@ -44,11 +44,11 @@ _LIBRARIES: Final = (
     ),
     *("boto3", "botocore", "aioboto3", "aiobotocore", "s3transfer"),
 )
-"""Of these only warnings are logged, because their details hold what they send."""
+"""Libraries whose warnings only are logged: their details hold the data that they send."""
 _SILENT: Final = ("mcp",)
-"""The worker itself reports its messages about a server, in a line."""
+"""The worker itself logs its messages about a server, in one line."""
 QUIET: Final = (*_TALKATIVE, *_LIBRARIES, *_SILENT)
-"""All loggers of which less is logged."""
+"""All loggers with a higher level."""
 _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m", "DEBUG": "\x1b[2m"}
 
 
@@ -59,7 +59,7 @@ def configure(
     payloads: bool = False,
     stream: TextIO | None = None,
 ) -> None:
-    """Send all from this level on that is logged to `stream` (stderr), in this form."""
+    """Log to `stream` (stderr) from this level on, in this format."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     colours = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -69,12 +69,12 @@ def configure(
     for names, least in ((_TALKATIVE, logging.INFO), (_LIBRARIES, logging.WARNING), (_SILENT, logging.CRITICAL)):
         for name in names:
             logging.getLogger(name).setLevel(lowest if payloads else max(lowest, least))
-    # Ids are fields of the line, not a part of its words.
+    # Ids are fields of the line, not a part of its message.
     activity.logger.activity_info_on_message = workflow.logger.workflow_info_on_message = False
 
 
 def core_logging() -> LoggingConfig:
-    """Return the configuration with which the SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
+    """Return a configuration that forwards the log of the SDK's core to Python, without its fields: they hold data of runs."""
     logger = logging.getLogger("temporalio.core")
     logger.addFilter(_has_more)
     forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
@@ -82,7 +82,7 @@ def core_logging() -> LoggingConfig:
 
 
 def _has_more(record: logging.LogRecord) -> bool:
-    """Whether a record is logged: each poll that is tried again while the server is lost is not, for the worker reports the loss once."""
+    """Whether a record is logged. Retries of polls are not: the worker itself logs once that the server is lost."""
     return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
 
@@ -92,12 +92,12 @@ class _LogFormatter(logging.Formatter):
         self._payloads = payloads
 
     def message(self, record: logging.LogRecord) -> str:
-        """Return one line: what follows the first is an object's or an error's text."""
+        """Return the first line: further lines are the text of an object or an error."""
         words = record.getMessage()
         return words if self._payloads or record.name.startswith("perdure") else words.partition("\n")[0]
 
     def fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-        """Run, call, and the other fields of the event."""
+        """Yield the run, the call, and the other fields of the event."""
         attributes = vars(record)
         if of_activity := attributes.get("temporal_activity"):
             yield "run", of_activity.get("workflow_id")
@@ -150,9 +150,8 @@ class JsonLines(_LogFormatter):
 
 
 def bug_in(error: BaseException | None) -> BaseException | None:
-    """Return an error that nobody raised on purpose. `None` for a user's mistake, a tool's own failure, a provider's failure, and for a
-    cancellation:
-    somebody asked for it, by Ctrl-C, `/stop` or a closed browser.
+    """Return an error that is a bug. `None` for a user's mistake, a tool's own failure, a provider's failure, or a cancellation
+    (Ctrl-C, `/stop`, a closed browser).
     """
     while isinstance(error, FailureError | PerdureError | CancelledError):
         error = None if isinstance(error, PerdureError) else error.__cause__
@@ -164,7 +163,7 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
 
 
 def _frames(trace: traceback.TracebackException) -> Iterator[str]:
-    """Yield a traceback without the words of its exceptions, which may be anything."""
+    """Yield a traceback without the messages of its exceptions, which may hold any data."""
     earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
     if earlier is not None:
         yield from _frames(earlier)

@@ -1,4 +1,4 @@
-"""A client of models outside of runs: what a worker would ask, from another process."""
+"""A client of models for processes other than workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.models.usage import Price, price_of
 
 
 class ModelClient:
-    """The models that the settings name, with their prices. `client`: takes the place of OpenAI's client of the environment."""
+    """The models that the settings name, with their prices. `client`: replaces OpenAI's client of the environment."""
 
     def __init__(self, client: AsyncOpenAI | None = None) -> None:
         settings = in_force()
@@ -27,6 +27,6 @@ class ModelClient:
         return await ask_model(self._endpoints, model, context)
 
     def prices(self, models: list[str]) -> dict[str, Price]:
-        """Return the prices of these models, as far as they are known."""
+        """Return the known prices of these models."""
         found = {name: price_of(name, self._prices) or list_price(name) for name in models}
         return {name: price for name, price in found.items() if price is not None}

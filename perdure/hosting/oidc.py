@@ -1,4 +1,4 @@
-"""Sign-in of people by OpenID Connect: its settings, and how claims of a provider become tenant, sender, roles and rights."""
+"""Sign-in by OpenID Connect: its settings, and the tenant, sender, roles and rights that a provider's claims give."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from perdure.values.json import Json
 from perdure.values.limits import MAX_NAME, MAX_ROLES
 
 EVERYBODY: Final = "*"
-"""In `rights`, everybody who may sign in."""
+"""The role in `rights` of everybody who may sign in."""
 LONGEST_SIGN_IN: Final = 12 * 3600.0
 """Seconds, a working day. A person whom the provider has removed keeps access for no longer."""
 Claim = Annotated[str, Field(min_length=1, max_length=200)]
-"""The name of a claim; a dot goes into an object: `realm_access.roles`."""
+"""The name of a claim; a dot names a member of an object: `realm_access.roles`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SignedInPerson:
 
 
 class ClaimsError(ValueError):
-    """The provider's claims let nobody in; the text names the claim."""
+    """Claims that do not permit a sign-in; the text names the claim."""
 
 
 class OidcConfig(BaseModel):
@@ -91,7 +91,7 @@ class OidcConfig(BaseModel):
 
     @property
     def name(self) -> str:
-        """Return the provider's name for people."""
+        """Return the provider's display name."""
         return self.label or urlsplit(self.issuer).netloc
 
     def person(self, claims: Mapping[str, Json]) -> SignedInPerson:
@@ -105,7 +105,7 @@ class OidcConfig(BaseModel):
         for path, wanted in self.require.items():
             if _claim(claims, path) != wanted:
                 raise ClaimsError(f"the claim `{path}` does not have the value that this gateway requires")
-        if self.sender == "email" and claims.get("email_verified") in (False, "false"):  # some providers write a text
+        if self.sender == "email" and claims.get("email_verified") in (False, "false"):  # some providers send a string
             raise ClaimsError("the provider has not verified the address in the claim `email`")
         roles = self._roles(claims)
         rights = {right for role, given in self.rights.items() if role == EVERYBODY or role in roles for right in given}
@@ -133,7 +133,7 @@ def check_rights(config: OidcConfig, known: Mapping[str, object]) -> None:
 
 
 def _claim(claims: Mapping[str, Json], path: str) -> Json:
-    if path in claims:  # such as https://example.com/roles, which has dots of its own
+    if path in claims:  # such as https://example.com/roles, which contains dots
         return claims[path]
     found: object = claims
     for key in path.split("."):

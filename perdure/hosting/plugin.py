@@ -97,7 +97,7 @@ class PerdurePlugin(SimplePlugin):
         self._model = model
         self._endpoints = endpoints
         self._parts: dict[str, WorkerParts] = {}
-        """By task queue, of the workers that have the plugin."""
+        """The parts of each worker with the plugin, by task queue."""
         super().__init__(
             "perdure.PerdurePlugin",
             data_converter=self._converter,
@@ -110,7 +110,7 @@ class PerdurePlugin(SimplePlugin):
         """See `temporalio.worker.Plugin`."""
         queue = config["task_queue"]
         if any(queue in _limited_queues(part.settings, name) for name, part in self._parts.items()):
-            return config  # a worker of Perdure's own, which is whole
+            return config  # one of Perdure's own workers, which is complete
         config = super().configure_worker(config)
         client = with_converter(config["client"])
         if client is not config["client"]:
@@ -163,7 +163,7 @@ class PerdurePlugin(SimplePlugin):
             return data_converter() if theirs is None else with_perdure_converter(theirs, data_converter())
 
     def _check_names(self, activities: list[Callable[..., Any]]) -> None:
-        """Check the names of activities: calls go by name, so that one of the worker's own would get what is meant for the tool."""
+        """Reject an activity with a tool's name: the tool's calls would go to it."""
         for function in activities:
             name = activity_name(function)
             if name is None:
@@ -177,7 +177,7 @@ class PerdurePlugin(SimplePlugin):
 
 
 class _OwnClient(Interceptor):
-    """The SDK gives activities the client that the worker was made with, in spite of any plugin; Perdure's need this one."""
+    """Gives Perdure's activities the plugin's client: the SDK gives activities the worker's, whatever a plugin sets."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -187,14 +187,14 @@ class _OwnClient(Interceptor):
 
         class Inbound(ActivityInboundInterceptor):
             async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-                OWN_CLIENT.set(client)  # each activity has a context of its own
+                OWN_CLIENT.set(client)  # each activity has its own context
                 return await super().execute_activity(input)
 
         return Inbound(next)
 
 
 class _Runner(SandboxedWorkflowRunner):
-    """The user's workflows run in the sandbox. Perdure's own need none, and would pay a third of their time for it."""
+    """Runs the user's workflows in the sandbox, and Perdure's own without it: it would cost them a third of their time."""
 
     def create_instance(self, det: Any) -> WorkflowInstance:
         if det.defn.name in WORKFLOW_TYPES:
@@ -203,7 +203,7 @@ class _Runner(SandboxedWorkflowRunner):
 
 
 def _runner(theirs: WorkflowRunner | None) -> WorkflowRunner:
-    """Their runner, which lets through what their workflows import of Perdure."""
+    """Return the user's runner, with Perdure's pure modules as passthrough modules."""
     if theirs is None:
         return Unsandboxed()
     if not isinstance(theirs, SandboxedWorkflowRunner):
@@ -231,7 +231,7 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
             registry.add(function)
         for hook in agent.hooks:
             registry.hooks.add(hook)
-    if settings.mcp is None:  # else what is missing may be an MCP server's
+    if settings.mcp is None:  # otherwise a missing tool may be an MCP server's
         for agent in agents:
             wanted = [message.tool for message in agent.parsed.messages() if isinstance(message, ToolMessage)]
             resolve_tools(wanted, registry.definitions())
@@ -242,7 +242,7 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
 def _activation(
     parts: WorkerParts, theirs: Callable[[PatchActivationInput], bool] | None
 ) -> Callable[[PatchActivationInput], bool]:
-    """Return what decides on patches: `theirs` for the user's workflows, the parts for Perdure's own."""
+    """Return the callback that activates patches: `theirs` for the user's workflows, the parts' for Perdure's own."""
 
     def activates(patch: PatchActivationInput) -> bool:
         if patch.workflow_info.workflow_type == SESSION_WORKFLOW or patch.patch_id == PREPARED_BY_ACTIVITY:

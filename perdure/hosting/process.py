@@ -1,4 +1,4 @@
-"""The process: termination signals, and an exit that the interpreter survives."""
+"""The process: termination signals, and a clean exit of the interpreter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 @contextmanager
 def interrupts() -> Iterator[asyncio.Queue[int]]:
-    """Queue each SIGINT and SIGTERM while the context lasts, as it comes."""
+    """Queue each SIGINT and SIGTERM while the context lasts."""
     came: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -38,7 +38,7 @@ async def until_interrupted() -> None:
 
 @asynccontextmanager
 async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do these while the context lasts. One that breaks down is logged, and ends nothing else."""
+    """Run these coroutines while the context lasts. Log an error of one of them; the others continue."""
 
     async def reported(each: Coroutine[Any, Any, None]) -> None:
         try:
@@ -55,22 +55,24 @@ async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# The SDK answers on threads of its own. One that hands over an answer wakes the event loop while it still holds on to the interpreter: a script whose last answer this was may be taken down before that thread has let go, and Python aborts the process with "PyGILState_Release" (github.com/temporalio/sdk-python/issues/300). So what is left to say is waited for before the interpreter ends.
+# The SDK delivers results on its own threads. Such a thread wakes the event loop while it still holds the GIL. If the script then ends
+# before the thread releases the GIL, Python aborts the process with "PyGILState_Release" (github.com/temporalio/sdk-python/issues/300).
+# So the process waits for these threads before the interpreter ends.
 
 PAUSE: Final = 0.02
-"""Seconds in which threads that wait for the interpreter get it."""
+"""Seconds in which threads that wait for the GIL get it."""
 LONGEST: Final = 1.0
-"""Seconds that a script's end is held back at most."""
+"""The most seconds that a script's end is delayed."""
 
 
 @cache
 def leave_cleanly() -> None:
-    """Have the process wait at its end, 20 ms as a rule, for threads of the SDK that are in the interpreter. Once is enough."""
+    """Let the process wait at its end, usually 20 ms, for the SDK's threads that hold the GIL. Further calls do nothing."""
     atexit.register(_settle)
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End the process although threads of it do not come back; what is printed is flushed."""
+    """Flush logs and output, and end the process without a wait for its threads."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -85,5 +87,5 @@ def _settle() -> None:
 
 
 def _strangers() -> bool:
-    """Whether a thread that Python has not started is in Python."""
+    """Whether a thread that Python has not started runs Python code."""
     return not {thread.ident for thread in threading.enumerate()}.issuperset(sys._current_frames())

@@ -1,15 +1,16 @@
-"""Uses of private parts of the Temporal SDK, each with the public way that is missing.
+"""Uses of private parts of the Temporal SDK, each with the public API that is missing.
 
 - `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it asks a payload converter,
   and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched, and types of its errors:
-  `perdure.hosting.codec.is_lasting` reads their codes from their words.
+  `perdure.hosting.codec.is_lasting` reads their codes from their messages.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
-- `ReportingInstance` also has one activation of a run wait for the one before. Missing: an eviction that waits for the end of an interrupted task.
+- `ReportingInstance` also makes each activation of a run wait for the previous one. Missing: an eviction that waits for
+  an interrupted task.
 - `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
 - `activity_name` and `workflow_name` read the attributes that `activity.defn` and `workflow.defn` set. Missing: a function that returns a definition's name. Tools of users'
   activities and workflows read it too, in `perdure.tools.temporal`.
-- `perdure.hosting.logs.core_logging` leaves out lines of the SDK's core by their words. Missing: a name for each kind of line.
+- `perdure.hosting.logs.core_logging` filters lines of the SDK's core by their text. Missing: a name for each kind of line.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _log: Final = logging.getLogger("perdure.run")
 
 
 def activity_name(function: Callable[..., Any]) -> str | None:
-    """Return the name of an activity; `None` for a dynamic one, an empty text for a function that is no activity."""
+    """Return the name of an activity; `None` for a dynamic one, an empty text for a function that is not an activity."""
     name: str | None = getattr(getattr(function, ACTIVITY_DEFINITION, None), "name", "")
     return name
 
 
 def workflow_name(cls: Any) -> str | None:
-    """Return the name of a workflow; `None` for a dynamic one, an empty text for anything that is no workflow."""
+    """Return the name of a workflow; `None` for a dynamic one, an empty text for an object that is not a workflow."""
     definition = getattr(cls, WORKFLOW_DEFINITION, None)
     if definition is None or definition.cls is not cls:
         return ""
@@ -56,10 +57,10 @@ def workflow_name(cls: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Converter(DataConverter):
-    """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
+    """The SDK's data converter, except that an invalid claim in a payload does not fail the workflow task."""
 
     files: NamedStorage | None = None
-    """The storage of files, as of a `FilesConverter`."""
+    """The storage of files, as in a `FilesConverter`."""
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         read = super()._decode_reference_payload_sequence
@@ -69,7 +70,7 @@ class Converter(DataConverter):
         read = super()._external_retrieve_payload_sequence
         try:
             return await read(payloads)
-        except Exception:  # one of them: which?
+        except Exception:  # find the payload that fails
             return [await self._readable(read, payload) for payload in payloads]
 
     async def _readable(self, read: Any, payload: Payload) -> Payload:
@@ -82,8 +83,8 @@ class Converter(DataConverter):
         return found  # type: ignore[no-any-return]
 
 
-# The collector runs in any thread that allocates, so also in one that carries out a workflow's task. A finalizer there may find the
-# workflow's event loop and start a task in it: an `AsyncOpenAI` that nobody has closed does so. No replay would start that task again.
+# The garbage collector runs in any thread that allocates, so also in a thread that executes a workflow task. A finalizer there may find
+# the workflow's event loop and start a task in it: an unclosed `AsyncOpenAI` does so. No replay would start that task again.
 
 
 class _Hidden(local):
@@ -96,7 +97,7 @@ _hidden: Final = _Hidden()
 
 
 def hide_loops() -> None:
-    """Hide the event loops of workflows from what the collector finalizes, in this process and from now on."""
+    """Hide the event loops of workflows from finalizers, in this process and from now on."""
     if _collecting not in gc.callbacks:
         gc.callbacks.append(_collecting)
 
@@ -111,15 +112,15 @@ def _collecting(phase: str, _: dict[str, Any]) -> None:
 
 
 class ReportingInstance(WorkflowInstance):
-    """A run in a worker's memory, which reports what becomes of its tasks."""
+    """A run in a worker's memory. It reports rejected tasks and failed replays."""
 
     def __init__(self, inner: WorkflowInstance) -> None:
         self._inner = inner
         self._activation = Lock()
-        """Held while a task is carried out: the run is put out of memory only after it.
+        """Held while a task is executed: an eviction waits for it.
 
-        The SDK interrupts a task that takes longer than two seconds, and evicts the run at once, in another thread. Where the interruption
-        comes late, or is lost in a finalizer, both would work on one event loop. The run could never be evicted then.
+        The SDK interrupts a task that takes longer than two seconds, and evicts the run at once, in another thread. If the interrupt
+        is late, or is lost in a finalizer, both threads would use one event loop. The run could never be evicted then.
         """
         hide_loops()
 

@@ -21,19 +21,19 @@ from perdure.errors import ServerError
 from perdure.hosting.connection import data_converter
 
 _SETTINGS: Final = {
-    # Queues in one piece: a rate limit is exact, where a cluster shares it among the pieces.
+    # One partition per queue: a rate limit is exact. A cluster divides it among the partitions.
     "matching.numTaskqueueReadPartitions": 1,
     "matching.numTaskqueueWritePartitions": 1,
-    # Each tenant its share of a queue, whatever waits of another.
+    # Each tenant has its share of a queue, regardless of other tenants' backlog.
     "matching.enableFairness": True,
 }
 _PORTS: Final = range(20_000, 32_000)
 _SLOW: Final = 4.0
-"""Seconds after which a failed start was a slow one: the SDK waits five for the server to answer."""
+"""Seconds after which a failed start counts as slow: the SDK waits five seconds for the server's answer."""
 
 
 def find_program(name: str) -> str | None:
-    """Return a program of this environment, or of the PATH; without one the SDK downloads its own."""
+    """Return the path of a program in this environment or the PATH. Without one, the SDK downloads its own."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.is_file() else shutil.which(name)
 
@@ -52,9 +52,9 @@ async def embedded_server(
 ) -> AsyncIterator[WorkflowEnvironment]:
     """Start a dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
 
-    `settings` are the server's dynamic configuration; its own metrics are at `metrics_port`, if one is given. `converter`: how its client
-    writes values; by default as the environment says; `runtime` is its client's. Raises `ServerError` when it cannot start, e.g. because the port is
-    taken.
+    `settings` are the server's dynamic configuration. `metrics_port` serves the server's own metrics; 0: none. `converter` is its client's
+    data converter, by default that of the environment. `runtime` is its client's. Raises `ServerError` when the server cannot start,
+    e.g. because the port is taken.
     """
     dynamic = [
         word
@@ -79,7 +79,7 @@ async def embedded_server(
                 ui_port=ui_port or None,
                 dev_server_existing_path=program,
                 dev_server_database_filename=db,
-                # Its caller gets every failure as an error of the call; on "error" the server prints each cancelled call too.
+                # The caller gets every failure as an error of its call. With "error", the server prints each cancelled call too.
                 dev_server_log_level="never",
                 dev_server_extra_args=["--output", "none", *dynamic],
             )
@@ -94,9 +94,9 @@ async def embedded_server(
 
 
 async def start_patiently(start: Callable[[], Awaitable[WorkflowEnvironment]]) -> WorkflowEnvironment:
-    """Return the server that `start` starts. Start it again, twice at most, where it was only slow.
+    """Return the server that `start` starts. Retry a slow start at most twice.
 
-    The SDK waits five seconds for a server to answer; a busy machine may need more. Raises `RuntimeError` as `start` does.
+    The SDK waits five seconds for the server's answer; a busy machine may need more. Raises `RuntimeError` as `start` does.
     """
     loop = asyncio.get_running_loop()
     for _ in range(2):
@@ -110,7 +110,7 @@ async def start_patiently(start: Callable[[], Awaitable[WorkflowEnvironment]]) -
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody listens there: the server itself would go on, and its client join whoever does."""
+    """Whether nothing listens on the port. Otherwise the client would connect to the other server."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -123,8 +123,8 @@ def _is_free(port: int) -> bool:
 def free_port() -> int:
     """Return a port that nobody listens on now.
 
-    It is below those that systems give to connections, from 32,768 on: one of these could take the port before a
-    server does. Raises `ServerError` where no port is free.
+    The port is below 32,768: systems give higher ports to connections, which could take it before the server does.
+    Raises `ServerError` if no port is free.
     """
     for _ in range(100):
         port = secrets.choice(_PORTS)

@@ -58,13 +58,13 @@ class SettingInfo:
 
     group: str
     form: str
-    """What is written: `SECONDS`, `FOLDER`, `A,B,…`."""
+    """The form of its value in help texts: `SECONDS`, `FOLDER`, `A,B,…`."""
     secret: bool = False
-    """Its value is shown nowhere."""
+    """Whether its value is always masked."""
 
 
 def setting(default: Any, words: str, group: str, form: str = "", *, secret: bool = False, **bounds: Any) -> Any:
-    """Return a field of `Settings`. `words` say in one line what it does; `bounds` are those of `pydantic.Field`."""
+    """Return a field of `Settings`. `words` describe it in one line; `bounds` are those of `pydantic.Field`."""
     about = SettingInfo(group, form, secret)
     return Field(default=default, description=words, json_schema_extra={"about": about.__dict__}, **bounds)
 
@@ -78,16 +78,16 @@ def about(field: FieldInfo) -> SettingInfo:
 
 
 _HOST: Final = re.compile(r"[\w.*?-]+|\[?[0-9A-Fa-f:.*]+\]?")
-"""A name or an address of a host, where `*` is any part of it: no port, no path, no list of JSON."""
+"""A name or an address of a host, where `*` matches any part: no port, no path, no JSON list."""
 
 
 def _names(value: Any) -> Any:
-    """Comma-separated text, or a list of texts."""
+    """Read comma-separated text, or a list of texts."""
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 def _json(value: Any) -> Any:
-    """Read JSON text, `@file`, or in a TOML file a table."""
+    """Read JSON text, `@file`, or a table of a TOML file."""
     if not isinstance(value, str):
         return value
     try:
@@ -134,7 +134,7 @@ def _pairs(value: Any, form: str, example: str) -> Any:
 
 
 def _pollers(value: Any) -> Any:
-    """Read `auto`, or a number: one of two is for the runs that a worker keeps in memory."""
+    """Read `auto`, or a number of at least 2: one poller is for the runs that a worker keeps in memory."""
     if value == "auto" or (str(value).isdecimal() and int(value) >= 2):
         return value if value == "auto" else int(value)
     raise ValueError("must be a number from 2 on, or auto")
@@ -175,7 +175,7 @@ def _sink(value: str) -> str:
 
 
 def _age(value: str) -> str:
-    """Check a length of time: more than none, and at most a hundred years."""
+    """Validate a duration: more than zero, and at most a hundred years."""
     if 0 < (read_duration(value) or 0) <= 36_500 * 86_400:
         return value
     raise ValueError("must be an age, such as 12h, 30d or 52w")
@@ -189,7 +189,7 @@ Budgets = Annotated[tuple[SharedBudget, ...], Field(max_length=50), BeforeValida
 Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]
-"""How often a minute, by name."""
+"""A rate per minute, by name."""
 Ages = Annotated[dict[str, Annotated[str, AfterValidator(_age)]], BeforeValidator(_ages)]
 """The age at which data is removed, by tenant."""
 
@@ -198,7 +198,7 @@ TASK_QUEUE: Final = "perdure"
 """The default task queue of workers."""
 PREFIX: Final = "PERDURE_"
 CONFIG: Final = "PERDURE_CONFIG"
-"""Names the file of settings, `FILE` otherwise."""
+"""The variable that names the settings file; `FILE` by default."""
 FILE: Final = Path("perdure.toml")
 
 WORK = "What a worker offers"
@@ -574,7 +574,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject a boolean: `wait = true` means nothing, and a second least of all."""
+        """Reject a boolean for other types: `wait = true` must not become one second."""
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise ValueError("must be a value")
         return value
@@ -623,7 +623,7 @@ def in_force() -> Settings:
 
 @contextmanager
 def using(settings: Settings) -> Iterator[None]:
-    """Have them in force while the context lasts."""
+    """Put the settings in force while the context lasts."""
     token = _in_force.set(settings)
     try:
         yield
@@ -632,9 +632,9 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in force, with these fields given by flags. `flags` are the flags' names where they differ from the fields' names.
+    """Return the settings in force, with `given` fields from flags. `flags` are the names of flags that differ from their field's.
 
-    Raises `SettingsError` with one line that names the flag, variable or key and what is wrong with it.
+    Raises `SettingsError` with one line that names the flag, variable or key and its error.
     """
     path = config_file()
     if os.environ.get(CONFIG) and not path.is_file():
@@ -666,14 +666,14 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
 
 
 def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
-    """Return the settings with these fields in place of theirs. Raises `TypeError` for a name that is none."""
+    """Return the settings with these fields replaced. Raises `TypeError` for a name that is not a setting."""
     if unknown := [name for name in fields if name not in Settings.model_fields]:
         raise TypeError(f"{unknown[0]!r} is not a setting{_near(unknown[0], list(Settings.model_fields))}")
     return settings.model_copy(update=dict(fields))
 
 
 def origins(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
-    """Return the origin of each setting that is no default: a flag, a variable, or the file's key."""
+    """Return the origin of each setting that is not a default: a flag, a variable, or the file's key."""
     path = config_file()
     found = {name: f"{name} in {path}" for name in TomlConfigSettingsSource(Settings, path)()}
     set_here = {
@@ -694,14 +694,14 @@ def variable(name: str) -> str:
 
 
 def unknown_variables() -> list[str]:
-    """Return one line for each variable that looks like a setting's and is none: others may have put it there."""
+    """Return one line for each variable with the prefix of settings that is not a setting."""
     known = [variable(name) for name in Settings.model_fields] + [CONFIG]
     ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [f"{name} is not a setting{_near(name, known)}" for name in ours]
 
 
 def _put_there(path: Path) -> bool:
-    """Whether the file may be put there by somebody who wants others to find it, as in `/tmp`."""
+    """Whether another user may have put the file there as a trap, as in `/tmp`."""
     if not hasattr(os, "getuid") or not path.is_file():
         return False
     owners = {path.lstat().st_uid, path.stat().st_uid} - {os.getuid(), 0}

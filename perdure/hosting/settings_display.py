@@ -1,4 +1,4 @@
-"""Settings as they are shown: in force on this machine, and as a table in the docs."""
+"""Settings for display: in force on this machine, and as a table in the docs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perdure.hosting.settings import Settings, about, variable
 from perdure.values.json import Json
 
 MASK = "•••"
-"""In place of a secret that is set."""
+"""The text that replaces a secret."""
 _USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-"""Who asks, and with what password, in an address."""
+"""The user and password in an address."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def shown(settings: Settings) -> list[ShownSetting]:
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """Return the texts that are shown nowhere, of whichever settings hold any."""
+    """Return the values of secret settings."""
     found: list[str] = []
     for name, field in Settings.model_fields.items():
         if about(field).secret:

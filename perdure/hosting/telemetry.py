@@ -1,4 +1,4 @@
-"""Traces and metrics, by OpenTelemetry's and Temporal's own means."""
+"""Traces and metrics, with OpenTelemetry and the Temporal SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 def interceptors() -> list[Any]:
     """Return the tracing interceptors if OpenTelemetry's own settings name a place to send spans to; else an empty list.
 
-    One trace per run, with all that it delegates: its spans and their names are in `perdure.hosting._traces`.
+    A run and its delegates share one trace. `perdure.hosting._traces` names the spans.
     Raises `SettingsError` when the extra is not installed.
     """
     if not any(map(os.environ.get, _SWITCHES)):
@@ -38,14 +38,14 @@ def interceptors() -> list[Any]:
 
 
 def flush() -> None:
-    """Send what has not been sent yet; nothing without tracing."""
+    """Send spans that have not been sent yet. Do nothing without tracing."""
     if _provider.cache_info().currsize:
         _provider().force_flush()
 
 
 def worker_runtime(metrics: str | None = None) -> Runtime:
-    """Return a worker's runtime: the SDK's log goes to Python's; with an address Perdure's metrics and the SDK's are served for Prometheus
-    at `HOST:PORT/metrics`. Raises `SettingsError`."""
+    """Return a worker's runtime: the SDK logs to Python's logging. With an address, it serves Perdure's and the
+    SDK's metrics for Prometheus at `HOST:PORT/metrics`. Raises `SettingsError`."""
     if metrics is None:
         return Runtime(telemetry=TelemetryConfig(logging=core_logging()))
     buckets = {metric.name: metric.buckets for metric in METRICS.values() if metric.buckets}
@@ -59,7 +59,7 @@ def worker_runtime(metrics: str | None = None) -> Runtime:
 
 
 def silent_runtime() -> Runtime:
-    """Return a runtime without a log of its own: the SDK writes it to stdout, where a command prints its document."""
+    """Return a runtime without a log: the SDK logs to stdout, where a command prints its output."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
@@ -73,7 +73,7 @@ def _provider() -> TracerProvider:
     from perdure.hosting._traces import Ids
 
     class Wordless(OTLPSpanExporter):
-        """Leaves out the messages of exceptions, which may hold any data of runs; their types are kept. A tool's own spans have them."""
+        """An exporter that removes the messages of exceptions from a tool's own spans: they may hold data of runs."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             return super().export([_wordless(span) for span in spans])

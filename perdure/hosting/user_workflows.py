@@ -61,7 +61,7 @@ def load_workflows(modules: Iterable[str]) -> UserWorkflows:
 
 
 def _named(module: ModuleType, name_of: Callable[[Any], str | None]) -> Iterator[tuple[str, Any]]:
-    """Yield what has a name in Temporal. A dynamic workflow or activity has none, and would take Perdure's."""
+    """Yield workflows or activities with their names. A dynamic one is rejected: it would receive Perdure's calls."""
     for value in vars(module).values():
         if not callable(value) or str(getattr(value, "__module__", "")).startswith(("perdure.", "temporalio.")):
             continue
@@ -75,7 +75,7 @@ def _named(module: ModuleType, name_of: Callable[[Any], str | None]) -> Iterator
 
 
 class MixedRunner(WorkflowRunner):
-    """A user's workflows run in Temporal's sandbox, Perdure's own without it."""
+    """Runs a user's workflows in Temporal's sandbox, and Perdure's own without it."""
 
     def __init__(self, users: Iterable[str]) -> None:
         restrictions = SandboxRestrictions.default.with_passthrough_modules(*PURE)

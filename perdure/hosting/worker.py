@@ -39,7 +39,7 @@ from perdure.queries import SearchAttributes
 
 _log: Final = logging.getLogger("perdure.worker")
 _COLLECTS: Final = (20_000, 20, 20)
-"""Objects between two collections, and collections between two of older objects. Python's 700 took a fifth of the time of a plan of 5,000 calls."""
+"""Thresholds of the garbage collector. Python's default of 700 objects took a fifth of the time of a plan of 5,000 calls."""
 
 
 def build_worker(
@@ -116,7 +116,7 @@ async def serve(settings: Settings) -> None:
     registry = registry_of(settings)
     load_workflows(settings.workflows).check_tools(registry)
     if settings.mcp is None:
-        check_agents(settings.agents, registry)  # what is wrong there needs no server to be known
+        check_agents(settings.agents, registry)  # before a server is needed
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = worker_runtime(settings.metrics)
     client = await reached(lambda: connect(runtime), settings.wait)
@@ -126,7 +126,7 @@ async def serve(settings: Settings) -> None:
 
 
 def leave(ended: bool) -> None:
-    """Say that the worker has ended; one that has not takes the process with it."""
+    """Log that the worker has ended. If it has not ended, end the process at once."""
     if ended:
         _log.info("ended")
     else:
@@ -137,9 +137,9 @@ def leave(ended: bool) -> None:
 async def work(
     client: Client, runtime: Runtime, registry: Registry, settings: Settings, *, adopted: Iterable[str] = ()
 ) -> bool:
-    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's. `adopted`: build ids of versions
-    that have no worker any more, and whose runs go on here. Return whether the worker has ended: otherwise the caller closes what it has
-    opened and calls `leave`."""
+    """Work until interrupted, with health checks and gauges, then drain. `runtime` is the client's. `adopted`: build ids of
+    versions without a worker, whose runs continue here. Return whether the worker has ended. If not, the caller closes its resources and
+    calls `leave`."""
     attribute, underway = SearchAttributes(), ActiveExecutions()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
@@ -159,7 +159,7 @@ async def work(
                 client.namespace,
             )
             gc.collect()
-            gc.freeze()  # else each full collection walks all modules too, 0.2 s in which a workflow task stands still
+            gc.freeze()  # otherwise each full collection scans all modules, and blocks a workflow task for 0.2 s
             gc.set_threshold(*_COLLECTS)
             await interrupted.get()
             health.draining = True

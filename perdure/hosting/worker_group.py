@@ -20,11 +20,11 @@ from perdure.models.token_rates import MINUTE, initial_rate, limited_names
 from perdure.tools.invocation import model_queue, runs_queue, tool_queue
 
 _POLLERS: Final = PollerBehaviorSimpleMaximum(2)
-"""Such a queue gives out so little that few need to ask."""
+"""A limited queue dispatches so few tasks that two pollers are enough."""
 
 
 class WorkerGroup:
-    """Used as one `temporalio.worker.Worker` is."""
+    """Workers with the interface of one `temporalio.worker.Worker`."""
 
     def __init__(self, *workers: Worker) -> None:
         self.all = workers
@@ -32,21 +32,21 @@ class WorkerGroup:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Do not wait for its end when its context is left: the process ends with `leave_at_once`."""
+        """Do not wait for the workers when the context ends: the process ends with `leave_at_once`."""
         self._abandoned = True
 
     @property
     def task_queue(self) -> str:
-        """Return the task queue of runs, and of everything that is not rate-limited."""
+        """Return the task queue of runs and of activities without a rate limit."""
         return self.all[0].task_queue
 
     @property
     def is_running(self) -> bool:
-        """Whether every one of them polls."""
+        """Whether all workers poll."""
         return all(worker.is_running for worker in self.all)
 
     async def run(self) -> None:
-        """Work until `shutdown`. Raises what makes one of them fail, once all have ended."""
+        """Work until `shutdown`. Raises a worker's error once all workers have ended."""
         try:
             with worker_context():
                 async with asyncio.TaskGroup() as running:
@@ -56,7 +56,7 @@ class WorkerGroup:
             raise error.exceptions[0] from None
 
     async def shutdown(self) -> None:
-        """Take nothing new, and wait for what runs, up to the grace."""
+        """Poll no longer, and wait for running tasks, up to the grace period."""
         await asyncio.gather(*(worker.shutdown() for worker in self.all))
 
     async def __aenter__(self) -> WorkerGroup:
@@ -77,7 +77,7 @@ class WorkerGroup:
 
 
 class _LimitedWorker(Worker):
-    """The worker of a limited queue. It begins with the rate that its settings mean: the server may have another one."""
+    """The worker of a limited queue. It first sets the rate of its settings, because the server may have another one."""
 
     def __init__(self, client: Client, *, set_rate: float | None, **options: Any) -> None:
         super().__init__(client, **options)
@@ -89,7 +89,7 @@ class _LimitedWorker(Worker):
 
 
 def model_rates(settings: Settings) -> dict[str, tuple[float | None, float | None]]:
-    """Return the limits of models by name: Requests and tokens a minute."""
+    """Return the limits of models by name: Requests and tokens per minute."""
     requests, tokens = settings.model_limits, settings.model_token_limits
     return {name: (requests.get(name), tokens.get(name)) for name in limited_names(requests, tokens)}
 
@@ -103,7 +103,7 @@ def limited_workers(
     turn: Callable[..., Any],
     options: Mapping[str, Any],
 ) -> Iterator[Worker]:
-    """Yield workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
+    """Yield a worker for each limited model and tool. The server keeps the rate, for any number of workers."""
     models = {} if settings.tools_only else model_rates(settings)
     found = [(model_queue(task_queue, name), initial_rate(*limit), request) for name, limit in models.items()]
     counted = {model_queue(task_queue, name) for name in settings.model_token_limits}
@@ -118,7 +118,7 @@ def limited_workers(
             **{**options, "activity_task_poller_behavior": _POLLERS},
         )
     if settings.session_runs and not settings.tools_only:
-        # Each run that is under way holds one of them (R10.3).
+        # Each active run of a session holds one slot (R10.3).
         own = {key: value for key, value in options.items() if key not in ("tuner", "max_concurrent_activities")}
         yield Worker(
             client,
@@ -130,12 +130,12 @@ def limited_workers(
 
 
 _under_way: Final[dict[object, str]] = {}
-"""By what is carried out of a run its workflow's id."""
+"""The workflow id of each activation that is executed now."""
 
 
 @contextmanager
 def carried_out(workflow_id: str, *, evicts: bool) -> Iterator[None]:
-    """Count an activation of a run while it lasts. One that `evicts` the run and fails is repeated, and counts until it succeeds."""
+    """Count an activation of a run while it lasts. A failed eviction is repeated, and counts until it succeeds."""
     key: object = workflow_id if evicts else object()
     _under_way[key] = workflow_id
     try:
@@ -148,24 +148,24 @@ def carried_out(workflow_id: str, *, evicts: bool) -> Iterator[None]:
 
 
 def held_runs() -> list[str]:
-    """Return the workflow ids of the runs that something is carried out of now, sorted."""
+    """Return the workflow ids of runs with an activation that is executed now, sorted."""
     return sorted(set(_under_way.values()))
 
 
 REPORTED_EVERY: Final = 15.0
-"""Seconds between lines about what is waited for."""
+"""Seconds between log lines about running calls."""
 LEAVES_AFTER: Final = 10.0
-"""Seconds beyond the grace, or the second interrupt, in which the SDK has to put the worker's runs out of memory."""
+"""Seconds after the grace period, or after the second interrupt, in which the SDK must evict the worker's runs."""
 _NAMED: Final = 5
 _log: Final = logging.getLogger("perdure.worker")
 
 
 async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: asyncio.Queue[int], grace: float) -> bool:
-    """Shut the worker down, telling in the log what is waited for. Return whether it has ended.
+    """Shut the worker down, and log the running calls. Return whether the worker has ended.
 
-    What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as
-    interrupted, and its run has another worker carry it out. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned:
-    the SDK waits for ever for a run that it cannot evict, and the process is to be left with `leave_at_once`.
+    A call that still runs after `grace` seconds (the worker's own grace period), or at the next interrupt, fails as interrupted.
+    Another worker then executes it. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned, because the SDK waits
+    forever for a run that it cannot evict. The caller then ends the process with `leave_at_once`.
     """
     stopping = asyncio.ensure_future(worker.shutdown())
     again = asyncio.ensure_future(interrupted.get())
@@ -199,7 +199,7 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
 
 
 def _print_held(runs: list[str], titles: list[str]) -> None:
-    """Print the runs that this worker held. Other workers go on with them: nothing is lost."""
+    """Log the runs and calls that this worker abandons. Other workers continue them."""
     if runs:
         _log.error("leaves without runs that could not be evicted, other workers go on with them: %s", _listed(runs))
     if titles or not runs:

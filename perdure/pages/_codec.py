@@ -1,4 +1,4 @@
-"""The codec server: what Temporal stores encrypted, shown by Temporal's Web UI and command line to those who may (docs/encryption.md)."""
+"""The codec server: it decrypts payloads for Temporal's Web UI and command line (docs/encryption.md)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pe
 
 
 class CodecServer:
-    """`POST /decode` and `/encode` as Temporal's tools ask them, also below a namespace's name; `app` is the ASGI application.
+    """`POST /decode` and `/encode` in the protocol of Temporal's tools, also below a namespace's name; `app` is the ASGI application.
 
-    Whoever asks knows the token: as a bearer, or by a session that signing in at `/` gives a browser. Pages of `origin` may ask,
-    of no other site.
+    A request needs the token: as a bearer, or as a browser session after a sign-in at `/`. Only pages of `origin` may send requests.
     """
 
     def __init__(self, converter: DataConverter, token: str, origin: str) -> None:
-        """Raises `SettingsError` for an empty token, and for what is no origin."""
+        """Raises `SettingsError` for an empty token or an invalid origin."""
         if not token.strip():
             raise SettingsError("the codec server needs a token: give it with --token or PERDURE_CODEC_TOKEN")
         parts = urlsplit(origin)
@@ -71,7 +70,7 @@ class CodecServer:
         )
 
     async def _decode(self, request: Request) -> Response:
-        """Decode payloads. One that cannot be read is returned as it is, beside the others."""
+        """Decode payloads. Return an unreadable payload unchanged, with the others."""
         found = await self._read_payloads(request)
         if isinstance(found, Response):
             return found
@@ -86,13 +85,13 @@ class CodecServer:
     async def _read(self, payload: Payload) -> Payload:
         try:
             [value] = await self._converter.decode([payload], [RawValue])
-        except Exception:  # a driver's own: a value that is gone hides no other
+        except Exception:  # also a storage driver's own errors: a lost value must not hide the others
             return payload
         decoded: Payload = value.payload
         return payload if is_unreadable(decoded) else decoded
 
     async def _read_payloads(self, request: Request) -> Payloads | Response:
-        """Return the payloads of a request that may be answered; otherwise the refusal."""
+        """Return the payloads of a permitted request; otherwise the refusal."""
         if request.headers.get("origin", self._origin) != self._origin:
             return _finish(
                 PlainTextResponse(

@@ -1,4 +1,4 @@
-"""Conversations: a tenant's sessions, and one of them while its answer is written."""
+"""Conversations: a tenant's sessions, and the live page of one session."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ MODE_WORDS: Final[Mapping[Mode, str]] = {
     "interrupt": "stop what it does now",
     "reject": "do not send",
 }
-"""What a message does while the agent works, by its mode (R10.4)."""
+"""The effect of a message while the agent works, by its mode (R10.4)."""
 CALLS: Final = 30
-"""The newest calls of a run that are shown while it works."""
+"""The most calls of a run that are shown while it works: the newest ones."""
 AGAIN: Final = (1.0, 1.0)
-"""Seconds until it is asked again what waits, where nobody has answered: the first pause, and the longest."""
+"""Pause in seconds after a failed query of the approval requests: the first, and the longest."""
 BELOW: Final = (1.0, 8.0)
-"""The same while calls run: one of them may be a delegate, and no event says that something waits in its run."""
+"""The pause between queries while calls run: no event reports an approval request in a delegate's run."""
 _ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
-"""Topics that tell of something that the transcript may have now."""
+"""Topics of events that may add an entry to the transcript."""
 
 
 RESET: Final = "This conversation was reset: reload the page to see which of its entries count."
@@ -90,10 +90,10 @@ class ConversationParts(EventAdapter[tuple[str, str], None]):
 
 
 class ConversationFrames:
-    """Gives frames of a page's event stream, by the names that its parts listen to:
+    """The frames of a page's event stream, with the names that the page's parts listen to:
 
-    `entry` comes behind the transcript, `delta` behind the answer being written; `answer`, `calls`, `waiting` and `status` take the place of
-    what stood there.
+    `entry` is appended to the transcript, `delta` to the answer being written; `answer`, `calls`, `waiting` and `status` replace their
+    part.
     """
 
     def __init__(self, session: Session, site: Site, caller: Caller, csrf: str) -> None:
@@ -104,10 +104,10 @@ class ConversationFrames:
         self._parts = ConversationParts(site)
         self._shown = ""
         self._unsure = False
-        """Whether it could not be asked what waits."""
+        """Whether the last query of the approval requests has failed."""
 
     async def requests(self, view: SessionView) -> list[WaitingRequest]:
-        """Return the approval requests of the active run; none if nobody answers for it, as when it has just ended."""
+        """Return the approval requests of the active run; none if the query fails, e.g. because the run has just ended."""
         try:
             return await self._requests(view)
         except PerdureError:
@@ -118,10 +118,10 @@ class ConversationFrames:
         return await self._session.waiting_below(view)
 
     async def frames(self, after: int, shown: str, cursor: str | None) -> AsyncGenerator[str, None]:
-        """Yield the parts that are new: entries after `after`, approval requests other than `shown` (a digest of `named`), and what follows an
-        event's `cursor`.
+        """Yield the new parts: entries after `after`, approval requests other than `shown` (a digest of `named`), and parts of events after
+        `cursor`.
 
-        Without a cursor they begin with what the active run has done so far.
+        Without a cursor, start with the first event of the active run.
         """
         view = await self._session.show()
         await prepare_answers(answers_of(view))
@@ -168,7 +168,7 @@ class ConversationFrames:
         try:
             requests = await self._requests(await self._session.show())
             self._unsure = False
-        except PerdureError:  # nobody answers now
+        except PerdureError:  # no worker answers now
             self._unsure = True
             return []
         if named(requests) == self._shown:
@@ -185,18 +185,18 @@ class ConversationFrames:
 
 
 def answers_of(view: SessionView) -> list[str]:
-    """Return the texts of a conversation that are Markdown."""
+    """Return the Markdown texts of a conversation."""
     return [str(entry["text"]) for entry in view.entries if entry.get("type") == "reply" and entry.get("text")]
 
 
 def title_of(view: SessionView) -> str:
-    """Return the first line of the first message that a view has; empty: it has none."""
+    """Return the first line of a view's first message; empty if it has none."""
     texts = (str(entry["text"]) for entry in view.entries if entry.get("type") == "message")
     return first_line(next(texts, ""))
 
 
 def last_entry(view: SessionView) -> int:
-    """Return the number of the newest entry that a view has; 0: it has none."""
+    """Return the number of a view's newest entry; 0 if it has none."""
     return int(view.entries[-1].get("n", 0)) if view.entries else 0
 
 
@@ -215,7 +215,7 @@ RECEIPTS: Final[Mapping[Acceptance, str]] = {
     "new": "A new conversation has begun; the state stays",
     "reset": "A new conversation has begun, with the state of the agent's file",
 }
-"""What has become of a message, by its receipt."""
+"""The outcome of a message, by its receipt."""
 LISTED: Final = 100
 """Conversations on the page."""
 
@@ -254,7 +254,7 @@ class Conversations:
         )
 
     async def _begin(self, request: Request) -> Response:
-        """Send a first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
+        """Send a first message, to a new or an existing key. A form that is sent again has no effect: its id names both."""
         caller = caller_of(request)
         caller.check("send", "begin conversations")
         form, files = await self._site.form_with_files(request)
@@ -294,11 +294,11 @@ class Conversations:
         )
 
     async def _live(self, request: Request) -> Response:
-        """Stream what happens, as parts of the page."""
+        """Stream events as parts of the page."""
         caller = caller_of(request)
         caller.check("read", "look at conversations")
         session = self._session(caller, request)
-        await session.show()  # there has to be one, of this tenant
+        await session.show()  # raises if the tenant has no such session
         after = request.query_params.get("after", "")
         if not after.isdecimal() or len(after) > 12:
             raise HttpError(400, "after must be the number of the last entry that the page shows")

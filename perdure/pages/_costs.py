@@ -20,22 +20,22 @@ from perdure.pages._site import Site
 from perdure.runs.wire import AGENT_ATTRIBUTE
 
 MOST: Final = 10_000
-"""Runs that are added up, the newest: the server lists a thousand at a time."""
+"""The most runs that are added up, the newest ones: the server lists a thousand at a time."""
 DAYS: Final = (1, 7, 30, 90)
-"""What can be asked for."""
+"""The periods that a reader can choose, in days."""
 
 
 @dataclass(frozen=True)
 class DailyCost:
-    """A day of an agent's runs that have ended."""
+    """The cost of an agent's ended runs on one day."""
 
     day: str
     agent: str
     runs: int
     dollars: float | None
-    """Of the runs whose models have prices; `None`: there are none."""
+    """The cost of runs whose models have prices; `None` without such runs."""
     tokens: int
-    """Of the other runs."""
+    """The tokens of the other runs."""
 
 
 def added_up(runs: Iterable[ListedRun]) -> list[DailyCost]:
@@ -69,7 +69,7 @@ class CostsPage:
         days = request.query_params.get("days", "7")
         if days not in map(str, DAYS):
             raise HttpError(400, f"days must be one of {', '.join(map(str, DAYS))}")
-        # A delegate's run has no cost of its own: it is in that of the run above it, as are its tokens.
+        # A delegate's run is left out: its cost and its tokens are part of its parent run's.
         query = f"{AGENT_ATTRIBUTE} IS NOT NULL AND ExecutionStatus != 'Running'"
         selection = Selection(tenant=caller.tenant, since=f"{days}d", query=query)
         async with aclosing(self._gateway.perdure.list_runs(selection, limit=MOST)) as found:

@@ -17,7 +17,7 @@ from perdure.values.templates import changes
 
 FieldKind: TypeAlias = Literal["text", "long", "integer", "number", "boolean", "choice", "json"]
 PREFIX: Final = "p:"
-"""Before a parameter's name in the form, so that none clashes with the form's own fields."""
+"""The prefix of a parameter's field name: it prevents a clash with the form's own fields."""
 _LONG: Final = 80
 
 
@@ -30,18 +30,18 @@ class Field:
     name: str
     kind: FieldKind
     text: str
-    """What stands in the field; of a choice the chosen option."""
+    """The field's text; for a choice the chosen option."""
     required: bool
     description: str = ""
     options: Sequence[str] = ()
-    """Of a choice: JSON, for they need not be text."""
+    """The options of a choice, as JSON: they need not be texts."""
     given: bool = False
     value: Json = None
-    """What was shown, if anything was given: a field that is left alone stays exactly that."""
+    """The value that the form shows. An unchanged field keeps exactly this value."""
 
 
 def make_fields(schema: JsonObject, params: Mapping[str, Json]) -> list[Field]:
-    """Return one field for each parameter that the schema knows, and for what else is there."""
+    """Return one field for each parameter of the schema, and for each other parameter of the call."""
     properties: JsonObject = schema.get("properties", {})
     required = schema.get("required", [])
     return [
@@ -67,7 +67,7 @@ def _field(name: str, schema: Any, given: bool, value: Json, *, required: bool) 
 
 
 def _kind(schema: JsonObject, given: bool, value: Json) -> FieldKind:
-    """Return the kind of field: JSON where the schema is no simple type, or the value is not of it."""
+    """Return the kind of field: JSON if the schema is not a simple type, or the value does not match it."""
     if isinstance(schema.get("enum"), list):
         return "choice"
     kind = schema.get("type")
@@ -84,10 +84,10 @@ def _kind(schema: JsonObject, given: bool, value: Json) -> FieldKind:
 
 
 def read_fields(fields: Sequence[Field], form: Mapping[str, str]) -> JsonObject:
-    """Return the parameters as the form has them: an empty field that is not required is no parameter. Raises `FormError`."""
+    """Return the parameters of the form, without empty fields that are not required. Raises `FormError`."""
     params: JsonObject = {}
     for field in fields:
-        # A browser sends line ends as CR LF whatever was there before.
+        # A browser always sends line ends as CR LF.
         text = _plain(form.get(PREFIX + field.name, field.text))
         if text == _plain(field.text):
             if field.given:
@@ -109,10 +109,10 @@ def _plain(text: str) -> str:
 
 
 Find: TypeAlias = Callable[[Caller, str], Awaitable[Run]]
-"""A run by its id, for whoever may look at it. Raises `RunNotFoundError` for a run of another tenant as for none."""
+"""Finds a run that the caller may see, by its id. Raises `RunNotFoundError` for an unknown run, and for another tenant's."""
 
 ACTIONS: Final = ("approve", "remember", "endorse", "answer", "replace", "reject")
-"""What a form's buttons say."""
+"""The values of a form's buttons."""
 DECIDED: Final = {
     "approve": "approved",
     "reject": "rejected",
@@ -123,13 +123,13 @@ DECIDED: Final = {
 
 
 async def decide(run: Run, form: Mapping[str, str], *, caller: Caller | None) -> str:
-    """Have the run take it; what was done, in words. `caller`: who decides; `None`: as they say themselves.
+    """Send the decision to the run. Return its effect in words. `caller`: the person who decides; `None`: the form's `by` names them.
 
-    Raises `FormError` and `JsonError` for what cannot be read, `RunError` and `ServerError` as `Run.decide` does.
+    Raises `FormError` and `JsonError` for invalid fields, `RunError` and `ServerError` as `Run.decide` does.
     """
     if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
         raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
-    if form["action"] not in ACTIONS:  # and nothing else is taken for a yes
+    if form["action"] not in ACTIONS:  # an unknown action must not approve anything
         raise FormError(
             f"the action must be {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}"
         )
@@ -140,7 +140,7 @@ async def decide(run: Run, form: Mapping[str, str], *, caller: Caller | None) ->
 
 
 async def waiting_request(run: Run, call: str) -> WaitingRequest | None:
-    """Return the approval request of a call in full; `None`: it does not wait."""
+    """Return the whole approval request of a call; `None` if the call does not wait."""
     return next((WaitingRequest(run.id, request) for request in await run.waiting(call)), None)
 
 
@@ -148,7 +148,7 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
     decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
     if form["action"] == "answer":
         answer: Json = form.get("answer", "")
-        if "answer" not in form:  # the fields of a server's form
+        if "answer" not in form:  # the form of an MCP server has its own fields
             chosen = await waiting_request(run, form["call"])
             answer = {} if chosen is None else read_fields(_all_fields(chosen), form)
         return decision | {"decision": "answer", "answer": answer}
@@ -162,7 +162,7 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
         decision["remember"] = True
     chosen = await waiting_request(run, form["call"])
     if chosen is None:
-        return decision | {"decision": "approve"}  # the run itself says best what has become of it
+        return decision | {"decision": "approve"}  # the run rejects the decision with the reason
     if chosen.request.calls is not None:
         calls = loads(form.get("calls", dumps(chosen.request.calls)), source="the calls")
         return decision | (
@@ -174,7 +174,7 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
 
 
 def _all_fields(chosen: WaitingRequest) -> list[Field]:
-    """Return the fields of a call's parameters, or of the form of the server that asks, with its defaults."""
+    """Return the fields of a call's parameters, or of an MCP server's form, with its defaults."""
     request = chosen.request
     if request.form is None:
         return make_fields(request.parameters, request.params)
@@ -183,7 +183,7 @@ def _all_fields(chosen: WaitingRequest) -> list[Field]:
 
 
 def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) -> list[Field]:
-    """Return the form's fields, with what was typed where it could not be taken."""
+    """Return the form's fields, with the typed texts of a rejected form."""
     if chosen is None or chosen.request.calls is not None:
         return []
     fields = _all_fields(chosen)
@@ -193,7 +193,7 @@ def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) ->
 
 
 def request_drawing(view: RunView, call: str) -> str:
-    """Return the plan of the Request that a call belongs to as SVG, with the call lit."""
+    """Return the plan of the call's Request as SVG, with the call highlighted."""
     number = call.split(".")[0]
     whole = draw_run(view)
     nodes = [node for node in whole.nodes if node.id.split(".")[0] == number]

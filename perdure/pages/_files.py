@@ -1,4 +1,4 @@
-"""Files on the pages: pictures are shown, other files are offered (R20.3)."""
+"""Files on the pages: pictures are shown, other files are downloads (R20.3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADERS: Final = {
 
 
 class FilePages:
-    """The files below `/files`, by their digests: a caller reads those of its own tenant alone."""
+    """The files below `/files`, by their digests. A caller reads files of its own tenant only."""
 
     def __init__(self, gateway: Gateway, site: Site) -> None:
         self._gateway = gateway
@@ -34,7 +34,7 @@ class FilePages:
         return [Route("/files/{digest}", self._file)]
 
     async def _file(self, request: Request) -> Response:
-        """Return a file. Its bytes decide its type: a browser shows pictures, and saves anything else."""
+        """Return a file. Its type is detected from its bytes. A browser shows pictures, and saves other files."""
         caller = caller_of(request)
         caller.check("read", "read files")
         digest = str(request.path_params["digest"])

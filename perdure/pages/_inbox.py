@@ -1,4 +1,4 @@
-"""The inbox: what waits for a person, and what its buttons do."""
+"""The inbox: approval requests that wait, and their decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perdure.pages._site import STATIC, Site
 from perdure.values.json import JsonObject
 
 _TRIED: Final = 5
-"""Of the list, whose index is a moment late: so many may have been decided already."""
+"""The most approval requests of the list that are tried: the list's index lags, and some may be decided already."""
 _LONGEST_NAME: Final = 200
 _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 
@@ -41,11 +41,11 @@ Streamed: TypeAlias = Callable[[Caller, AsyncGenerator[str, None]], Response]
 
 
 STREAMS: Final = 50
-"""Event streams at once of each caller of `perdure inbox`: pages that stand open."""
+"""The most concurrent event streams of a caller of `perdure inbox`: one for each open page."""
 
 
 class _BoundedStream(StreamingResponse):
-    """An event stream that counts as one of its caller's."""
+    """An event stream that counts towards its caller's limit."""
 
     def __init__(self, streams: OpenStreams, caller: Caller, events: AsyncGenerator[str, None]) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -57,12 +57,12 @@ class _BoundedStream(StreamingResponse):
 
 
 class Inbox:
-    """The approval requests of a tenant's runs; with `everywhere` of the whole namespace, for callers with all rights."""
+    """The approval requests of a tenant's runs; with `everywhere`, of the whole namespace, for callers with all rights."""
 
     def __init__(
         self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed, everywhere: bool = False
     ) -> None:
-        """`find`: a run for whoever may see it. `streamed`: how events are answered with."""
+        """`find`: see `Find`. `streamed`: returns the response with a caller's events."""
         self._perdure = perdure
         self._site = site
         self._find = find
@@ -71,7 +71,7 @@ class Inbox:
         self._live: dict[str | None, LiveApprovals] = {}
 
     def routes(self, under: str = "") -> list[BaseRoute]:
-        """Return the routes, with this path before each."""
+        """Return the routes, with this prefix of their paths."""
         return [
             Route(f"{under}/", self._show),
             Route(f"{under}/list", self._list),
@@ -123,7 +123,7 @@ class Inbox:
         )
 
     async def _list(self, request: Request) -> Response:
-        """Return the list alone, for a page that is open."""
+        """Return only the list, to update an open page."""
         caller = self._site.guards.caller(request)
         if caller is None:
             return self._site.ask_for_token(request)
@@ -131,7 +131,7 @@ class Inbox:
         try:
             found = await self._live_of(caller).look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
-            # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
+            # A request that the page does not list may wait all the same. The run is not queried: an open page must not cost Actions.
             listed = not key[0] or any(_key(one) == key for one in found.waiting)
             gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
         except (RunError, ServerError) as error:
@@ -158,7 +158,7 @@ class Inbox:
         except (RunError, ServerError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
         response = self._site.go_to(request, "./?" + self._site.notice_query(request, notice))
-        # A cookie holds Latin-1 at most, a name anything.
+        # A cookie holds Latin-1 only, a name any character.
         name = quote(form.get("by", "")[:_LONGEST_NAME])
         response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
         return response
@@ -170,21 +170,21 @@ class Inbox:
     async def _chosen(
         self, caller: Caller, listed: list[WaitingRow], wanted: Mapping[str, str]
     ) -> WaitingRequest | None:
-        """Return the approval request that is `wanted`, or by default the oldest one whose run answers.
+        """Return the `wanted` approval request, by default the oldest one whose run answers.
 
-        Raises `RunError` where none of the oldest answers.
+        Raises `RunError` if none of the oldest runs answers.
         """
         if "run" in wanted:
             return await waiting_request(await self._find(caller, wanted["run"]), wanted.get("call", ""))
 
         async def in_full(one: WaitingRow) -> WaitingRequest | RunError | None:
-            try:  # the list has no runs but the tenant's
+            try:  # the list has the tenant's runs only
                 return await waiting_request(self._perdure.get_run(one.run_id), one.entry.call)
             except RunError as error:
                 return error
 
         problems: list[RunError] = []
-        # The others are asked at once: the query of a run without a worker takes seconds to fail.
+        # The others are queried concurrently: the query of a run without a worker takes seconds to fail.
         for rows in (listed[:1], listed[1:_TRIED]):
             for found in await asyncio.gather(*map(in_full, rows)):
                 if isinstance(found, WaitingRequest):
@@ -195,7 +195,7 @@ class Inbox:
         return None
 
     async def _last_message(self, chosen: WaitingRequest) -> JsonObject | None:
-        """Return the last message of the conversation that a run belongs to; `None`: there is none, or nobody answers for it."""
+        """Return the last message of the run's conversation; `None` without a message, or if the query fails."""
         try:
             view = await self._perdure.session_of(chosen.run_id).show()
         except PerdureError:
@@ -208,7 +208,7 @@ class Inbox:
             return {}
         try:
             found = await self._perdure.approvals(size=SHOWN)
-        except (RunError, ServerError):  # the page itself says it
+        except (RunError, ServerError):  # the page shows this error anyway
             return {}
         counted = Counter(one.tenant or "" for one in found.waiting)
         others = dict.fromkeys(await self._site.tenants(request, self._perdure), 0)
@@ -243,7 +243,7 @@ def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
         assert problem is not None
         return site.problem(request, problem)
 
-    # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
+    # DNS rebinding: a page of another site may have a host name that leads here. Only our own host names are accepted.
     hosts = _LOOPBACK if guards.open else ["*"]
     return Starlette(
         routes=[

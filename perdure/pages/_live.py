@@ -1,4 +1,4 @@
-"""Live parts of pages: one look for all who watch, and a sign where nothing comes."""
+"""Live parts of pages: one loop queries the list for all open pages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from perdure.errors import RunError, ServerError
 from perdure.values.json import dumps
 
 INTERVAL: Final = 1.0
-"""Seconds between looks, while anybody watches."""
+"""Seconds between queries while a page is open."""
 SHOWN: Final = 50
 """Runs on a page of the list."""
 KEEP_ALIVE: Final = 15.0
-"""Seconds after which a silent stream sends a sign of life."""
+"""Seconds after which a silent stream sends a keep-alive."""
 
 
 class LiveApprovals:
-    """One loop of looking, however many pages are open."""
+    """The list of approval requests, queried by one loop for any number of open pages."""
 
     def __init__(self, perdure: Perdure, tenant: str | None) -> None:
-        """`tenant`: whose runs; `None`: all."""
+        """`tenant`: the tenant of the runs; `None`: all."""
         self._perdure = perdure
         self._tenant = tenant
         self._fingerprint = ""
@@ -33,7 +33,7 @@ class LiveApprovals:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self, page: str | None = None) -> WaitingPage:
-        """Return a page of what waits; asks visibility and no run. Raises `RunError` or `ServerError`."""
+        """Return a page of waiting requests. Query visibility only, no run. Raises `RunError` or `ServerError`."""
         found = await self._perdure.approvals(size=SHOWN, page=page, tenant=self._tenant)
         if page is not None:
             return found
@@ -45,7 +45,7 @@ class LiveApprovals:
         return found
 
     async def events(self) -> AsyncGenerator[str, None]:
-        """Server-sent events: `changed` whenever the list did."""
+        """Yield server-sent events: `changed` after each change of the list."""
         self._watchers += 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_on())
@@ -66,7 +66,7 @@ class LiveApprovals:
 
     async def _look_on(self) -> None:
         while self._watchers:
-            # The page says it when it is loaded; a server that comes back is found again.
+            # A page shows the error when it is loaded. The loop continues, because the server may come back.
             with contextlib.suppress(RunError, ServerError):
                 await self.look()
             await asyncio.sleep(INTERVAL)

@@ -1,4 +1,4 @@
-"""Answers as HTML: Markdown with tables and code, and nothing that could load, run or pretend to be a part of the page."""
+"""Answers as HTML: Markdown with tables and code, without elements that load, run or imitate a part of the page."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 LONGEST: Final = 16_000
-"""Characters that are rendered: a longer answer stands as it was written, for the parser's time grows faster than they do."""
+"""The most characters that are rendered. A longer answer is shown as plain text: the parser's time grows faster than linearly."""
 STEPS: Final = 100_000
 """Calls of the parser's rules for one answer, about 1 µs each: prose with lists and tables takes 22,000 for `LONGEST` characters, nested quotations
-whose lines leave out their marks took 8 million. An answer that needs more stands as it was written."""
+whose lines leave out their marks took 8 million. An answer that needs more is shown as plain text."""
 _KEPT: Final = 512
-"""Rendered answers that are kept: a conversation is shown again after each message."""
+"""The most rendered answers in the cache: a conversation is shown again after each message."""
 _TAGS: Final = {
     *("p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "a", "ul", "ol", "li"),
     *("h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _ATTRIBUTES: Final = {"a": {"href", "title"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
-# Pictures would be loaded from other sites; a link with the same words stays.
+# Pictures would be loaded from other sites. They become links with the same text.
 _PARSER: Final = (
     MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"]).disable("image")
 )
 
 
 class _TooManyStepsError(Exception):
-    """Raised inside of the parser."""
+    """Raised inside the parser when an answer needs more than `STEPS` steps."""
 
 
 def _count_steps(parser: MarkdownIt) -> None:
-    """Have each rule count its calls in the `env` of its text."""
+    """Make each rule count its calls in the `env` of its text."""
 
     def counted(rule: Callable[..., Any]) -> Callable[..., Any]:
         def count(state: Any, *more: Any) -> Any:
@@ -79,12 +79,12 @@ def render_markdown(text: str) -> Markup:
 
 
 async def prepare_answers(texts: Iterable[str]) -> None:
-    """Render answers beside the event loop, so that a page finds them rendered: a hostile one takes a tenth of a second."""
+    """Render answers in a thread, into the cache: a hostile answer takes a tenth of a second."""
     await asyncio.to_thread(lambda: [render_markdown(text) for text in texts])
 
 
 def _fit_into_page(tokens: list[Token]) -> None:
-    """Have headings begin below the page's own, and columns aligned without styles, which the pages' policy refuses."""
+    """Lower headings below the page's own, and align columns without styles: the pages' policy blocks styles."""
     levels = sorted({token.tag for token in tokens if token.type == "heading_open"})
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):

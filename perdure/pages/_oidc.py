@@ -1,4 +1,4 @@
-"""Sign-in by OpenID Connect: to the provider and back, with Authlib, which checks state, nonce, signature and issuer."""
+"""Sign-in by OpenID Connect with Authlib, which checks state, nonce, signature and issuer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from authlib.integrations.starlette_client import StarletteOAuth2App
 
 UNDER_WAY: Final = "perdure_oidc"
-"""Cookie of a sign-in that is under way: its state, nonce and code verifier, signed."""
+"""The cookie of an unfinished sign-in: its state, nonce and code verifier, signed."""
 PATIENCE: Final = 600
-"""Seconds that a person has at the provider."""
+"""Seconds in which a person must sign in at the provider."""
 _TIMEOUT: Final = 10.0
-"""Seconds for each request to the provider."""
+"""Timeout in seconds of each request to the provider."""
 
 
 class OidcSignIn:
-    """The way of a browser to the provider, and back as a person who has signed in. Raises `SettingsError` without Authlib."""
+    """The redirects of a browser to the provider and back. Raises `SettingsError` without Authlib."""
 
     def __init__(self, site: Site, config: OidcConfig, pages_url: str) -> None:
         check_rights(config, RIGHTS)
@@ -39,7 +39,7 @@ class OidcSignIn:
         self._client = _client(config)
 
     def routes(self) -> list[Route]:
-        """Return the routes. A browser that uses them has not shown who it is."""
+        """Return the routes. Their callers are not authenticated."""
         return [Route("/sign-in/provider", self._begin), Route("/sign-in/callback", self._finish)]
 
     async def _begin(self, request: Request) -> Response:
@@ -69,7 +69,7 @@ class OidcSignIn:
         return f"{here}/sign-in/callback"
 
     async def _ask(self, asked: Any) -> Any:  # a response, or Authlib's token with its claims
-        """Return what the provider answers. Raises `HttpError` in plain words where it refuses, is away, or sends what cannot be trusted."""
+        """Return the provider's answer. Raises `HttpError` if the provider refuses, is down, or sends an invalid answer."""
         from authlib.common.errors import AuthlibBaseError
         from authlib.integrations.starlette_client import OAuthError
         from joserfc.errors import JoseError
@@ -90,7 +90,7 @@ class OidcSignIn:
 
 
 def oidc_routes(site: Site, config: OidcConfig | None, pages_url: str) -> list[Route]:
-    """Return the routes of a sign-in by a provider; none without one. Raises `SettingsError`."""
+    """Return the routes of a sign-in by a provider; none without a provider. Raises `SettingsError`."""
     return [] if config is None else OidcSignIn(site, config, pages_url).routes()
 
 

@@ -34,14 +34,14 @@ from perdure.values.json import JsonObject
 
 WIDTH: Final = 900
 _LABEL: Final = 260
-"""Pixels for what stands before the bars."""
+"""The width in pixels of the labels before the bars."""
 _ROW: Final = 22
 _LONGEST: Final = 30
-"""Characters of a label; all of it is the bar's tooltip."""
+"""The most characters of a label. The bar's tooltip has the whole text."""
 
 
 class TimelineBar(NamedTuple):
-    """`begins`, `ends`: seconds since the first of them began."""
+    """A call's bar. `begins`, `ends`: seconds since the first call began."""
 
     label: str
     status: str
@@ -50,7 +50,7 @@ class TimelineBar(NamedTuple):
 
 
 def bars(view: RunView) -> list[TimelineBar]:
-    """Return a bar for each call that has begun. The bar of a running call ends with the last thing that is known of the run."""
+    """Return a bar for each call that has begun. The bar of a running call ends at the run's last known time."""
     begun = [(call, _seconds(call.started_at), call.ended_at) for call in view.calls if call.started_at is not None]
     if not begun:
         return []
@@ -65,7 +65,7 @@ def bars(view: RunView) -> list[TimelineBar]:
 
 
 def timeline(view: RunView) -> str:
-    """Return an SVG document, coloured as the graph is; empty where nothing was begun."""
+    """Return an SVG document, in the graph's colours; empty if no call has begun."""
     found = bars(view)
     if not found:
         return ""
@@ -104,26 +104,26 @@ def _seconds(time: str) -> float:
 SIZE: Final = 50
 """Runs on a page of the list."""
 PAUSE: Final = 0.5
-"""Seconds between two looks at a whole run, for a page that is open."""
+"""Seconds between two queries of a whole run, for an open page."""
 _SEARCH: Final = ("agent", "status", "sender", "since", "version", "schedule")
 
 
 class RunMessages(NamedTuple):
-    """The messages of its conversation that a run's page shows."""
+    """The messages of the conversation on a run's page."""
 
     messages: list[JsonObject]
-    """Those that the run has answered, or answers."""
+    """The messages that the run has taken."""
     fork: str
-    """Of which session it is a fork, and from where on; empty: it is none."""
+    """The session and the point that the session was forked from; empty if it is not a fork."""
 
 
 def forkable_by(origin: RunOrigin, caller: Caller) -> bool:
-    """Whether a fork would act for nobody but this caller."""
+    """Whether a fork would act for this caller only."""
     return caller.may(SEND) and origin.sender in ("", caller.sender)
 
 
 def fork_points(view: RunView) -> list[tuple[str, str]]:
-    """Return the points at which a run can be forked, in their order, each with its words."""
+    """Return the points at which a run can be forked, in order, each with its description."""
     points = [(str(each.number), f"before Request {each.number}") for each in view.log if each.number]
     calls = [call for call in view.calls if "[" not in call.id]
     points += [(call.id, f"before call {call.id} {call.tool}") for call in calls]
@@ -196,7 +196,7 @@ class RunPages:
         )
 
     async def _talk(self, run: Run, origin: RunOrigin) -> RunMessages | None:
-        """Return the conversation that a run belongs to, as far as its page shows it; `None`: it is no session's, or nobody answers for it."""
+        """Return the messages of the run's conversation; `None` if the run has no session, or the query fails."""
         if not origin.session:
             return None
         try:
@@ -247,14 +247,14 @@ class RunPages:
         return self._site.go_to(request, f"/runs/{path(fork.id)}")
 
     async def _forkable(self, caller: Caller, id: str) -> Run:
-        """Return a run that the caller may fork: its tools act for the run's sender, so it is nobody else's."""
+        """Return a run that the caller may fork. Only its sender may, because a fork's tools act for the sender."""
         run = await self._find(caller, id)
         if not forkable_by(await run.origin(), caller):
             raise HttpError(403, "the run is another sender's: only its sender can fork it")
         return run
 
     async def _compare(self, request: Request) -> Response:
-        """Show a fork beside the run of which it is one."""
+        """Show a fork beside its original run."""
         caller = caller_of(request)
         caller.check("read", "look at runs")
         fork = await self._find(caller, self._id(request))
@@ -281,7 +281,7 @@ class RunPages:
         )
 
     async def _frames(self, run: Run, cursor: str | None) -> AsyncGenerator[str, None]:
-        """Yield frames. `run`: the page's body as it stands, at most every `PAUSE` seconds; `delta` and `answer` as in a conversation; `over` at its end."""
+        """Yield frames. `run`: the page's body, at most every `PAUSE` seconds; `delta`, `answer`: as in a conversation; `over`: the end."""
         clock = asyncio.get_running_loop().time
         stale, looked, at = True, -PAUSE, ""
         origin = await run.origin()

@@ -21,7 +21,7 @@ _ACTIONS: Final = {
     "resume": (SEND, "resume a schedule", "is active again"),
     "trigger": (SEND, "start a schedule", "starts a run now, unless its last one still works"),
 }
-"""By the form's `do`: the right that it takes, its words for a refusal, and what the page says then."""
+"""By the form's `do`: the required right, the words for a refusal, and the page's notice."""
 
 
 class SchedulesPage:
@@ -43,7 +43,7 @@ class SchedulesPage:
     async def _page(
         self, request: Request, *, changed: str = "", notice: str = "", problem: str = "", status: int = 200
     ) -> Response:
-        """Answer with the page. `changed`: a schedule that the list, which is a moment late, may show as it was."""
+        """Return the page. `changed`: a schedule that is read itself, because the list lags and may show its former state."""
         caller, perdure = caller_of(request), self._gateway.perdure
         schedules: list[ListedSchedule] = []
         try:

@@ -1,4 +1,4 @@
-"""Parts that all pages share: templates, callers, forms, and the way in which a page shows a refusal."""
+"""Parts that all pages share: templates, callers, forms, and the page for a refusal."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from perdure.values.media import PICTURES, MediaValue, media_within
 
 HERE: Final = Path(__file__).parent
 LARGEST_FORM: Final = 8_000_000
-"""Bytes: the largest parameters that a run takes, with three for a byte, as a form writes them."""
+"""The most bytes of a form: the largest parameters of a run, at three bytes for each byte (form encoding)."""
 STATIC: Final = StaticFiles(directory=HERE / "static")
 
 
 class Site:
-    """The pages of one server. `home`: the path below which they all stand; `None`: the inbox is all there is.
+    """The pages of one server. `home`: the path of all pages; `None`: the inbox is the only page.
 
-    `provider` names the provider by which people sign in, if there is one. `takes_tokens`: whether a token opens the pages too.
+    `provider`: the name of the sign-in provider, if there is one. `takes_tokens`: whether people may sign in with a token too.
     `takes_files`: whether there is storage for files that people attach to a message.
     """
 
@@ -96,7 +96,7 @@ class Site:
         return self.guards.finish(request, HTMLResponse(text, status), session)
 
     def part(self, template: str, **values: Any) -> str:
-        """Return a part of a page, for one that is open."""
+        """Return a part of a page, to update an open page."""
         return self._templates.get_template(template).render(**values)
 
     def fragment(self, request: Request, template: str, **values: Any) -> Response:
@@ -112,27 +112,27 @@ class Site:
         return self.guards.finish(request, RedirectResponse(address, 303))
 
     def notice_query(self, request: Request, words: str) -> str:
-        """Return a query by which the next page shows these words."""
+        """Return a query that makes the next page show this notice."""
         return urlencode({"notice": words, "by": self.guards.sign_words(request, words)})
 
     def notice_of(self, request: Request) -> str:
-        """Return the words in such a query, if this server has signed them."""
+        """Return the notice of the query, if this server has signed it."""
         query = request.query_params
         return self.guards.own_words(request, query.get("notice", ""), query.get("by", ""))
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
+        """Return the texts of a form. Raises `HttpError` if the form is not from our own page, or is too large."""
         return self._own_texts(request, await read_form(request))
 
     async def form_with_files(self, request: Request) -> tuple[dict[str, str], list[Media]]:
-        """Return the texts and the files of a form that came from a page of ours.
+        """Return the texts and the files of a form.
 
         Raises `HttpError` as `form` does, and `MediaError` for a file that is too large. The gateway bounds the body.
         """
         async with request.form(max_files=MAX_FILES_SHOWN, max_part_size=LARGEST_FORM) as form:
             texts = self._own_texts(request, _texts(form))
             uploads = [each for each in form.getlist("files") if isinstance(each, UploadFile)]
-            # A browser sends an empty file without a name where nothing was chosen.
+            # A browser sends an empty file without a name if no file was chosen.
             files = [Media(data=await each.read(), name=each.filename) for each in uploads if each.filename]
         return texts, files
 
@@ -144,7 +144,7 @@ class Site:
         return form
 
     def problem(self, request: Request, problem: HttpError) -> Response:
-        """Return a page with the reason why there is no page; for whoever has to sign in, the one to do that on."""
+        """Return a page with the error; for status 401, the sign-in page."""
         if problem.status == 401:
             return self.ask_for_token(request)
         if request.headers.get("hx-request"):
@@ -162,14 +162,14 @@ class Site:
         return self.page(request, "sign_in.html", status=401, problem=problem)
 
     def sign_in_routes(self) -> list[Route]:
-        """Return the routes of sign-in and sign-out. Their callers have shown nothing yet."""
+        """Return the routes of sign-in and sign-out. Their callers are not authenticated."""
         return [
             Route("/sign-in", self.sign_in, methods=["POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
         ]
 
     async def sign_in(self, request: Request) -> Response:
-        """Sign a browser in: it shows its token once."""
+        """Sign a browser in by its token."""
         form = await read_form(request)
         try:
             caller = self.guards.caller_with(form.get("token", ""), request)
@@ -189,17 +189,17 @@ class Site:
         return response
 
     def signed_in_page(self, request: Request, back: str) -> Response:
-        """Return a page that goes on by itself. A redirect would not: browsers send no strict cookie on the way from another site."""
+        """Return a page that opens the next page. After a redirect from another site, browsers send no strict cookie."""
         return self.page(request, "signed_in.html", to=_own(back, self.home or "./"))
 
     async def tenants(self, request: Request, perdure: Perdure) -> list[str]:
-        """Return the tenants that the caller may choose from; none for a caller who has one."""
+        """Return the tenants that the caller may choose; none for a caller with a tenant."""
         caller = self.guards.caller(request)
         if caller is None or not self.guards.sees_all_tenants(caller):
             return []
         try:
             found = await perdure.list_tenants()
-        except ServerError:  # the page itself says it
+        except ServerError:  # the page shows this error anyway
             return []
         return [tenant for tenant in ["", *found] if tenant != caller.tenant] if found else []
 
@@ -215,7 +215,7 @@ class Site:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the form's texts. Refuses one that is too large before it is read."""
+    """Return the form's texts. Reject a form that is too large before it is read."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
         raise HTTPException(411)
@@ -229,24 +229,24 @@ def _texts(form: FormData) -> dict[str, str]:
 
 
 def clock(time: str) -> str:
-    """Return a time in ISO 8601 as people read it: the time of day, with its date where that is not today; UTC."""
+    """Return an ISO 8601 time for people, in UTC: the time of day, with the date if it is not today."""
     when, now = datetime.fromisoformat(time), datetime.now(UTC)
     return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
 
 
 def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
-    """Return a cost in words: dollars, or tokens if no price is known. `both`: the tokens are of other runs than the dollars."""
+    """Return a cost in words: dollars, or tokens if no price is known. `both`: show both, for tokens of other runs."""
     known = [] if dollars is None else [f"${dollars:.4f}"]
     return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])
 
 
 def files_of(value: Json) -> list[MediaValue]:
-    """Return the files of a value or a text that a page shows, each once."""
+    """Return the files of a value or a text, each once."""
     return list(dict.fromkeys(media_within(value)))[:MAX_FILES_SHOWN]
 
 
 def path(text: str) -> str:
-    """Return a key or an id as a part of an address; a run's slashes stay."""
+    """Return a key or an id as a part of a URL; slashes stay."""
     return quote(text, safe="/")
 
 
@@ -255,5 +255,5 @@ def _here(request: Request) -> str:
 
 
 def _own(back: str, otherwise: str) -> str:
-    """Return a path of ours, and no other site's."""
+    """Return `back` if it is a path on this site, else `otherwise`."""
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) else otherwise

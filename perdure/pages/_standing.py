@@ -1,4 +1,4 @@
-"""The page of standing approvals: what each allows, its uses, and a button that revokes it."""
+"""The page of standing approvals: the permitted calls, the uses, and a button that revokes the approval."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from perdure.pages._standing import StandingPage
 
 
 def pages(gateway: Gateway) -> Adapter:
-    """Serve conversations, runs, schedules, the inbox, standing approvals and costs, each of whoever has signed in."""
+    """Serve conversations, runs, schedules, the inbox, standing approvals and costs, for the signed-in person."""
     site = _site(gateway)
 
     async def find(caller: Caller, run_id: str) -> Run:
@@ -52,7 +52,7 @@ def pages(gateway: Gateway) -> Adapter:
 
 
 def sign_in(gateway: Gateway) -> Adapter:
-    """Return the adapter for browsers that have shown no token yet: the sign-in form, the sign-in by a provider, and the styles of the pages."""
+    """Return the adapter for browsers before sign-in: the sign-in form, the sign-in by a provider, and the pages' styles."""
     site, settings = _site(gateway), gateway.settings
     provided = oidc_routes(site, settings.gateway_oidc, settings.pages_url)
     routes = [*site.sign_in_routes(), *provided, Mount("/static", STATIC)]

@@ -15,7 +15,7 @@ from perdure.pages._inbox import inbox_app
 
 
 async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
-    """Serve until interrupted. Raises `SettingsError` when others could reach it and there is no token, or it is empty, or the port is taken."""
+    """Serve until interrupted. Raises `SettingsError` for an empty token, a taken port, or an address that others reach without a token."""
     if token is None and not is_loopback(host):
         raise SettingsError(
             f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN",
