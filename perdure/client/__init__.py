@@ -1,1 +1,1 @@
-"""Runs from outside, through a Temporal client: starting, following, deciding, auditing."""
+"""Clients of runs and sessions: start, watch, decide, audit, through a Temporal client."""

@@ -1,4 +1,4 @@
-"""The event relay: each run and session is read once, for all who watch it."""
+"""The event relay: it reads each run and session once, for all watchers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from perdure.values.json import JsonObject
 from perdure.values.limits import KEPT_EVENTS, MAX_EVENT_DATA
 
 _SHOWN = 500
-"""Characters of how far a call is, or of why it is tried again."""
+"""Characters that are shown of a call's progress, or of the reason for its retry."""
 
 
 class ActivityReader:
@@ -70,7 +70,7 @@ class ActivityReader:
                 with contextlib.suppress(ValidationError):
                     written = WrittenText.model_validate(detail)
                 if trouble:
-                    # The event that began this Request may not be read yet, or not be kept any more.
+                    # The event that began this Request may be unread, or no longer kept.
                     data: JsonObject = {"number": int(each.activity_id.split("-")[1]), "reason": trouble}
                     if asked.get("number") == data["number"]:
                         data["model"] = asked["model"]
@@ -97,7 +97,7 @@ class ActivityReader:
         return known[1]
 
     async def _trouble(self, pending: PendingActivityInfo) -> str:
-        """Return why it is tried again, while it is."""
+        """Return the reason why a pending activity is retried; empty if it is not."""
         if pending.attempt <= 1 or not pending.HasField("last_failure"):
             return ""
         key = (pending.activity_id, pending.attempt)
@@ -118,15 +118,15 @@ def _running_tool(pending: PendingActivityInfo, detail: Any, trouble: str) -> Js
 
 
 SHORTEST: Final = 0.15
-"""Seconds until the next look where something has just happened: half of what a first word may take to a screen."""
+"""Seconds until the next look after a change: half of the time that a first word may take to a screen."""
 _SHARE: Final = 0.04
-"""Of the time in which nothing happened: who has waited for a minute for a word may wait two seconds more."""
+"""Share of the time without a change that the next look may wait: two seconds after a minute."""
 _WRITING, _WORKING, _WAITING = 0.5, 1.0, 2.0
-"""Seconds between looks at most: while a model is asked, while other activities run, and while none does."""
+"""The most seconds between looks: while a Request runs, while other activities run, and while none runs."""
 _SHORT: Final = 60
-"""Events of a history that is short enough to be read again at each wait for its next event."""
+"""The most events of a history that is read again at each wait for its next event."""
 _POLL: Final = timedelta(seconds=60)
-"""After which the server is asked anew for the next event."""
+"""The time after which the request for the next event is repeated."""
 WATCHED_EVERY: Final = 60.0
 """Seconds between two signals that somebody watches: each is an Action."""
 
@@ -141,9 +141,9 @@ class EventSource:
         self.id = id
         self.stream = EventBuffer()
         self.problem: Exception | None = None
-        """Why nothing could be read so far, or not now: it is tried again."""
+        """The error of the last read, which is retried."""
         self.failure: Exception | None = None
-        """Why it is not."""
+        """The error that ended the loop: nothing is retried."""
         self._client = client
         self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id)
         self._looking = ActivityReader(client)
@@ -160,7 +160,7 @@ class EventSource:
 
     @property
     def gone(self) -> bool:
-        """Whether it can be read by nobody: there is none, or it reports why not."""
+        """Whether nobody can read the source: it does not exist, or it rejects the query."""
         problem = self.problem
         nowhere = isinstance(problem, RPCError) and problem.status == RPCStatusCode.NOT_FOUND
         refused = isinstance(problem, RunError) and not isinstance(problem, NoWorkerError)
@@ -168,7 +168,7 @@ class EventSource:
 
     @contextmanager
     def watching(self, bell: asyncio.Event, *, text: bool) -> Iterator[None]:
-        """Have the bell rung whenever there is something new. `text`: what is being written is wanted too."""
+        """Set the event `bell` at each change. `text`: also while the model writes text."""
         self._bells[bell] = text
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read())
@@ -180,7 +180,9 @@ class EventSource:
                 self._task.cancel()
 
     async def earlier(self, number: int) -> EventsPage | None:
-        """Return the events from a number on that this execution does not keep any more, and one before it may; asked once for all who ask."""
+        """Return the events from a number on that this execution no longer keeps and an earlier one may. Callers share
+        one query.
+        """
         if number not in self._earlier:
             while len(self._earlier) > 8:
                 del self._earlier[next(iter(self._earlier))]
@@ -229,7 +231,7 @@ class EventSource:
     async def _note_failure(self, error: RPCError, description: WorkflowExecutionDescription | None) -> None:
         """Note that the server was not reached, or that no worker has answered."""
         if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
-            return  # others ask it, too, and wait for a worker: it is tried again
+            return  # other clients wait for a worker too: the query is retried
         if description is not None and not _runs(description) and not await self._ever_worked():
             self.problem = None
             self.stream.end(_end_of(description))
@@ -241,7 +243,7 @@ class EventSource:
                 self.stream.end()  # it was deleted while it was watched
 
     async def _ever_worked(self) -> bool:
-        """Whether a worker has ever done anything for it: else it has noted nothing, and no worker could say so."""
+        """Whether a worker has ever completed a workflow task of it. Without one it has no events."""
         with contextlib.suppress(RPCError):
             async for event in self._handle.fetch_history_events():
                 if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
@@ -250,7 +252,7 @@ class EventSource:
         return True
 
     async def _look(self, description: WorkflowExecutionDescription) -> bool:
-        """Take in what is new; whether anything is."""
+        """Read the changes, and return whether there are any."""
         stream, place = self.stream, (description.run_id, description.history_length)
         grown = place != self._seen
         running = _runs(description)
@@ -268,7 +270,9 @@ class EventSource:
         return before != (stream.next, stream.live.written, stream.live.updates, stream.begun) or stream.ended
 
     async def _signal_watched(self, description: WorkflowExecutionDescription, *, grown: bool) -> None:
-        """Say to a run that somebody watches: its Requests tell more often what is written. Not while nothing happens in it."""
+        """Signal a run that it has watchers: its Requests then report text more often. Send nothing while nothing
+        changes.
+        """
         now = asyncio.get_running_loop().time()
         asks = any(
             each.activity_type.name == REQUEST_ACTIVITY for each in description.raw_description.pending_activities
@@ -300,7 +304,7 @@ class EventSource:
                 return found
 
     async def _between(self, first: int, until: int) -> list[EventsPage]:
-        """Return the events that an execution noted before it continued as new, and that the new one has not kept. Raises what a query raises;
+        """Return the events from before a continue-as-new that the new one has not kept. Raises the query's error:
         the caller retries.
         """
         found: list[EventsPage] = []
@@ -316,7 +320,7 @@ class EventSource:
 
     async def _before(self, number: int) -> EventsPage | None:
         handle = self._handle
-        with contextlib.suppress(RunError):  # there is none before it
+        with contextlib.suppress(RunError):  # there is no execution before it
             while True:
                 handle = await execution_before(self._client, handle)
                 page = await _ask(handle, number)
@@ -383,9 +387,9 @@ def _end_of(description: WorkflowExecutionDescription) -> JournalEntry:
 
 
 NOW: Final = "now"
-"""In place of a cursor: only what happens from now on."""
+"""The value in place of a cursor that selects only new events."""
 BATCH: Final = 200
-"""Events that are made for a watcher at a time: what it has not read yet is no memory but this."""
+"""Events that are made for a watcher at a time: no other unread events take memory."""
 _LIVE: Final[frozenset[Topic]] = frozenset({"assistant", "reasoning"})
 
 
@@ -393,7 +397,7 @@ class EventRelay:
     """One `EventSource` for each run and session that is watched.
 
     A watcher has no queue: it takes its source's events when it is ready for them. So a slow watcher keeps nobody waiting. A
-    watcher that is slower than its source keeps events receives a notice of the events that it missed.
+    watcher that is slower than its source keeps events receives a notice of the missed events.
     """
 
     def __init__(self, client: Client) -> None:
@@ -411,8 +415,8 @@ class EventRelay:
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a run, until it has ended. The score of the run follows its end, if there is one.
 
-        `patient`: wait at the beginning until a worker answers. `awaits_score`: wait for the score. Raises the error that keeps
-        the first events from being read.
+        `patient`: wait at the beginning until a worker answers. `awaits_score`: wait for the score. Raises the
+        error that prevents the first read.
         """
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
@@ -526,7 +530,7 @@ def place(from_: str | None, *, session: bool) -> Cursor | None:
 
 
 async def _begun(source: EventSource, bell: asyncio.Event, *, patient: bool = False) -> None:
-    """Wait for its first events. Raises what keeps them from being read."""
+    """Wait for the first events of the source. Raises the error that prevents the read."""
     while not source.stream.begun:
         bell.clear()
         error = source.failure or source.problem
@@ -536,7 +540,9 @@ async def _begun(source: EventSource, bell: asyncio.Event, *, patient: bool = Fa
 
 
 def _check_place(from_: str | None, number: int, source: EventSource, reset: int = 0) -> None:
-    """Raise `CursorError` for a place behind all that there is: the events up to there would be left out without a notice."""
+    """Raise `CursorError` for a cursor behind the last event: the stream would skip the events up to there without a
+    notice.
+    """
     if number > source.stream.next or reset > last_reset(source.stream.resets):
         raise CursorError(
             f"{from_!r} is not a cursor of {source.id!r}, which has {source.stream.next:,} events so far: use a cursor that it returned"
@@ -544,7 +550,9 @@ def _check_place(from_: str | None, number: int, source: EventSource, reset: int
 
 
 async def _page(source: EventSource, number: int) -> tuple[EventsPage, LiveState]:
-    """Return some of the events from a number on, wherever they are kept, and the live state behind them. Raises the failure of the source."""
+    """Return some events from a number on, from any execution, and the live state after them. Raises the source's
+    failure.
+    """
     if source.failure is not None:
         raise source.failure
     if number < source.stream.first and (page := await source.earlier(number)) is not None:
@@ -553,7 +561,7 @@ async def _page(source: EventSource, number: int) -> tuple[EventsPage, LiveState
 
 
 async def _whole(event: Event, source: EventSource) -> Event:
-    """Return the event; a snapshot with the present state, for a watcher that has missed events."""
+    """Return the event. Add the present state to a snapshot, for a watcher that has missed events."""
     if event.phase == "snapshot":
         event.data["view"] = await source.summary()
     return event

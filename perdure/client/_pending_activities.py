@@ -1,4 +1,4 @@
-"""Pending activities of a run: workers that take them up, attempts, and failures."""
+"""Pending activities of a run: their workers, attempts and failures."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from perdure.queries import cannot_replay
 from perdure.runs.wire import REQUEST_ACTIVITY, RunView
 
 _WHY: Final = 500
-"""Characters of a failure that are repeated."""
+"""Characters of a failure that are shown."""
 SILENT_PART: Final = 0.85
-"""Share of the time after which a worker is taken for lost; a sign of life comes at three quarters of it."""
+"""Share of the heartbeat timeout after which a worker counts as silent; heartbeats come at three quarters of it."""
 ANSWERS: Final = timedelta(seconds=5)
-"""For the server, where somebody waits for an error already."""
+"""The timeout of requests to the server that add details to an error."""
 END_TAKEN_WITHIN: Final = 3.0
 """Seconds to wait until a run's worker has processed its cancellation."""
 _LOOKS: Final = 0.1
-"""Seconds between two descriptions of the run meanwhile."""
+"""Seconds between two descriptions of the run during that wait."""
 LOOKED_BACK: Final = 20
-"""Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
+"""Events at a history's end that are searched for a failed task: the server records the first failure only."""
 UNSERVED_AFTER: Final = 1.0
 """Seconds after which a call that no worker has taken up is shown as waiting for one."""
 
 
 def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a call that no worker has taken up which task queue it waits on (R12.5)."""
+    """Add the task queue to the reason of a call that no worker has started (R12.5)."""
     _note(view, {each.activity_id: unserved(each) for each in description.raw_description.pending_activities})
 
 
 def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a running call that nothing is heard of its worker, which may be lost, and when it goes to another one."""
+    """Add to a running call that its worker sends no heartbeat, and the time at which another worker gets the call."""
     _note(view, {each.activity_id: silent(each) for each in description.raw_description.pending_activities})
 
 
@@ -54,7 +54,7 @@ def _note(view: RunView, words: dict[str, str]) -> None:
 
 
 def unserved(pending: PendingActivityInfo) -> str:
-    """Return the sentence that no worker has taken the activity; empty if one has, or still may."""
+    """Return the sentence that no worker has started the activity; empty if one has, or if it was just scheduled."""
     waits = (datetime.now(UTC) - pending.scheduled_time.ToDatetime(UTC)).total_seconds()
     scheduled = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     if not scheduled or pending.attempt > 1 or waits <= UNSERVED_AFTER:
@@ -63,7 +63,7 @@ def unserved(pending: PendingActivityInfo) -> str:
 
 
 def silent(pending: PendingActivityInfo) -> str:
-    """Return the sentence that its worker has been silent for long; empty if it has not."""
+    """Return the sentence that the activity's worker sends no heartbeat; empty if it does."""
     given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
     heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
     seconds = (datetime.now(UTC) - heard).total_seconds()
@@ -74,7 +74,7 @@ def silent(pending: PendingActivityInfo) -> str:
 
 
 async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a Request that is asked again, and of a call that is tried again, why that is: while it is, not at the end."""
+    """Add the reason of the present retry to each Request and call that is retried."""
     calls = {call.id: call for call in view.calls if call.status == "running"}
     for pending in description.raw_description.pending_activities:
         if pending.attempt > 1 and pending.activity_id in calls and pending.HasField("last_failure"):
@@ -90,7 +90,7 @@ async def note_trouble(client: Client, view: RunView, description: WorkflowExecu
 
 
 async def task_failure(client: Client, description: WorkflowExecutionDescription) -> str:
-    """Return why the tasks of a run or session fail again and again, and what to do; empty where none fails (R18.10)."""
+    """Return the reason why the tasks of a run or session keep failing, and the remedy; empty if none fails (R18.10)."""
     attempt = description.raw_description.pending_workflow_task.attempt
     if description.status != WorkflowExecutionStatus.RUNNING or attempt < 2:
         return ""
@@ -127,7 +127,9 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
 
 
 async def failing(client: Client, workflow_id: str) -> str | None:
-    """Return the words of `task_failure` for a run or session; `None` where none fails, or the server does not know or does not answer."""
+    """Return the text of `task_failure` for a run or session; `None` if no task fails, or the server does not know it
+    or does not answer.
+    """
     with contextlib.suppress(RPCError):
         description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
         return await task_failure(client, description) or None
@@ -135,9 +137,9 @@ async def failing(client: Client, workflow_id: str) -> str | None:
 
 
 async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
-    """Raise `RunError` where a run cannot end although it was asked to: its workflow tasks fail (R18.10).
+    """Raise `RunError` if a run cannot end after a request to end, because its workflow tasks fail (R18.10).
 
-    The task of the cancellation may be the first that fails: `within` is the longest wait for its end, in seconds.
+    The cancellation's own task may be the first that fails: `within` is the longest wait for its end, in seconds.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within
@@ -153,16 +155,16 @@ async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
 
 
 async def unanswered(client: Client, workflow_id: str, otherwise: RunError, name: str = "") -> RunError:
-    """Return the error of a run or session that did not answer: that its tasks fail, and why, or the words `otherwise` (R18.8).
+    """Return the error of a run or session that did not answer: its tasks' failure, or else `otherwise` (R18.8).
 
-    `name`: how its caller names it, where that is not by its workflow id.
+    `name`: the caller's name for it (default: its workflow id).
     """
     words = await failing(client, workflow_id)
     return otherwise if words is None else NoWorkerError(f"{name or repr(workflow_id)} does not answer: {words}")
 
 
 async def failure_words(client: Client, failure: Failure) -> str:
-    """Return the message of a failure as the server has it, which a codec may have made unreadable."""
+    """Return the message of a failure as the server stores it, after decoding."""
     with contextlib.suppress(Exception):
         error = await client.data_converter.decode_failure(failure)
         return error.message if isinstance(error, FailureError) else str(error)
@@ -170,7 +172,7 @@ async def failure_words(client: Client, failure: Failure) -> str:
 
 
 async def _away(client: Client, failure: Failure) -> ProviderAway | None:
-    """Return the wait for a provider that is away from a failure, as the server stores it."""
+    """Return the wait for an unavailable provider from a failure, as the server stores it; `None` if it has none."""
     with contextlib.suppress(Exception):
         error = await client.data_converter.decode_failure(failure)
         return read_away(error.details) if isinstance(error, ApplicationError) else None
@@ -181,7 +183,7 @@ async def note_progress(client: Client, view: RunView, description: WorkflowExec
     """Add to a running call the last progress that its tool reported (R12.2)."""
     texts: dict[str, str] = {}
     for pending in description.raw_description.pending_activities:
-        # Whatever stands there is the tool's: what cannot be read is left out.
+        # The details are the tool's own: skip those that cannot be read.
         with contextlib.suppress(Exception):
             (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
             texts[pending.activity_id] = str(detail["progress"])[:200]

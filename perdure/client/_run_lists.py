@@ -1,4 +1,4 @@
-"""Lists of runs, by visibility, page by page. No run is queried."""
+"""Lists of runs from Temporal's visibility, page by page. No run is queried."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
 KEY_MEMO: Final = "session"
 """Key of the memo that holds a session's key: its id is a digest."""
 TITLE_MEMO: Final = "title"
-"""Key of the memo that holds the first line of a session's first message, by which people recognise it in a list."""
+"""Key of the memo that holds the first line of a session's first message, its title in a list."""
 TITLE: Final = 120
-"""Characters of it."""
+"""Characters of the title."""
 TENANTS: Final = 50
-"""Tenants that are offered to people who may see all of them."""
+"""The most tenants that a list returns."""
 _LOOKED_AT: Final = 200
 AT_ONCE: Final = 16
 """Runs that are queried, or signalled, at a time."""
@@ -86,7 +86,7 @@ SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 
 def start_attributes(agent: str, sender: str | None, tenant: str | None, version: str = "") -> TypedSearchAttributes:
-    """Return the search attributes by which a run is found from its start on."""
+    """Return the search attributes of a run at its start."""
     values = (
         (AGENT_ATTRIBUTE, agent),
         (SENDER_ATTRIBUTE, sender),
@@ -99,7 +99,7 @@ def start_attributes(agent: str, sender: str | None, tenant: str | None, version
 
 
 def names_attribute(error: RPCError) -> bool:
-    """Whether the server refuses because it does not know one of ours."""
+    """Whether the server rejects a request because it lacks one of Perdure's search attributes."""
     return error.status == RPCStatusCode.INVALID_ARGUMENT and "Perdure" in error.message
 
 
@@ -123,7 +123,7 @@ async def _selected(client: Client, selection: Selection, limit: int | None = No
 
 
 async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
-    """Return a page of runs; `page`: `following` of the page before. Raises `RunError` for what cannot be listed."""
+    """Return a page of runs; `page`: `following` of the page before. Raises `RunError` for an invalid selection."""
     token = await read_page(client, text := selection.text(), page)
     found = client.list_workflows(text, page_size=size, next_page_token=token)
     try:
@@ -134,12 +134,12 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
 
 
 async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
-    """Yield the sessions of a tenant, the last that did something first."""
+    """Yield the sessions of a tenant, the most recently active first."""
     try:
         async for each in client.list_workflows(_sessions_of(tenant)):
             yield await _session(each)
     except RPCError as error:
-        if not names_attribute(error):  # else no worker was ever here, and nobody has said anything
+        if not names_attribute(error):  # without the attribute no worker has run here, so there is no session
             raise
 
 
@@ -202,9 +202,9 @@ async def count_runs(client: Client, selection: Selection) -> int:
 
 
 async def cancel_runs(client: Client, selection: Selection) -> int:
-    """Ask for the cancellation of all of them that run; how many took it. What has ended meanwhile is passed over.
+    """Cancel all selected runs that are running, and return their number. Runs that end meanwhile are skipped.
 
-    Raises `RunError` as `act_on_all` does; a run whose workflow tasks fail has not taken it.
+    Raises `RunError` as `act_on_all` does, also for a run whose workflow tasks fail.
     """
 
     async def cancel(run_id: str) -> None:
@@ -215,7 +215,7 @@ async def cancel_runs(client: Client, selection: Selection) -> int:
 
 
 async def terminate_runs(client: Client, selection: Selection, reason: str) -> int:
-    """End all of them that run at once, without telling them; how many were. What has ended meanwhile is passed over."""
+    """Terminate all selected runs that are running, and return their number. Runs that end meanwhile are skipped."""
 
     async def terminate(run_id: str) -> None:
         await client.get_workflow_handle(run_id).terminate(reason=reason or None)
@@ -224,7 +224,9 @@ async def terminate_runs(client: Client, selection: Selection, reason: str) -> i
 
 
 async def change_policies(client: Client, selection: Selection, change: JsonObject) -> int:
-    """Change the policy of all of them that run, by signal: also of those for which no worker answers now; return their number."""
+    """Change the policy of all selected runs that are running, by signal, and return their number. No worker has to
+    answer.
+    """
 
     async def send_change(run_id: str) -> None:
         await client.get_workflow_handle(run_id).signal(POLICY, change)
@@ -234,7 +236,7 @@ async def change_policies(client: Client, selection: Selection, change: JsonObje
 
 async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]]) -> int:
     try:
-        # All are found first: what is done to them would move them from page to page.
+        # List all runs first: the action could move them from page to page.
         ids = [run.id async for run in _running(client, selection)]
     except RPCError as error:
         raise _refusal(client, error, selection.query) from None
@@ -242,10 +244,10 @@ async def _each(client: Client, selection: Selection, act: Callable[[str], Await
 
 
 async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
-    """Do it to each; how many took it. What has ended is passed over, what one refuses keeps the others from nothing.
+    """Call `act` for each run, and return the number of successes. Ended runs are skipped.
 
-    Raises `RunError` once none is under way any more, with how many took it: where a run refused, or, with no more begun, where the
-    server did not answer.
+    Raises `RunError` with the number of successes if a run rejects the action; the others continue. If the server does
+    not answer, no more are begun.
     """
     limit, done = asyncio.Semaphore(AT_ONCE), 0
     refused: dict[str, RPCError | RunError] = {}
@@ -277,7 +279,7 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
 
 async def _running(client: Client, selection: Selection) -> AsyncIterator[WorkflowExecution]:
     async for run in _selected(client, selection):
-        # A query of the user's own may reach beyond what it is joined with.
+        # An `OR` in the user's query may match other workflows, and runs that have ended.
         if run.status == WorkflowExecutionStatus.RUNNING and run.workflow_type == AGENT_WORKFLOW:
             yield run
 
@@ -339,9 +341,9 @@ def _refusal(client: Client, error: RPCError, query: str | None = None) -> Excep
 
 
 async def read_page(client: Client, query: str, page: str | None) -> bytes | None:
-    """Return the server's token for a page. Raises `RunError`.
+    """Return the server's token for a page. Raises `RunError` for an invalid one.
 
-    The server is asked once whether it knows the token. For an invented token it fails in ways that the SDK retries for seconds.
+    One request without retries checks the token first. The SDK would retry the errors for an invalid token for seconds.
     """
     if page is None:
         return None
@@ -361,5 +363,5 @@ async def read_page(client: Client, query: str, page: str | None) -> bytes | Non
 
 
 def following_page(found: WorkflowExecutionAsyncIterator) -> str | None:
-    """Return the name of the page after the one that was fetched last."""
+    """Return the name of the page after the last fetched page."""
     return base64.urlsafe_b64encode(found.next_page_token).decode() if found.next_page_token else None

@@ -1,4 +1,4 @@
-"""Approvals from outside: listed across the namespace, and decided, through a Temporal client.
+"""Lists of approval requests across the namespace, and decisions, through a Temporal client.
 
 Lists come from visibility and query no run. A query to one run returns its approval requests in full.
 """
@@ -36,10 +36,10 @@ from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE,
 from perdure.values.json import Json, JsonObject, dumps
 
 PAGE: Final = 1000
-"""The default number of runs on a page of a list: what visibility returns at once."""
+"""The default number of runs on a page: the size of visibility's own pages."""
 
 ANSWER_TIMEOUT: Final = timedelta(seconds=5)
-"""For a run to show that a worker answers for it, before anything is sent to it."""
+"""The timeout of the query that checks that a worker answers, before an update is sent."""
 
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 
@@ -47,7 +47,7 @@ _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Runni
 async def list_waiting(
     client: Client, *, size: int = PAGE, page: str | None = None, tenant: str | None = None
 ) -> WaitingPage:
-    """List the runs that wait for a person across the namespace, by visibility alone, so also where no worker answers (R7.8).
+    """List the runs that wait for a person across the namespace, from visibility alone. No worker has to answer (R7.8).
 
     `page`: `following` of the page before. `tenant`: only its runs; `""`: only runs without a tenant. The index is a moment late. Raises
     `RunError` when the namespace cannot list it.
@@ -67,8 +67,9 @@ async def list_waiting(
 
 
 async def listed_below(client: Client, run_id: str) -> list[WaitingRow]:
-    """List the approval requests of a run and of those below it, as far as visibility names them. No run is queried, and it costs no Action.
-    Raises `RunError`.
+    """List the approval requests of a run and of the runs below it, as visibility names them.
+
+    No run is queried, and it costs no Action. Raises `RunError`.
     """
     below = f"(WorkflowId = {dumps(run_id)} OR WorkflowId STARTS_WITH {dumps(run_id + '/')})"
     with _clear_refusal(client):
@@ -82,7 +83,7 @@ async def _named(run: WorkflowExecution) -> list[WaitingRow]:
 
 
 async def may_wait(client: Client, run_id: str, call: str) -> bool:
-    """Whether this call still waits, as far as visibility knows: no run is asked, and it costs no Action.
+    """Whether this call still waits, as visibility has it. No run is queried, and it costs no Action.
 
     Raises `RunError` when the namespace cannot list it.
     """
@@ -110,7 +111,7 @@ async def waiting_below(client: Client, run_id: str) -> tuple[list[WaitingReques
 
     Raises `RunNotFoundError`.
     """
-    # A run is asked itself, for the index is a moment late; its delegates' runs are named after it.
+    # Query the run itself, because the index is a moment late. Its delegates' runs have ids that begin with its own.
     await _check_exists(client, run_id)
     below = client.list_workflows(f"{_QUERY} AND WorkflowId STARTS_WITH {dumps(run_id + '/')}")
     runs = [run_id]
@@ -123,7 +124,7 @@ async def waiting_below(client: Client, run_id: str) -> tuple[list[WaitingReques
 async def waiting_in(client: Client, runs: Iterable[str]) -> tuple[list[WaitingRequest], list[RunError]]:
     """Return the approval requests of these runs, oldest first, and the error of each run that does not answer.
 
-    Nothing waits in a run that does not exist any more.
+    A run that no longer exists has none.
     """
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -143,7 +144,7 @@ async def waiting_in(client: Client, runs: Iterable[str]) -> tuple[list[WaitingR
 async def list_below(client: Client, run_id: str, *, asked: bool) -> dict[str, str]:
     """Return the ids of the runs below a run, at most `PAGE`, each with the id of its newest execution.
 
-    `asked`: of runs that have ended only those in which something waited for a person. A namespace without the attribute lists none then.
+    `asked`: of ended runs only those that had an approval request. A namespace without the attribute then lists none.
     """
     query = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
     query += f" AND WorkflowId STARTS_WITH {dumps(run_id + '/')}"
@@ -157,7 +158,7 @@ async def list_below(client: Client, run_id: str, *, asked: bool) -> dict[str, s
 
 
 async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingRequest]:
-    """Return what waits for a person; nothing, where the run is not there any more. Raise `RunError` where it does not answer."""
+    """Return the run's approval requests; none if it no longer exists. Raise `RunError` if it does not answer."""
     handle = client.get_workflow_handle(run_id)
     found: list[WaitingRequest] = []
     more = True
@@ -200,23 +201,27 @@ def _clear_refusal(client: Client) -> Iterator[None]:
 
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:
-    """Decide, and return the result at once: `{"call", "decision"}`. Raises `RunError` with the reason why nothing changed."""
+    """Send a decision, and return the result: `{"call", "decision"}`. Raises `RunError` with the reason why nothing
+    changed.
+    """
     return await _update(client, run_id, DECIDE, decision)
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:
-    """Return the run's policy as it stands then. Raises `RunError` with the reason why nothing changed."""
+    """Change the run's policy, and return the new policy. Raises `RunError` with the reason why nothing changed."""
     return await _update(client, run_id, POLICY, change)
 
 
 async def withdraw(client: Client, run_id: str, message: str, sender: str | None) -> None:
-    """Take back a message that no Request of the run holds, with a `sender` only one of theirs. Raises `RunError` with the reason why nothing
-    changed."""
+    """Withdraw a message that no Request of the run holds; with a `sender` only that sender's.
+
+    Raises `RunError` with the reason why nothing changed.
+    """
     await _update(client, run_id, WITHDRAW, message if sender is None else {"id": message, "sender": sender})
 
 
 async def steer(client: Client, run_id: str, message: IncomingMessage) -> None:
-    """Give a running run a new message; it is in its history then. Raises `RunEndedError`."""
+    """Send a message to a running run, and wait until its history has it. Raises `RunEndedError`."""
     try:
         await client.get_workflow_handle(run_id).signal(STEER, message.as_json(), rpc_timeout=TIMEOUT)
     except RPCError as error:
@@ -232,7 +237,7 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
     await _check_answers(client, handle)
     try:
         with cancellable():
-            # Its run sees by this that no reset came between.
+            # The run uses this to detect a reset in between.
             id = f"{(await handle.describe(rpc_timeout=TIMEOUT)).run_id}/{uuid.uuid4().hex}"
             changed: JsonObject = await handle.execute_update(name, argument, id=id, rpc_timeout=TIMEOUT)
             return changed
@@ -253,16 +258,16 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
 
 
 async def _has_ended(handle: WorkflowHandle[Any, Any]) -> bool:
-    """Whether the server knows the run as ended. An update that its end has overtaken is not found, in various words."""
+    """Whether the server has the run as ended. It reports an update that came after the end in several ways."""
     with contextlib.suppress(RPCError):
         return (await handle.describe(rpc_timeout=TIMEOUT)).status is not WorkflowExecutionStatus.RUNNING
     return False
 
 
 async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
-    """Check that the run answers now: an update that nobody takes is kept, and would be followed whenever a worker starts.
+    """Check that the run answers now: the server keeps an update, and a later worker would still execute it.
 
-    Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
+    Raises `NoWorkerError` if no worker answers within `ANSWER_TIMEOUT`. The update itself reports other errors.
     """
     try:
         await answer_of(handle, WAITING_QUERY, "", within=ANSWER_TIMEOUT)
@@ -281,7 +286,7 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
 
 
 def _unanswered(run_id: str) -> NoWorkerError:
-    """Return the error for a run that has just answered and does not answer now. The update was sent and cannot be withdrawn."""
+    """Return the error for a run that stopped answering. The update was sent and cannot be withdrawn."""
     return NoWorkerError(
         f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs"
     )

@@ -1,7 +1,7 @@
-"""Erasure of a person's, or of old, runs and sessions: in Temporal and in external storage (R24.5).
+"""Erasure of old data, or of a person's runs and sessions, in Temporal and in external storage (R24.5).
 
-Each step finds again what an attempt that was broken off has left, so the same erasure is repeated until nothing is left. Stored values and
-files go first, and histories last: they name the values.
+A repeated erasure removes the data that an interrupted attempt has left. Stored values and files are removed first, and
+histories last, because histories name the values.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _SENDER: Final = re.compile(rb'"sender":\s*("(?:[^"\\]|\\.)*")')
 _PACKED: Final = re.compile(rb'"form":\s*\d+,\s*"data":\s*"([A-Za-z0-9+/=]+)"')
 _ERASED_BY: Final = "perdure-erase"
 _PARTS: Final = (SEGMENT_WORKFLOW, EVALUATED_RUN_WORKFLOW)
-"""Workflows of a session or a run whose parent is neither."""
+"""Types of workflows that belong to a session or a run without being its child."""
 
 
 @dataclass(frozen=True)
 class Remaining:
-    """Something that an erasure has left, and why.
+    """An item that an erasure has left, and the reason.
 
     ```python
     for each in (await perdure.erase(sender="ann", dry_run=True)).remaining:
@@ -71,7 +71,7 @@ class Remaining:
     id: str
     why: str
     until: str = ""
-    """ISO 8601: when the server removes it by itself; empty: it does not."""
+    """The time at which the server removes it, in ISO 8601; empty: it does not."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure erase --json` prints it.
@@ -100,7 +100,7 @@ class ErasureReport:
     before: str | None
     dry_run: bool
     runs: list[str] = field(default_factory=list)
-    """Ids of runs that no session has."""
+    """Ids of runs without a session."""
     sessions: list[str] = field(default_factory=list)
     """Keys of sessions, with all of their runs and transcripts."""
     session_runs: list[str] = field(default_factory=list)
@@ -141,17 +141,17 @@ class ErasureReport:
 
 @dataclass(frozen=True)
 class _Target:
-    """A session or a run: with everything below it."""
+    """A session or a run, with all executions below it."""
 
     id: str
     key: str = ""
-    """Of a session."""
+    """The session's key; empty for a run."""
     tenant: str = ""
     is_open: bool = False
 
 
 async def retention_ends(client: Client, retention: Mapping[str, str], now: datetime) -> dict[str, datetime]:
-    """Return by tenant the time before which data is too old. `retention`: ages by tenant, as the setting has them.
+    """Return for each tenant the time before which data is too old. `retention`: the setting's ages by tenant.
 
     `*` stands for all other tenants that have such data, and for data without a tenant.
     """
@@ -188,7 +188,7 @@ class Eraser:
         if self._sender is not None:
             await self._note_schedules(self._sender)
         if not report.dry_run:
-            await self._end(reversed(targets))  # an evaluation before its runs: it would begin others
+            await self._end(reversed(targets))  # an evaluation before its runs: it would start others
         executions = [each for target in targets for each in await self._executions(target.id)]
         report.executions = len({each.run_id for each in executions})
         await self._erase_stored({each.id for each in executions}, executions)
@@ -196,7 +196,7 @@ class Eraser:
             await self._erase_histories(executions)
         return report
 
-    # What there is.
+    # Find the targets.
 
     async def _sessions(self) -> list[_Target]:
         found = await self._newest(f"WorkflowType = '{SESSION_WORKFLOW}' AND {of_tenant(self._tenant)}")
@@ -235,7 +235,9 @@ class Eraser:
         return target
 
     async def _use_of(self, found: Execution) -> tuple[set[str], datetime]:
-        """Return the senders of a session, and when it was last used; by its histories where it does not answer, or has ended."""
+        """Return the senders of a session, and the time of its last use: from its histories if it does not answer, or
+        has ended.
+        """
         senders: set[str] = set()
         last = found.start_time
         try:
@@ -264,7 +266,7 @@ class Eraser:
         async for each in self._client.list_workflows(" AND ".join(parts)):
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
             if session in sessions or (session is not None and self._sender is None):
-                continue  # it leaves with its session
+                continue  # its session's target includes it
             is_open = each.status is WorkflowExecutionStatus.RUNNING
             found[each.id] = _Target(each.id, is_open=is_open or (each.id in found and found[each.id].is_open))
             if is_open and self._before is not None:
@@ -277,7 +279,9 @@ class Eraser:
         return [found[id] for id in tops]
 
     async def _evaluations(self) -> list[_Target]:
-        """Return the evaluations of the person's cases, and their runs. One that has cases of others too is noted as one that remains."""
+        """Return the evaluations of the person's cases, and their runs. An evaluation that also has cases of others
+        remains.
+        """
         targets: list[_Target] = []
         for id, each in (await self._newest(f"WorkflowType = '{EVALUATION_WORKFLOW}'")).items():
             if self._before is not None and (each.close_time is None or each.close_time >= self._before):
@@ -295,7 +299,7 @@ class Eraser:
             runs = await self._evaluated_runs(id) & wanted
             self.report.runs += sorted(runs - {*self.report.runs})
             targets += map(_Target, runs)
-            if leaves:  # after its runs: an erasure that is repeated finds them by it
+            if leaves:  # after its runs: a repeated erasure finds them through it
                 self.report.evaluations.append(id)
                 targets.append(_Target(id))
             else:
@@ -304,7 +308,9 @@ class Eraser:
         return targets
 
     async def _evaluated_runs(self, evaluation: str) -> set[str]:
-        """Return the ids of an evaluation's runs, also where only the score is left. An id alone proves nothing: a run has its parent, too."""
+        """Return the ids of an evaluation's runs, also if only the score is left. Ids can be chosen, so the parents are
+        checked.
+        """
         types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
         found = await self._newest(f"{types} AND WorkflowId STARTS_WITH {quoted(evaluation + '-')}")
         scored = {id for id, each in found.items() if each.parent_id == evaluation}
@@ -312,7 +318,7 @@ class Eraser:
         return started | {id.removesuffix(scored_id("")) for id in scored}
 
     async def _plan_of(self, each: Execution) -> EvaluationPlan | None:
-        """Return what an evaluation evaluates; `None` where it has just gone. One that cannot be decoded is noted."""
+        """Return the plan of an evaluation; `None` if it no longer exists, or cannot be decoded, which is reported."""
         try:
             return await fetch_plan(self._client, each.id)
         except RunNotFoundError:
@@ -336,7 +342,9 @@ class Eraser:
                     self.report.remaining.append(Remaining("schedule", each.name, words))
 
     async def _executions(self, id: str) -> list[Execution]:
-        """Return the executions of a target, and of what is below it. An id alone proves nothing: whoever starts a run chooses its id."""
+        """Return the executions of a target, and of all workflows below it. Starters choose ids, so an id alone proves
+        nothing.
+        """
         found: dict[str, Execution] = {}
         for query in (f"WorkflowId = {quoted(id)}", f"WorkflowId STARTS_WITH {quoted(id + '/')}"):
             async for each in self._client.list_workflows(query):
@@ -344,7 +352,7 @@ class Eraser:
         others = tuple(f"{each.id}/" for each in found.values() if not _is_part(each, id))
         return [each for each in found.values() if not f"{each.id}/".startswith(others)]
 
-    # How it leaves.
+    # Remove the targets.
 
     async def _end(self, targets: Iterable[_Target]) -> None:
         """End sessions and runs, so that they write nothing more. Sessions end with their hooks, runs at once."""
@@ -367,7 +375,7 @@ class Eraser:
                         await running.terminate(reason="erased")
 
     async def _erase_stored(self, ids: set[str], executions: Iterable[Execution]) -> None:
-        """Remove values, and files that nothing else of the tenant uses."""
+        """Remove stored values, and files that no other run or session of the tenant uses."""
         report = self.report
         if self._storage is None:
             return
@@ -388,7 +396,7 @@ class Eraser:
             report.values += await self._storage.erase_owned(self._client.namespace, id, dry_run=report.dry_run)
 
     async def _named_elsewhere(self, files: set[bytes], ids: set[str]) -> dict[bytes, str]:
-        """Return the files that other runs or sessions of the tenant use, each with one of these."""
+        """Return the files that other runs or sessions of the tenant use, each with the id of one such user."""
         found: dict[bytes, str] = {}
         async for each in self._client.list_workflows(f"WorkflowType NOT IN ('{AUDIT_WORKFLOW}', '{LEDGER_WORKFLOW}')"):
             if each.id in ids or (each.typed_search_attributes.get(TENANT) or self._tenant) != self._tenant:
@@ -407,7 +415,7 @@ class Eraser:
         return found
 
     async def _values_of(self, each: Execution) -> AsyncIterator[bytes]:
-        """Yield the values of a history as JSON, and what is packed in them."""
+        """Yield the values of a history as JSON, and the values packed in them."""
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(each.id, run_id=each.run_id)
         try:
             history = await handle.fetch_history()
@@ -420,7 +428,9 @@ class Eraser:
                 yield text
 
     async def _read(self, payload: Payload) -> bytes:
-        """Return the bytes of a value; none if its key or the stored value is gone. The files that it names are then not found."""
+        """Return the bytes of a value; none if its key or the stored value is missing. The files that it names are then
+        not found.
+        """
         with contextlib.suppress(Exception):  # a codec may raise anything
             [raw] = await self._client.data_converter.decode([payload], [RawValue])
             return bytes(raw.payload.data)
@@ -445,7 +455,7 @@ class Eraser:
         self.report.remaining.append(Remaining("run", each.id, why, until))
 
     async def _until(self, closed: datetime) -> str:
-        """Return when the server removes a history that ended at this time."""
+        """Return the time at which the server removes a history that ended at this time."""
         described = await self._client.workflow_service.describe_namespace(
             DescribeNamespaceRequest(namespace=self._client.namespace)
         )
@@ -454,7 +464,7 @@ class Eraser:
 
 
 def _is_part(each: Execution, of: str) -> bool:
-    """Whether an execution, whose id is `of` or begins with it, is that run or session, or was started by it."""
+    """Whether an execution is the run or session `of`, or was started by it. Its id is `of`, or begins with it."""
     if each.id == of or each.workflow_type in _PARTS:
         return True
     return f"{each.parent_id or ''}/".startswith(f"{of}/")
@@ -462,7 +472,7 @@ def _is_part(each: Execution, of: str) -> bool:
 
 @contextlib.contextmanager
 def ignore_not_found() -> Iterator[None]:
-    """Ignore the error of a workflow that is not there."""
+    """Ignore the error for a workflow that does not exist."""
     try:
         yield
     except RPCError as error:
@@ -475,7 +485,7 @@ def _slashes(id: str) -> Iterator[int]:
 
 
 def payloads_of(message: Message) -> Iterator[Payload]:
-    """Yield the payloads in a message of Temporal's, at any depth."""
+    """Yield the payloads in a Temporal message, at any depth."""
     if isinstance(message, Payload):
         yield message
         return
@@ -491,7 +501,7 @@ def payloads_of(message: Message) -> Iterator[Payload]:
 
 
 def _unpacked(text: bytes) -> Iterator[bytes]:
-    """Yield the JSON of a value, and what is packed in it."""
+    """Yield the JSON of a value, and the values packed in it."""
     yield text
     for packed in _PACKED.findall(text):
         with contextlib.suppress(ValueError, zlib.error):

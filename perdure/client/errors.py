@@ -46,7 +46,7 @@ class RunFailedError(RunError):
 
 
 class RunRefusedError(RunFailedError):
-    """The run's model refused, twice in a row or in the last Request; `view.error` has its words.
+    """The run's model refused, twice in a row or in the last Request; `view.error` has the model's text.
 
     ```python
     try:
@@ -58,12 +58,12 @@ class RunRefusedError(RunFailedError):
 
 
 def run_failed(view: RunView) -> RunFailedError:
-    """Return the error of a run that ended without an output, by how it ended."""
+    """Return the error of a run that ended without an output, by its status and stop reason."""
     return RunRefusedError(view) if view.status == "refused" else RunFailedError(view)
 
 
 def silent_server(client: Client, message: str = "it sent nothing") -> ServerError:
-    """Return the error of a server that does not answer: what it sent, and where it was looked for."""
+    """Return the error of a server that does not answer: its message, and its address."""
     address = client.service_client.config.target_host
     return ServerError(
         f"the Temporal server at {address} does not answer ({message}): is it up, and is TEMPORAL_ADDRESS right?"
@@ -72,7 +72,9 @@ def silent_server(client: Client, message: str = "it sent nothing") -> ServerErr
 
 @contextmanager
 def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> Iterator[None]:
-    """Translate the server's errors into words that say what to do. With `id` a missing run, or another `kind`, is named, too."""
+    """Translate the server's errors into errors with a remedy. With `id` they also name a missing run, or another
+    `kind`.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -91,7 +93,7 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
 
 
 def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
-    """Return why a run did not answer: that no worker did, and then `more`, or what the server met instead (R18.8)."""
+    """Return the error of a run that did not answer: no worker answered, and `more`; or the server's own error (R18.8)."""
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
     return ServerRefusalError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")

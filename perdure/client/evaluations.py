@@ -62,7 +62,7 @@ _PAUSE: Final = 1.0
 
 
 class Evaluation:
-    """An evaluation that runs, or has ended: a workflow of its own, which goes on without this process.
+    """An evaluation that runs, or has ended: a workflow of its own, which continues without this process.
 
     ```python
     evaluation = await perdure.evaluate(shopper, "cases/", repeat=5)
@@ -124,7 +124,7 @@ class Evaluation:
         )
 
     async def cancel(self) -> None:
-        """Cancel the evaluation, and the runs that it has under way.
+        """Cancel the evaluation, and its runs that have not ended.
 
         ```python
         await evaluation.cancel()
@@ -135,7 +135,7 @@ class Evaluation:
 
     async def _watch(self, on_progress: Callable[[EvaluationProgress], None], pause: float) -> None:
         while True:
-            with contextlib.suppress(RunError, WorkflowQueryFailedError):  # the result is waited for in any case
+            with contextlib.suppress(RunError, WorkflowQueryFailedError):  # the wait for the result goes on in any case
                 on_progress(await self.progress())
             await asyncio.sleep(pause)
 
@@ -144,7 +144,7 @@ class Evaluation:
 
 
 async def fetch_plan(client: Client, id: str) -> EvaluationPlan:
-    """Return what an evaluation evaluates, from the first event of its history."""
+    """Return the plan of an evaluation, from the first event of its history."""
     handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id)
     with clear_errors(client, id, "evaluation"):
         description = await handle.describe()
@@ -215,9 +215,9 @@ async def start_evaluation(
 
 
 async def walk_scores(client: Client, selection: Selection, limit: int) -> AsyncGenerator[tuple[str, float], None]:
-    """Yield the newest scores of finished runs, each with the version of its agent, as lists know them.
+    """Yield the newest scores of finished runs, each with the version of its agent, from visibility.
 
-    Of the selection the agent, the tenant and the time count. A namespace that does not know the search attribute has none.
+    Only the selection's agent, tenant and time count. A namespace without the search attribute has no scores.
     """
     query = selection.text(workflow_type=EVALUATED_RUN_WORKFLOW)
     try:
@@ -231,7 +231,7 @@ async def walk_scores(client: Client, selection: Selection, limit: int) -> Async
 
 
 async def fetch_score(client: Client, run_id: str) -> RunScore | None:
-    """Return the score of a run, once it is there; `None`: it is not scored."""
+    """Return the score of a run; `None`: it has no score yet."""
     found = await _find_score(client, run_id)
     return None if found is None else found[0]
 

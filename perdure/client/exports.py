@@ -40,7 +40,7 @@ _FORM: Final = 1
 
 
 class Exported(WireModel):
-    """A session or a run as a file: a part that people read, and a part that `import` reads."""
+    """A session or a run as a file: one part for people, and one part for `import`."""
 
     form: Literal[1] = _FORM
     session: str | None = None
@@ -54,7 +54,7 @@ class Exported(WireModel):
     view: JsonObject | None = None
     """The view of a run, as `show --json` prints it."""
     files: dict[str, str | None] = Field(default_factory=dict)
-    """Files by digest, as base64; `null` for a file that is not stored any more."""
+    """Files by digest, as base64; `null` for a file that is no longer stored."""
     problem: str | None = None
     """The reason why this file cannot be restored."""
     restore_session: SessionExport | None = None
@@ -120,9 +120,10 @@ async def _segments(client: Client, span: SegmentSpan) -> ExportedSegments:
 
 
 async def import_session(client: Client, exported: Exported, key: str, tenant: str, task_queue: str) -> Address:
-    """Start the exported session under this key, with its segments and files. A second attempt goes on where the first has ended.
+    """Start the exported session under this key, with its segments and files.
 
-    Raise `RunExistsError` where there is a session of this key, `MediaError` where files cannot be stored.
+    A second attempt continues where the first one stopped. Raise `RunExistsError` if the key has a session,
+    `MediaError` if files cannot be stored.
     """
     if exported.restore_session is None:
         raise RunError(f"the file has the run {exported.run!r}, not a session: use import_run")
@@ -138,7 +139,7 @@ async def import_session(client: Client, exported: Exported, key: str, tenant: s
         await _check_absent(target)
         await _save_files(client, tenant, exported.files)
         for id, segment in segments:
-            with contextlib.suppress(WorkflowAlreadyStartedError):  # an attempt before this one has started it
+            with contextlib.suppress(WorkflowAlreadyStartedError):  # an earlier attempt has started it
                 await start_segment(client, id, segment, task_queue)
     texts = (entry.get("text") for entry in exported.entries or () if entry.get("type") == "message")
     await start_session(target, session_input, task_queue, first_line(str(next(texts, ""))))
@@ -157,9 +158,9 @@ async def _check_absent(target: Address) -> None:
 
 
 async def export_run(client: Client, run_id: str) -> Exported:
-    """Return a run with its view, its record and its files. A run that has not ended has a `problem`. No worker is needed.
+    """Return a run with its view, its record and its files. It needs no worker.
 
-    Raise `RunError` for a run whose history another version has written.
+    A run that has not ended has a `problem`. Raise `RunError` for a run whose history another version has written.
     """
     status = (await describe(client.get_workflow_handle(run_id))).status
     audit = await audit_run(client, run_id)
@@ -186,7 +187,7 @@ async def export_run(client: Client, run_id: str) -> Exported:
 async def import_run(client: Client, exported: Exported, id: str, task_queue: str) -> AgentHandle:
     """Start a run that answers each Request and call from the exported record, and runs nothing else.
 
-    Raise `RunExistsError` where there is a run of this id, `MediaError` where files cannot be stored.
+    Raise `RunExistsError` if the id has a run, `MediaError` if files cannot be stored.
     """
     if exported.restore_run is None:
         raise RunError(f"the file has the session {exported.session!r}, not a run: use import_session")

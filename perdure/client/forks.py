@@ -1,4 +1,4 @@
-"""Start of forks: the record of a run is read from its history, and a new run begins with it."""
+"""Start of forks: a new run begins with the record of an earlier run's history."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def fork_run(
     id: str | None = None,
     task_queue: str | None = None,
 ) -> AgentHandle:
-    """Start a fork of a run at a point, `R` or `R.N`. The run itself is only read. A worker is needed for that only if
-    something of the run was undone.
+    """Start a fork of a run at a point, `R` or `R.N`. The run itself is only read. The fork needs a worker only if
+    effects of the run were undone.
 
     `agent`: another agent file, and those of its delegates. `input`: another input, in a list of one value. `edits`, `results`: see `record_fork`. `model`: the model
     of all Requests that the fork makes. Raises `RunError` for a run that cannot be forked there.
@@ -76,7 +76,7 @@ def fork_input(
     point = point or ForkPoint(request=1 + sum(each.answer is not None for each in audit.exchanges))
     if late := [each for each in audit.messages if each.request is not None and each.request < point.request]:
         raise RunError(f"Request {late[0].request} of {run_id} took a message in. Fork at {late[0].request} or before")
-    recorded = {each.number: each for each in _record_of(given).answers}  # a fork's own first Requests asked no model
+    recorded = {each.number: each for each in _record_of(given).answers}  # a fork's first Requests called no model
     if begun := [call.spec.raw for call in audit.calls if call.id.startswith("0.") and len(call.place) == 1]:
         recorded[0] = RecordedAnswer(number=0, result=RequestResult(calls=[*begun]))
     for each in audit.exchanges:
@@ -120,7 +120,7 @@ async def start_fork(client: Client, given: RunInput, id: str | None, task_queue
 
 
 def _record_of(run_input: RunInput) -> ForkRecord:
-    """Return the record with which a fork began; of any other run an empty one."""
+    """Return the record with which a fork began; an empty record for any other run."""
     if run_input.fork is None:
         return ForkRecord(run_id="", point=ForkPoint(request=1))
     return run_input.fork.read(ForkRecord, FORK_FORM, "the record of the fork")

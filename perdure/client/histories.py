@@ -1,4 +1,4 @@
-"""Histories of runs: fetched, replayed, and read for what each model was sent."""
+"""Histories of runs: fetch, replay, and recovery of the messages that each model received."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ WORKFLOWS: Final[dict[str, type]] = {
     EVALUATION_WORKFLOW: EvaluationWorkflow,
     EVALUATED_RUN_WORKFLOW: EvaluatedRunWorkflow,
 }
-"""All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
+"""All workflow types of Perdure, and the classes that replay them. Hooks and versions change no command of a replay."""
 
 
 async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """Yield the histories of a run that may have gone on as new, first to last (R6.8). Raises `RunError` when there is no such run."""
+    """Yield the histories of a run's executions, first to last (R6.8). Raises `RunError` if the run does not exist."""
     try:
         description = await client.get_workflow_handle(run_id).describe()
     except RPCError as error:
@@ -87,7 +87,7 @@ async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHisto
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND or following == description.run_id:
                 raise
-            following = description.run_id  # the server keeps the first ones no more: nobody replays them
+            following = description.run_id  # the server no longer keeps the first executions
             continue
         yield history
         last = history.events[-1]
@@ -95,7 +95,7 @@ async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHisto
 
 
 def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
-    """Return the workflow id and the type of each child that it started."""
+    """Return the workflow id and the type of each child that the history started."""
     found = []
     for event in history.events:
         if event.HasField("child_workflow_execution_started_event_attributes"):
@@ -105,7 +105,9 @@ def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
 
 
 async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    """Yield the histories of a run or session and of all below it, each with what it went on as, as far as the server keeps them."""
+    """Yield the histories of a run or session and of all workflows below it, with all executions that the server still
+    keeps.
+    """
     left = [run_id]
     while left:
         current = left.pop(0)
@@ -119,7 +121,9 @@ async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
 
 
 def read_history(path: Path) -> WorkflowHistory:
-    """Return a history as JSON: `temporal workflow show --output json`, a download of the Web UI, or an SDK's. Raises `SettingsError`."""
+    """Return the history in a JSON file: from `temporal workflow show --output json`, the Web UI, or an SDK. Raises
+    `SettingsError`.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         written: Any = json.loads(text)
@@ -133,13 +137,15 @@ def read_history(path: Path) -> WorkflowHistory:
         started = written["events"][0].get("workflowExecutionStartedEventAttributes") or {}
         workflow_id = written.pop("workflowId", None) or started.get("workflowId") or path.stem
         return WorkflowHistory.from_json(workflow_id, written)
-    except Exception as error:  # the SDK raises whatever reading it raises
+    except Exception as error:  # the SDK does not wrap the parser's errors
         raise SettingsError(f"{path} is not a history: {str(error).splitlines()[0]}") from None
 
 
 @cache
 def quiet_runtime() -> Runtime:
-    """Return a runtime for replays, which logs nothing: the result has the problem of a history that breaks."""
+    """Return a runtime for replays, which logs nothing: the result has the problem of a history that cannot be
+    replayed.
+    """
     return silent_runtime()
 
 
@@ -150,10 +156,10 @@ class Replayed:
     name: str
     """The run's id, or the file."""
     problem: str | None
-    """What would break, or why it was left out; `None`: nothing."""
+    """The replay's error, or the reason why the history was skipped; `None`: it was replayed."""
     events: int
     left_out: bool = False
-    """Whether it was not replayed: whether workers go on with it is not known."""
+    """Whether it was not replayed, so that it is unknown whether workers can continue it."""
 
     def line(self) -> str:
         """Return the outcome as a line for people."""
@@ -165,7 +171,9 @@ class Replayed:
 async def replay_history(
     history: WorkflowHistory, converter: DataConverter, name: str | None = None, users: Mapping[str, type] = _NONE
 ) -> Replayed:
-    """Whether a worker of this version goes on with it; a workflow that is neither Perdure's nor one of the `users` is left out."""
+    """Return whether a worker of this version can continue it. Other workflows than Perdure's and the `users`' are
+    skipped.
+    """
     name, events = name or history.workflow_id, len(history.events)
     if (kind := kind_of(history)) not in {*WORKFLOWS, *users}:
         words = f"a workflow of type {kind!r}, which is none of Perdure's: name its module (--workflows MODULE)"
@@ -177,7 +185,7 @@ async def replay_history(
         data_converter=converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=quiet_runtime(),
-        debug_mode=True,  # a busy machine may take two seconds for a task: nobody waits for this one
+        debug_mode=True,  # no deadlock detection: a busy machine may take two seconds for a task
     )
     failure = (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
     return Replayed(name, None if failure is None else " ".join(str(failure).split()), events)
@@ -191,10 +199,10 @@ async def replay_each(
     users: Mapping[str, type] = _NONE,
     tenant: str = "",
 ) -> AsyncIterator[Replayed]:
-    """Replay runs by their ids and sessions by their keys or ids, each with all below it, and files.
+    """Replay runs by their ids, sessions by their keys or ids, each with all workflows below it, and files.
 
-    `users`: a user's own workflows by name. `tenant`: whose sessions the keys name. A name without a history to read is left out, with the
-    reason; the others are replayed.
+    `users`: a user's own workflows by name. `tenant`: the owner of the sessions that the keys name. A name without a
+    readable history is skipped, with the reason; the others are replayed.
     """
     for name in names:
         try:
@@ -211,7 +219,7 @@ async def replay_each(
 
 
 async def _workflow_named(client: Client, name: str, tenant: str) -> str:
-    """Return the id of the run, or else of the tenant's session, of this name. Raises `RunError` where there is neither."""
+    """Return the id of the run, or else of the tenant's session, of this name. Raises `RunError` if neither exists."""
     for workflow_id in (name, session_id(tenant, name)):
         try:
             await client.get_workflow_handle(workflow_id).describe()
@@ -248,11 +256,12 @@ async def replay_running(
 
 
 def kind_of(history: WorkflowHistory) -> str:
-    """Return the type of its workflow."""
+    """Return the type of the history's workflow."""
     return history.events[0].workflow_execution_started_event_attributes.workflow_type.name
 
 
-# No prompt is stored: a run's history reproduces each exactly, so the history is replayed, and every Request's context taken down as it is made (R6.8). Answers are in the history themselves.
+# No prompt is stored. A replay of the run's history builds each Request's context again, and a recorder keeps it
+# (R6.8). Answers are in the history.
 
 
 @dataclass
@@ -267,9 +276,9 @@ class Exchange:
 
     request: RequestInput
     context: RequestContext
-    """What the prompt was made of."""
+    """The input of the Request's activity."""
     answer: RequestResult | None = None
-    """`None`: there is none yet, or it never came."""
+    """`None`: the Request has no answer."""
 
 
 @dataclass
@@ -277,33 +286,35 @@ class Audit:
     """The data that a run's history reproduces."""
 
     exchanges: list[Exchange] = field(default_factory=list)
-    """Every Request, in its order."""
+    """All Requests, in their order."""
     view: RunView | None = None
     """The run at its end; `None`: it has not ended."""
     tools: list[Tool] = field(default_factory=list)
-    """Those that it had."""
+    """The run's tools."""
     input: RunInput | None = None
     """The input of its first execution, with its agent; `None`: another program wrote it."""
     calls: list[Call] = field(default_factory=list)
-    """Its calls, as they ended or stand."""
+    """The run's calls, with their last status."""
     messages: list[MessageFate] = field(default_factory=list)
-    """The messages that came while it worked."""
+    """The messages that came while the run worked."""
     logs: list[RunLog] = field(default_factory=list)
-    """What its driver has reported to it, by execution."""
+    """The reports of the run's driver, one log for each execution."""
 
 
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
-    """Return every Request of the run, in its order. Raises `RunError` where its history is another program's."""
+    """Return all Requests of the run, in their order. Raises `RunError` if another program wrote its history."""
     return (await audit_run(client, run_id)).exchanges
 
 
 async def audit_run(client: Client, run_id: str) -> Audit:
-    """Replay a run's history and return what it reproduces; no worker has to run. Raises `RunError` if another program wrote the history."""
+    """Replay a run's history and return its data; no worker has to run. Raises `RunError` if another program wrote the
+    history.
+    """
     return await audit_histories(run_id, executions(client, run_id), client.data_converter)
 
 
 async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> Audit:
-    """Return what the histories of a run reproduce, first to last. Raises `RunError` if another program wrote them."""
+    """Replay a run's histories, first to last, and return their data. Raises `RunError` if another program wrote them."""
     found = Audit()
     async for history in histories:
         recorder = _Recorder()
@@ -314,7 +325,7 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
             data_converter=converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
             runtime=quiet_runtime(),
-            debug_mode=True,  # a busy machine may take two seconds for a task: nobody waits for this one
+            debug_mode=True,  # no deadlock detection: a busy machine may take two seconds for a task
         )
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if result.replay_failure is not None:
@@ -349,7 +360,7 @@ async def _answers(converter: DataConverter, history: WorkflowHistory) -> dict[t
 
 
 class _Recorder(Interceptor):
-    """Takes down the context of every Request at the moment when its activity is started, and the run at its end."""
+    """An interceptor that records each Request's context at the start of its activity, and the run at its end."""
 
     def __init__(self) -> None:
         self.audit = Audit()
@@ -376,7 +387,7 @@ class _Recorder(Interceptor):
                 try:
                     result = await super().execute_workflow(input)
                 except BaseException as error:
-                    if not isinstance(error, GeneratorExit):  # then it is only put out of memory
+                    if not isinstance(error, GeneratorExit):  # the replay only evicts it from the cache
                         self._take(_status_of(error))
                     raise
                 self._take("completed")

@@ -1,4 +1,4 @@
-"""The keys that values in Temporal's histories still need (R24.9)."""
+"""The encryption keys that values in Temporal's histories still need (R24.9)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LASTING: Final = ", ".join(
     f"'{name}'" for name in (SESSION_WORKFLOW, SEGMENT_WORKFLOW, LEDGER_WORKFLOW, AUDIT_WORKFLOW)
 )
 _GOES_ON_WITHIN: Final = 30.0
-"""Seconds in which all idle sessions continue as new: each waits a second for a next message."""
+"""Seconds to wait until idle sessions have continued as new: each first waits a second for a message."""
 _PAUSE: Final = 0.1
 _KEY_ID: Final = "encryption-key-id"
-"""Where a payload names its key: in the form of Temporal's own samples."""
+"""The metadata field with a payload's key id, as in Temporal's samples."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class KeyUse:
     closed: int = 0
     """Executions that have ended."""
     until: datetime | None = None
-    """When the retention of the last of the ended ones is over."""
+    """The time at which the retention of the last ended execution is over."""
     files: int = 0
     """Files in external storage, of all namespaces that store there."""
 
@@ -76,7 +76,7 @@ class KeyUse:
 
 @dataclass
 class KeyRewrite:
-    """The workflows and files that were written anew under the codec's newest key.
+    """The workflows and files that were rewritten under the codec's newest key.
 
     ```python
     report = await perdure.rewrite_keys()
@@ -87,12 +87,12 @@ class KeyRewrite:
     key: str
     """The newest key."""
     workflows: int = 0
-    """Sessions, their segments, ledgers and audit logs that have gone on with values under this key."""
+    """Sessions, their segments, ledgers and audit logs that have continued with values under this key."""
     files: int = 0
-    """Stored files that were encoded anew under this key."""
+    """Stored files that were encoded again under this key."""
     remaining: list[str] = field(default_factory=list)
-    """Ids of sessions, ledgers and audit logs that have not gone on yet: a run is under way, or no worker answers. Also `file NAME` for each file that
-    the codec cannot decode."""
+    """Ids of sessions, ledgers and audit logs that have not continued yet: a run has not ended, or no worker answers.
+    Also `file NAME` for each file that the codec cannot decode."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec rewrite --json` prints it.
@@ -155,7 +155,7 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
 
     async def rewrite(each: Execution) -> None:
         async with limit:
-            if not await _keys_of(client, each) - {report.key, ""}:  # some values of Temporal's own are never encrypted
+            if not await _keys_of(client, each) - {report.key, ""}:  # Temporal never encrypts some values
                 return
             with ignore_not_found():
                 if each.workflow_type == SEGMENT_WORKFLOW:
@@ -217,12 +217,12 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
 
 
 async def _key_of_stored(encoded: DataConverter, reference: Payload) -> str | None:
-    """Return the key of a value in external storage; `None` for a value that is not there any more."""
+    """Return the key of a value in external storage; `None` for a value that is no longer stored."""
     if encoded.external_storage is None:
         raise RunError("some values are in external storage, which is not set here: set PERDURE_STORAGE")
     try:
         [stored] = await encoded.decode([reference], [RawValue])
-    except Exception as error:  # that of the storage, whichever it is
+    except Exception as error:  # each storage has its own errors
         if not is_lasting(error):
             raise
         return None

@@ -1,4 +1,4 @@
-"""Perdure from Python: starting, finding and listing runs (R13.3). It runs no agent itself: workers do."""
+"""Perdure's Python API: start, find and list runs and sessions (R13.3). Workers run the agents."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Perdure:
 
     def __init__(self, client: Client, *, task_queue: str | None = None) -> None:
         self.client: Client = with_converter(client)
-        """Temporal's own client: the one that was given, with Perdure's JSON as its payloads."""
+        """Temporal's own client: yours, with Perdure's JSON as its payloads."""
         self.task_queue: str = task_queue or in_force().task_queue
-        """Where runs are started."""
+        """The task queue where runs start."""
 
     @classmethod
     async def connect(
@@ -96,7 +96,7 @@ class Perdure:
         Arguments take precedence over them. `address`: `host:port`. `tls`: yes or no, or your own certificates
         (default: yes with an `api_key`). `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure`. `runtime`:
         the SDK's. `wait`: seconds to wait for the server and its namespace (0). `lazy`: connect at the first use, which
-        then raises the errors. A lost connection is made again at the next use. Raises `ServerError` if no server
+        then raises the errors. The next use restores a lost connection. Raises `ServerError` if no server
         answers, or if the settings cannot be read.
 
         ```python
@@ -132,17 +132,19 @@ class Perdure:
     ) -> Run[T]:
         """Start a run of the agent. The start does not need a worker; the run waits for one.
 
-        `input`: JSON, or a value that pydantic writes as JSON, with `Image` and `Media` for files (default: none). `id`: the run's id (default: the agent's
-        name and a random part). `key`, in place of `id`: the sender's idempotency key. The same key of the same sender
-        with the same agent, input, policy and prompt returns the run that exists; an adapter passes an
-        `IdempotentStart`. `task_queue`: the queue of its workers. `approval`: this run's changes to the agent's policy;
-        `prompt`: its changes to `config.prompt`. `sender`, `tenant`: on whose behalf it runs, for lists.
-        `context`: more about the caller, an object or a value that pydantic writes as one. Tools read all three and no
-        model does: pass only verified data. `priority`: 1 to 5; workers serve runs of a smaller number first (default: the
-        agent's). `source`: the source of an input that others wrote, such as `!client:shop/github` (default: the user). `callback`: an http or https address, to which the run's end is sent as
-        a signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
-        does not have, and for an invalid prompt; `DecisionError` for an invalid policy; `RunExistsError` for an id or
-        key of another run; `RunError` if agent and input are too large, or `callback` is not an http or https address. In each case nothing was started.
+        `input`: JSON, or a value that pydantic writes as JSON, with `Image` and `Media` for files (default: none).
+        `id`: the run's id (default: the agent's name and a random part). `key`, in place of `id`: the sender's
+        idempotency key. The same key of the same sender with the same agent, input, policy and prompt returns the run
+        that exists; an adapter passes an `IdempotentStart`. `task_queue`: the queue of its workers. `approval`: this
+        run's changes to the agent's policy; `prompt`: its changes to `config.prompt`. `sender`, `tenant`: on whose
+        behalf it runs, for lists. `context`: more about the caller, an object or a value that pydantic writes as one.
+        Tools read all three and no model does: pass only verified data. `priority`: 1 to 5; workers serve runs of a
+        smaller number first (default: the agent's). `source`: the source of an input that others wrote, such as
+        `!client:shop/github` (default: the user). `callback`: an http or https address. It receives the run's end as a
+        signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its
+        schema; `AgentError` for a policy that names a tool which the agent does not have, and for an invalid prompt;
+        `DecisionError` for an invalid policy; `RunExistsError` for an id or key of another run; `RunError` if agent and
+        input are too large, or `callback` is not an http or https address. In each case no run starts.
 
         ```python
         run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")
@@ -206,10 +208,10 @@ class Perdure:
         return MediaStore(self.client.data_converter).is_there
 
     async def load_media(self, value: Media | Json, *, tenant: str = "") -> Media:
-        """Return a file with its bytes: of an output, a result or a text that holds its line.
+        """Return a file with its bytes, from an output, a result, or a text that contains the file's line.
 
-        `tenant`: the owner of the run that had the file. Raises `MediaError` for a value that is no file, and for a file
-        that is not stored for this tenant.
+        `tenant`: the owner of the run that had the file. Raises `MediaError` for a value that is not a file, and for a
+        file that is not stored for this tenant.
 
         ```python
         chart = await perdure.load_media(await run.result())
@@ -225,7 +227,7 @@ class Perdure:
         return file
 
     async def save_media(self, *files: Media, tenant: str = "") -> list[Json]:
-        """Store files, and return their values. `start` and `send` do so by themselves.
+        """Store files, and return their values. `start` and `send` store files themselves.
 
         `tenant`: the owner of the runs that may read them. Raises `MediaError` for files that are too large together, and
         without storage.
@@ -479,11 +481,12 @@ class Perdure:
     ) -> ErasureReport:
         """Remove the runs and sessions of a person, or old ones, from Temporal and from external storage. This cannot be undone.
 
-        `tenant`: whose runs (`""`: those of no tenant). `sender`: the person (default: everybody). `before`: only what ended, or was last used,
-        before then (default: everything, which needs a `sender`). `dry_run`: change nothing, and report what would be removed. `shared`: remove a
-        session to which others have written as a whole, in place of leaving it. `by`: who has it done, for the audit log. Runs that are
-        running are terminated, sessions end. Called again, it removes what an attempt that was broken off has left. Raises `RunError`
-        without `sender` and `before`.
+        `tenant`: the owner of the data (`""`: no tenant). `sender`: the person (default: everybody). `before`: only
+        runs that ended, and sessions that were last used, before this time (default: all, which needs a `sender`).
+        `dry_run`: change nothing, and report what would be removed. `shared`: also remove whole sessions to which
+        others have written (default: they stay). `by`: the person who erases, for the audit log. Running runs are
+        terminated, and sessions end. A second call removes the data that an interrupted attempt has left. Raises
+        `RunError` without `sender` and `before`.
 
         ```python
         report = await perdure.erase(tenant="acme", sender="ann", by="bob")
@@ -514,8 +517,8 @@ class Perdure:
     async def apply_retention(self, *, dry_run: bool = False, by: str = "") -> list[ErasureReport]:
         """Erase data that is older than the setting `retention` allows. Return a report for each tenant that had such data.
 
-        `dry_run`: change nothing, and report what would be removed. `by`: who asks for it, for the audit log. Raises `RunError` where
-        the setting names no tenant.
+        `dry_run`: change nothing, and report what would be removed. `by`: the person who erases, for the audit log.
+        Raises `RunError` if the setting names no tenant.
 
         ```python
         for report in await perdure.apply_retention(dry_run=True):
@@ -548,8 +551,8 @@ class Perdure:
 
         `exported`: the export. `key`, `tenant`: those of the new session (default: those of the export). `task_queue`: its task queue
         (default: that of this client). A message that is sent again is recognised. The histories of earlier runs stay where they ran.
-        Raises `RunExistsError` where there is a session of this key, `RunError` for a value that is not an export of a session, and
-        `MediaError` where files cannot be stored.
+        Raises `RunExistsError` if the key has a session, `RunError` for a value that is not an export of a session, and
+        `MediaError` if files cannot be stored.
 
         ```python
         session = await perdure.import_session(json.loads(Path("ann.json").read_text()))
@@ -557,7 +560,7 @@ class Perdure:
         ```
         """
         # R24.5
-        from perdure.client.exports import Exported, import_session  # the workflows themselves, which a replay needs
+        from perdure.client.exports import Exported, import_session  # imports the workflows, for a replay
 
         parsed, queue = Exported.parse(exported), task_queue or self.task_queue
         owner = parsed.tenant if tenant is None else tenant
@@ -569,8 +572,9 @@ class Perdure:
     ) -> Run[Any]:
         """Restore a run from an export of `Run.export`, as a run of this namespace that can be shown, forked, undone and promoted.
 
-        The restored run answers each Request and each call from the record. It asks no model, runs no tool and waits for nobody. A run
-        that did not complete fails where its record ends, with its reason. Workers must have its tools.
+        The restored run answers each Request and each call from the record. It calls no model, runs no tool and waits
+        for no person. A run that did not complete fails where its record ends, with its reason. Workers must have its
+        tools.
 
         `exported`: the export. `id`: the id of the restored run (default: that of the export). `task_queue`: its task queue (default: that
         of this client). Raises `RunExistsError` for an id of another run, and `RunError` for a value that is not an export of a run.
@@ -581,7 +585,7 @@ class Perdure:
         ```
         """
         # R24.5
-        from perdure.client.exports import Exported, import_run  # the workflows themselves, which a replay needs
+        from perdure.client.exports import Exported, import_run  # imports the workflows, for a replay
 
         parsed = Exported.parse(exported)
         name = id or parsed.run or ""
@@ -620,10 +624,11 @@ class Perdure:
     async def compare_versions(
         self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000
     ) -> list[VersionFigures]:
-        """Return the figures of each version of an agent, by its runs: how they ended, tokens, cost, time, and scores. No run is queried.
+        """Return the figures of each version of an agent from its runs: outcomes, tokens, cost, time, and scores. No
+        run is queried.
 
-        `agent`: its name. `since`: only runs that started since then (`7d`). `tenant`: only that tenant's. `limit`: the newest so many
-        runs. Raises as `list_runs` does.
+        `agent`: its name. `since`: only runs that started since then (`7d`). `tenant`: only that tenant's. `limit`: the
+        most runs, newest first. Raises as `list_runs` does.
 
         ```python
         for each in await perdure.compare_versions("shopper", since="7d"):
@@ -648,20 +653,22 @@ class Perdure:
         limit: int = 500,
         on_run: Callable[[RunReport], None] = lambda _: None,
     ) -> WhatIfReport:
-        """Play recorded runs again under a change, with no effect, and return what would differ.
+        """Play recorded runs again under a change, without effects, and return the differences.
 
-        Results of tools come from the records. A call that was never made is unknown, and so is all that depends on it. `selection`: the
-        runs, the newest `limit` of them (default: all). `ids`: runs by id, in its place. `policy`: the approval policy in place of
-        the agent's. `rules`: the rules in place of the agent's. Policy and rules ask no model. `agent`: another agent. `model`: the model of all Requests. With an agent or a model, Requests that differ from the
-        recorded ones are asked of the model, from this process: it needs `OPENAI_API_KEY`, or the key of the model's provider. `on_run` receives each report when it is there. Raises `RunError` for
-        runs that cannot be listed, and `DecisionError` for a policy that is not valid.
+        Results of tools come from the records. The result of a call that was never made is unknown, and so are all
+        values that depend on it. `selection`: the runs, the newest `limit` of them (default: all). `ids`: runs by id,
+        in its place. `policy`: the approval policy in place of the agent's. `rules`: the rules in place of the agent's.
+        Changes of policy and rules call no model. `agent`: another agent. `model`: the model of all Requests. With an
+        agent or a model, this process sends Requests that differ from the recorded ones to the model: it needs
+        `OPENAI_API_KEY`, or the key of the model's provider. `on_run` receives each report as it is ready. Raises
+        `RunError` for runs that cannot be listed, and `DecisionError` for a policy that is not valid.
 
         ```python
         report = await perdure.what_if(Selection(agent="refunds", since="30d"), policy={"ask": "unsafe"})
         print(report.added, report.removed, report.refused)
         ```
         """
-        from perdure.client.what_if import what_if  # the workflows themselves: a replay of the histories needs them
+        from perdure.client.what_if import what_if  # imports the workflows, for a replay
 
         change = Change(
             policy=None if policy is None else dict(policy),
@@ -693,13 +700,16 @@ class Perdure:
         tenant: str | None = None,
         id: str | None = None,
     ) -> Evaluation:
-        """Run an agent over the cases of a dataset, and score each run. The evaluation is a workflow: it goes on without this process.
+        """Run an agent over the cases of a dataset, and score each run. The evaluation is a workflow: it continues
+        without this process.
 
-        `dataset`: a file, a folder, `module:name`, or a `Dataset` of `pydantic-evals`. `models`: models to compare (default: the agent's own).
-        `evaluators`: evaluators of all cases beside the dataset's, as its files name them. `repeat`: runs of each case and model (1).
-        `parallel`: runs at a time (8). `timeout`: seconds of one run, waits for people included (3,600). `decide`: the decision about calls
-        that ask a person: `reject` (default), `approve`, or `wait` for a person. `tenant`: the runs' tenant. `id`: the evaluation's id. The same id with
-        the same cases returns the evaluation that exists. Raises `SettingsError` for a dataset that cannot be evaluated, and `RunExistsError` for an id of another evaluation.
+        `dataset`: a file, a folder, `module:name`, or a `Dataset` of `pydantic-evals`. `models`: models to compare
+        (default: the agent's own). `evaluators`: evaluators of all cases beside the dataset's, as its files name them.
+        `repeat`: runs of each case and model (1). `parallel`: runs at a time (8). `timeout`: seconds of one run, waits
+        for people included (3,600). `decide`: the decision about calls that need approval: `reject` (default),
+        `approve`, or `wait` for a person. `tenant`: the runs' tenant. `id`: the evaluation's id. The same id with the
+        same cases returns the evaluation that exists. Raises `SettingsError` for a dataset that cannot be evaluated,
+        and `RunExistsError` for an id of another evaluation.
 
         ```python
         evaluation = await perdure.evaluate(shopper, "cases/", models=["gpt-4o", "gpt-4o-mini"], repeat=5)
@@ -724,7 +734,7 @@ class Perdure:
         )
 
     def get_evaluation(self, id: str) -> Evaluation:
-        """Return an evaluation by its id; no server is asked.
+        """Return an evaluation by its id. It makes no request.
 
         ```python
         result = await perdure.get_evaluation("eval-refunds-4f1c").wait()
@@ -763,7 +773,7 @@ class Perdure:
         ```
         """
         changed: JsonObject = {**change}
-        parse_policy(changed)  # a signal that is wrong would change nothing, and say so to nobody
+        parse_policy(changed)  # nobody would receive the error of an invalid signal
         with clear_errors(self.client):
             return await listing.change_policies(self.client, selection, changed)
 
@@ -809,7 +819,7 @@ class Perdure:
                 yield each
 
     async def limits(self, *, tenant: str = "") -> list[AccountView]:
-        """Return what a tenant's runs use together today or this month, by the rules that count over runs.
+        """Return the usage of all runs of a tenant, today or this month, for the rules that count over runs.
 
         An account exists from its first use on. It needs a worker that answers for the tenant's ledger.
 
@@ -835,12 +845,13 @@ class Perdure:
         reason: str = "",
         tenant: str = "",
     ) -> StandingApproval:
-        """Approve coming runs of a procedure: what their calls would ask a person about, as long as the run follows its plan.
+        """Approve coming runs of a procedure: their calls need no further approval as long as the run follows its plan.
 
-        `uses`: the most runs, 1 to 1,000. `until`: a date, to its end in UTC, or a time (ISO 8601). `by`: who grants it. `bounds`: a
-        JSON Schema of the run's input (default: any). `sources`: where the values of the calls may come from, beside the procedure
-        itself (default: what no others wrote). `name`: default, the procedure's. `tenant`: whose runs. Raises `DecisionError` for an
-        agent that is no procedure and for invalid bounds, and `DecisionRefusedError` where an approval of this name holds already.
+        `uses`: the most runs, 1 to 1,000. `until`: a date, to its end in UTC, or a time (ISO 8601). `by`: the person
+        who grants it. `bounds`: a JSON Schema of the run's input (default: any). `sources`: the allowed sources of the
+        calls' values, beside the procedure itself (default: all trusted ones). `name`: its name (default: the
+        procedure's). `tenant`: the owner of the runs. Raises `DecisionError` for an agent that is not a procedure and
+        for invalid bounds, and `DecisionRefusedError` if a valid approval has this name.
 
         ```python
         procedure = await perdure.get_run("refund-7").promote("monthly_refunds")
@@ -864,7 +875,7 @@ class Perdure:
             return await standing_approvals.grant(self.client, tenant, self.task_queue, wanted)
 
     async def standing_approvals(self, *, tenant: str = "") -> list[StandingApproval]:
-        """Return the standing approvals of a tenant, the newest first, also those that hold no more.
+        """Return the standing approvals of a tenant, the newest first, also those that are no longer valid.
 
         It needs a worker that answers for the tenant's ledger.
 
@@ -878,9 +889,9 @@ class Perdure:
 
     async def revoke_standing_approval(self, name: str, *, by: str = "", tenant: str = "") -> StandingApproval:
         """Revoke a standing approval, and return it. Later calls wait for a person, also in runs that use it. For five seconds a run
-        may still use an answer that it has.
+        may still use its last answer.
 
-        Raises `DecisionRefusedError` where there is none of this name.
+        Raises `DecisionRefusedError` if no standing approval has this name.
 
         ```python
         await perdure.revoke_standing_approval("monthly_refunds", by="ann")

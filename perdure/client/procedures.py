@@ -1,4 +1,4 @@
-"""Promotion of runs: their histories are read, and the procedure is validated as a run would be (R23.3)."""
+"""Promotion of runs to procedures, which are validated as runs are (R23.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.values.references import MISSING
 async def promote_run(
     client: Client, run_id: str, name: str, parameters: Mapping[str, str | Sequence[str]], like: Sequence[str]
 ) -> Procedure:
-    """Return the procedure of a run; of the shape that it has in common with the runs `like` it. Raises `RunError`."""
+    """Return the procedure of a run. Its inputs are the literals in which the runs `like` it differ. Raises `RunError`."""
     audit = await audit_run(client, run_id)
     plan = _plan_of(run_id, audit)
     document = _agent_of(run_id, audit)
@@ -39,7 +39,7 @@ async def promote_run(
 
 
 def check_procedure(procedure: Procedure, plan: RunPlan) -> None:
-    """Validate the procedure with the input of the run that it comes from. Raises `RunError` with what would be refused."""
+    """Validate the procedure with the input of its run. Raises `RunError` with all problems."""
     value: Json = None if plan.input is MISSING else plan.input
     given = isinstance(value, dict) or bool(procedure.inputs)
     whole: Json = {**value, **procedure.inputs} if isinstance(value, dict) else procedure.inputs or value

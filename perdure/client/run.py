@@ -1,4 +1,4 @@
-"""One run, seen from outside."""
+"""A run, as a client uses it."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ if TYPE_CHECKING:
 
 
 SHORTEST_LOOK: Final = 0.1
-"""Seconds between two views at least: what happens together is shown together."""
+"""The least seconds between two views: one view shows all changes of that time."""
 WHOLE: Final = 1.0
-"""Seconds between two questions for the whole run at least, but for what a person waits for."""
+"""The least seconds between two queries of the whole run; an approval request is queried at once."""
 TROUBLE_INTERVAL: Final = 1.5
-"""Seconds between looks for trouble for one who only waits: the first retry comes after one."""
+"""Seconds between looks for retries during a wait: the first retry comes after one second."""
 
 
 async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None]:
-    """Yield the run now, and after each change; the last view follows its end. While no worker answers, wait for one."""
+    """Yield the run's view now, and after each change; the last view follows the run's end. Wait for a worker if none
+    answers.
+    """
     picture = LiveView(RunView(run_id=run_id))
     picture.lacks = picture.asks = True
     changed, clock = asyncio.Event(), asyncio.get_running_loop().time
@@ -71,7 +73,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
     handle, asked = client.get_workflow_handle(run_id), clock() - WHOLE
     try:
         while not following.done():
-            # What waited may have been decided meanwhile: nobody is to be asked about it twice.
+            # Query approval requests again: somebody may have decided them meanwhile.
             if picture.view.waiting or (picture.lacks and (picture.asks or clock() - asked >= WHOLE)):
                 asked = clock()
                 with contextlib.suppress(RPCError, WorkflowQueryFailedError):
@@ -90,7 +92,9 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
 
 
 async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRow, None]:
-    """Yield each approval request of a run and of the runs below it, once, as far as lists name it. Ends when it is closed."""
+    """Yield each approval request of a run and of the runs below it, once, as lists show it. It ends only when it is
+    closed.
+    """
     known: set[tuple[str, str, str]] = set()
     while True:
         await asyncio.sleep(TROUBLE_INTERVAL)
@@ -102,7 +106,9 @@ async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRo
 
 
 async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
-    """Yield each reason, once, why a Request of a run is retried, or why its tasks fail. Ends when it is closed."""
+    """Yield each reason, once, why a Request of a run is retried, or why its tasks fail. It ends only when it is
+    closed.
+    """
     handle = client.get_workflow_handle(run_id)
     last = ""
     while True:
@@ -124,7 +130,7 @@ OutputT = TypeVar("OutputT", default=Any, covariant=True)
 
 
 Offer: TypeAlias = str | WaitingView | WaitingEntry | Event
-"""What is decided: a call's id; or exactly what was shown, as `waiting`, a list, or an `approval` `start` event gave it."""
+"""The call to decide: its id; or the exact request, from `waiting`, a list, or an `approval` `start` event."""
 
 
 class Run(Generic[OutputT]):
@@ -174,7 +180,7 @@ class Run(Generic[OutputT]):
         return output if self._agent is None else self._agent.read_output(output)
 
     async def wait(self, timeout: float | None = None) -> RunView:
-        """Wait for the run's end and return its view, whether or not it has an output. Raises `RunTimeoutError` as
+        """Wait for the run's end and return its view, with or without an output. Raises `RunTimeoutError` as
         `result` does.
 
         ```python
@@ -280,8 +286,8 @@ class Run(Generic[OutputT]):
                     yield event
 
     async def partial_output(self) -> AsyncGenerator[OutputT, None]:
-        """Yield the output as far as the model has written it, each time that it has grown, and at last whole, as
-        `result` returns it.
+        """Yield the output as far as the model has written it, each time that it has grown, and at last the whole
+        output of `result`.
 
         Without a known agent each value is JSON. With one it has the type of the agent's output: as much of the output
         as the type accepts, so a pydantic model with required fields begins when all of them are there. A text that is
@@ -365,7 +371,7 @@ class Run(Generic[OutputT]):
         ```
         """
         from perdure.client import (
-            histories,  # the workflows themselves: a replay is the only thing here that needs them
+            histories,  # imports the workflows, for a replay
         )
 
         with clear_errors(self._client, self.id):
@@ -384,18 +390,20 @@ class Run(Generic[OutputT]):
     ) -> Run[Any]:
         """Start a new run from a point of this one: before Request `R`, or before call `R.N`. This run is only read.
 
-        Requests before the point are answered from this run's record, and so are calls that are the same: tool, parameters, and values read. The
-        others run, under today's policies, and calls whose effects were undone run again. `agent`: another agent (default: this run's). `input`: another input. `edits`: by call id
-        the keys of a call before the point that differ; `None` removes a key. `results`: by call id the value that a call returns in
-        place of its own result. `model`: the model of the Requests from the point on. `id`: the new run's id.
-        Raises `RunError` for a point, a call or a run that cannot be forked, `RunExistsError` for an id of another run, and `InputError` for an input that breaks the agent's schema.
+        Requests before the point are answered from this run's record, and so are calls that are the same: tool,
+        parameters, and values read. The others run, under today's policies, and calls whose effects were undone run
+        again. `agent`: another agent (default: this run's). `input`: another input. `edits`: by call id the changed
+        keys of a call before the point; `None` removes a key. `results`: by call id the value that replaces a call's
+        result. `model`: the model of the Requests from the point on. `id`: the new run's id. Raises `RunError` for a
+        point, a call or a run that cannot be forked, `RunExistsError` for an id of another run, and `InputError` for an
+        input that breaks the agent's schema.
 
         ```python
         fork = await run.fork("2", edits={"1.0": {"amount": 50}}, model="gpt-4o")
         print(await fork.result())
         ```
         """
-        from perdure.client.forks import fork_run  # the workflows themselves: a replay of the history needs them
+        from perdure.client.forks import fork_run  # imports the workflows, for a replay
 
         given: list[Json] | None = None
         if input is not MISSING:
@@ -417,15 +425,15 @@ class Run(Generic[OutputT]):
     async def export(self) -> JsonObject:
         """Return this run as JSON, with its view, its record and its files: `Perdure.import_run` restores it in another namespace.
 
-        The export of a run that is running, or that took messages in, cannot be restored: its `problem` names the reason. No worker is
-        needed. Raises `RunError` if another version wrote the run's history.
+        The export of a run that is running, or that accepted messages, cannot be restored: its `problem` names the
+        reason. It needs no worker. Raises `RunError` if another version wrote the run's history.
 
         ```python
         Path("order-17.json").write_text(json.dumps(await run.export()))
         ```
         """
         # R24.5
-        from perdure.client.exports import export_run  # the workflows themselves: a replay of the history needs them
+        from perdure.client.exports import export_run  # imports the workflows, for a replay
 
         with clear_errors(self._client, self.id):
             return (await export_run(self._client, self.id)).as_json()
@@ -435,10 +443,10 @@ class Run(Generic[OutputT]):
     ) -> Procedure:
         """Return this completed run's plan as a procedure: an agent that makes the same calls without a model. This run is only read.
 
-        `name`: of the procedure, and of the tool that it is for other agents. `parameters`: by name of an input the literal, `R.N.path`, or
-        the literals that it stands for; all others are frozen. `like`: ids of further runs whose plans have the same shape: the literals
-        in which they differ become the inputs. Raises `RunError` for a run that has not completed or cannot be promoted, and for
-        parameters that name no literal.
+        `name`: the name of the procedure, and of its tool for other agents. `parameters`: by name of an input the
+        literal, `R.N.path`, or the literals that it replaces; all others are frozen. `like`: ids of further runs whose
+        plans have the same shape: the literals in which they differ become the inputs. Raises `RunError` for a run that
+        has not completed or cannot be promoted, and for parameters that name no literal.
 
         ```python
         procedure = await run.promote("monthly_refunds", parameters={"euros": "1.2.euros"})
@@ -446,14 +454,14 @@ class Run(Generic[OutputT]):
         ```
         """
         # R23.3
-        from perdure.client import procedures  # the workflows themselves, which only a replay needs
+        from perdure.client import procedures  # imports the workflows, for a replay
 
         with clear_errors(self._client, self.id):
             return await procedures.promote_run(self._client, self.id, name, parameters or {}, like)
 
     async def effects(self) -> list[Effect]:
-        """Return the calls that have, or may have, changed something outside, each with what was undone of it. It is empty in a run
-        none of whose tools has an undo. Raises `NoWorkerError` if no worker answers.
+        """Return the calls that have, or may have, changed something outside, each with the state of its undo. The list
+        is empty if no tool of the run has an undo. Raises `NoWorkerError` if no worker answers.
 
         ```python
         for effect in await run.effects():
@@ -465,7 +473,7 @@ class Run(Generic[OutputT]):
             return (await undos.effects_of(self._client, self.id)).effects
 
     async def undone(self) -> list[Effect]:
-        """Return `effects` if anything of the run was ever undone; else an empty list, for which no worker is queried.
+        """Return `effects` if any effect of the run was ever undone; else an empty list, without a query.
 
         ```python
         print([effect.call for effect in await run.undone() if effect.status == "undone"])
@@ -479,7 +487,8 @@ class Run(Generic[OutputT]):
             )
 
     async def undo_plan(self, *, to: str | None = None, no_effect: Sequence[str] = ()) -> UndoPlan:
-        """Return what `undo` would do now: what it takes back, and what stays, with the reasons. Raises as `undo` does.
+        """Return the effects that `undo` would undo now, and those that would stay, with the reasons. Raises as `undo`
+        does.
 
         ```python
         plan = await run.undo_plan()
@@ -490,13 +499,13 @@ class Run(Generic[OutputT]):
             return (await undos.plan_undo_of(self._client, self.id, to, no_effect))[1]
 
     async def undo(self, *, to: str | None = None, no_effect: Sequence[str] = (), by: str = "") -> Run[Any]:
-        """Start a run that takes back what this run has done, in the reverse order of the data flow, and return it.
+        """Start a run that undoes the effects of this run, in the reverse order of the data flow, and return it.
 
-        This run has to have ended. Each effect is taken back by the undo of its tool, under this run's policies. Calls without an
-        undo stay. The undo run fails where something could not be undone; call `undo` again to go on. `to`: back to this call,
-        with it: the call and all that depends on it (default: everything). `no_effect`: ids of calls of which it is unknown whether they took
-        effect, and of which you know that they did not. `by`: who asks for it, for the audit log. Raises `RunError` for a run that goes on, is being undone, or has
-        nothing to undo, and `NoWorkerError` if no worker answers.
+        This run must have ended. The undo of each tool undoes its effects, under this run's policies. The effects of
+        calls without an undo stay. The undo run fails if an undo fails; call `undo` again to continue. `to`: undo only
+        this call and the calls that depend on it (default: all). `no_effect`: ids of calls with an unknown effect, of
+        which you know that they had none. `by`: the person who asks for the undo, for the audit log. Raises `RunError`
+        for a run that has not ended, is being undone, or has nothing to undo, and `NoWorkerError` if no worker answers.
 
         ```python
         undo = await run.undo()
@@ -547,7 +556,7 @@ class Run(Generic[OutputT]):
         """Return the ids of the runs of its delegates, and of theirs, as far as the server's index knows them. It costs
         no Action.
 
-        `asked`: of runs that have ended, only those in which something waited for a person.
+        `asked`: of runs that have ended, only those that had an approval request.
 
         ```python
         below = await run.delegates()
@@ -636,8 +645,8 @@ class Run(Generic[OutputT]):
         await self.decide({"decision": "answer", "answer": answer, "by": by}, call)
 
     async def decide(self, decision: JsonObject, call: Offer | None = None) -> JsonObject:
-        """Send a decision as JSON, such as a form's, and return what was done: `{"call", "decision"}`. Otherwise as
-        `approve`. The result has `missing`, in words, if a quorum needs the approvals of others.
+        """Send a decision as JSON, such as a form's, and return the result: `{"call", "decision"}`. Otherwise as
+        `approve`. The result has the text `missing` if a quorum needs the approvals of others.
 
         `decision`: `{"call": …, "decision": "approve" | "reject" | "edit" | "replace" | "answer", …}`. `call`: as
         `approve` takes it (default: the decision's `call`).
@@ -653,7 +662,7 @@ class Run(Generic[OutputT]):
             return await approvals.decide(self._client, self.id, decision)
 
     async def policy(self, **change: Unpack[ApprovalOptions]) -> JsonObject:
-        """Change the run's approval policy from now on, and return the policy. What waits is judged again.
+        """Change the run's approval policy from now on, and return the policy. It also applies to calls that wait.
 
         Raises `DecisionRefusedError` with the reason why nothing changed, `RunEndedError` if the run has ended, and
         `NoWorkerError` if no worker accepts the change.
@@ -670,9 +679,9 @@ class Run(Generic[OutputT]):
         """Send a message to the running run and return the message's id.
 
         From then on only calls of safe tools start. The next Request begins at once, with the plan as it is; the model
-        keeps, changes or drops calls that have not started, and running calls go on. `id`: the message's id (default: a
-        new one); the same id is the same message. `by`: its sender, recorded with the message. The view's `messages`
-        show what became of it. Raises `RunEndedError`, and `DecisionRefusedError` for an invalid message.
+        keeps, changes or drops calls that have not started, and running calls continue. `id`: the message's id
+        (default: a new one); the same id is the same message. `by`: its sender, recorded with the message. The view's
+        `messages` show what became of it. Raises `RunEndedError`, and `DecisionRefusedError` for an invalid message.
 
         ```python
         await run.steer("Pears, not apples.", by="ann")
@@ -706,7 +715,7 @@ class Run(Generic[OutputT]):
             await approvals.withdraw(self._client, self.id, message, sender)
 
     async def score(self) -> RunScore | None:
-        """Return the score of the run by its agent's `config.evaluate`, once it is there; `None`: it is not scored.
+        """Return the score of the run by its agent's `config.evaluate`; `None`: it has no score yet.
 
         ```python
         score = await run.score()
@@ -761,7 +770,7 @@ def _approval(kind: str, by: str, roles: Iterable[str], reason: str) -> JsonObje
 
 
 def _shown(request: WaitingView | WaitingEntry | Event) -> JsonObject:
-    """Return the call, and the digest of exactly what was shown."""
+    """Return the call, and the digest of the request as it was shown."""
     if isinstance(request, Event):
         return {key: request.data[key] for key in ("call", "digest") if key in request.data}
     return {"call": request.call, "digest": request.digest}

@@ -85,12 +85,14 @@ async def start_run(
     callback: str | None = None,
     fork: Packed | None = None,
 ) -> AgentHandle:
-    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
-    `context` what else is known of the sender (R19.1), `priority` that of the agent's `config`, where it is another (R24.3), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
-    `fork`: the record of the run of which it is a fork (R22.1). `source`: where its input comes from, if the user did not write it (R15.2). `callback`: the address to which its end is sent (R19.8).
+    """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its
+    `config.prompt` (R10.19), `sender` and `tenant` its owner in lists, `context` more data about the sender (R19.1),
+    `priority` the run's own (default: that of the agent's `config`, R24.3), `delegates` the delegates' agent files by
+    name (R8.1), `memo` further memo fields. `fork`: the record of the forked run (R22.1). `source`: the input's source,
+    if the user did not write it (R15.2). `callback`: the address that receives its end (R19.8).
 
-    Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
-    (R2.3).
+    Raises `RunExistsError`, or `RunError` for an invalid id or too large an input. The run itself rejects an input that
+    breaks its schema (R2.3).
     """
     if run_id is not None:
         check_new_id(run_id)
@@ -117,7 +119,7 @@ async def start_run(
             given,
             id=new_run_id(agent) if run_id is None else run_id,
             task_queue=task_queue,
-            # An id names one run for good: idempotency keys are made of it.
+            # An id is never used again: idempotency keys rely on that.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             result_type=RunResult,
             static_summary=summary(_task(agent, run_input)),
@@ -130,8 +132,9 @@ async def start_run(
 
 
 async def start_workflow(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
-    """Start it with search attributes. Those that the namespace does not know are registered, as a worker does; it goes without those
-    that it does not take."""
+    """Start a workflow with search attributes. Missing ones are registered, as a worker does. Without success it starts
+    without them.
+    """
 
     async def started(found_by: TypedSearchAttributes | None) -> AgentHandle | None:
         try:
@@ -155,7 +158,7 @@ def _without_version(attributes: TypedSearchAttributes) -> TypedSearchAttributes
 
 
 def _check_size(given: RunInput, limit: int) -> None:
-    """Say which part is too large, and what the limit is (R18.8)."""
+    """Raise `RunError` with the part that is too large, and the limit (R18.8)."""
     if len(given.model_dump_json().encode()) <= limit:
         return
     sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
@@ -182,7 +185,7 @@ def new_run_id(agent: AgentSpec) -> str:
 
 
 def _task(agent: AgentSpec, run_input: Json) -> str:
-    """Return the task in words: what a person asked for, as far as the input has it."""
+    """Return the task as text: the person's request, if the input has it."""
     if isinstance(run_input, dict):
         for key in ("request", "task", "instruction", "question", "text"):
             if isinstance(run_input.get(key), str):
@@ -206,7 +209,7 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
         reset = bool(started.original_execution_run_id) and started.original_execution_run_id != description.run_id
-        # A history of another version, or one that this process has no key for, does not show its input.
+        # The input of another version's history, or of one without a key here, cannot be read.
         with contextlib.suppress(Exception):
             (given,) = await client.data_converter.decode(started.input.payloads, [RunInput])
         break
@@ -227,19 +230,19 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
 
 
 _ASKED_AFTER: Final = 20
-"""Notifications of a run whose outcomes are asked for, the newest."""
+"""The most notifications of a run whose outcomes are queried, the newest."""
 FROM_HISTORY: Final = (
     "no worker answers: this is from the run's history alone, which shows no models, no reads and no writes"
 )
-"""Said of a run that has ended, where nobody can replay it."""
+"""The note on a run that has ended, if no worker can replay it."""
 WITHOUT_RESULT: Final = (
     "no worker answers, and a run that was ended from outside leaves no result: its calls are shown where a worker runs"
 )
-"""The same of one that was cancelled, terminated, or timed out."""
+"""The same for a run that was cancelled, terminated, or timed out."""
 
 
 async def fetch_run(client: Client, run_id: str) -> RunView:
-    """Return the run as it stands or ended. Raises `RunNotFoundError`, or `NoWorkerError` when nobody can tell."""
+    """Return the run as it is now or as it ended. Raises `RunNotFoundError`, or `NoWorkerError` if no worker answers."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
@@ -257,12 +260,12 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         note_silence(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
-        if result is not None:  # where the run answers, its view has more than what it returned
+        if result is not None:  # if the run answers, its view has more than its result
             answers = bool(view.agent)
             names = ("error", "stop_reason", "worked") if answers else RunResult.model_fields
             view = view.model_copy(update={name: getattr(result, name) for name in names})
             view.trouble = view.trouble if answers else FROM_HISTORY
-            if status == "failed":  # Temporal knows no refusal
+            if status == "failed":  # Temporal has no status for a refusal
                 status = result.status
     view.status = status
     if scheduled := schedule_of(description.typed_search_attributes):
@@ -276,7 +279,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
 
 
 async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
-    """Note the outcomes of notifications that were under way when the run, or an execution of it, ended."""
+    """Add the outcomes of notifications that had not ended when the run, or an execution of it, ended."""
     left = [(view, each) for view in views for each in view.routes if each.status == "sending"]
     for view, outcome in left[-_ASKED_AFTER:]:
         id = delivery_id(view.key, outcome.route, alone=len(view.routes) == 1)
@@ -286,21 +289,21 @@ async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
                 (ended,) = (await handle.result()).routes
                 view.routes = [ended if each is outcome else each for each in view.routes]
         except (RPCError, ValidationError):
-            continue  # the server has forgotten it, or it was not sent yet
+            continue  # it was deleted, or has not started
 
 
 def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
-    """Return why a run that goes on cannot be shown."""
+    """Return the reason why a run that has not ended cannot be shown."""
     if isinstance(error, RPCError):
         place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
         return no_answer(error, description.id, f": is one running on {place}?")
     return RunError(
         f"{description.id!r} cannot be shown: {query_problem(description.id, error)}"
-    )  # it answered: what it says is the reason (R18.8)
+    )  # it answered: its message is the reason (R18.8)
 
 
 def _pinned_version(description: WorkflowExecutionDescription) -> str:
-    """Return the only version whose workers the server gives the run to, in words. Empty if any worker of the queue may take it."""
+    """Return the only worker version that gets the run's tasks, as text; empty if any worker of the queue may get them."""
     versioning = description.raw_description.workflow_execution_info.versioning_info
     override = versioning.versioning_override
     if override.HasField("pinned"):
@@ -313,7 +316,9 @@ def _pinned_version(description: WorkflowExecutionDescription) -> str:
 
 
 def _note_broken_off(view: RunView, status: RunStatus) -> None:
-    """Mark the calls of a run that was ended from outside as no longer running. Its workflow could not record that itself."""
+    """Mark the calls of a run that was terminated or timed out as no longer running. Its workflow could not record
+    that.
+    """
     words = f"the run was {status.replace('_', ' ')}"
     for call in view.calls:
         if call.status == "running":
@@ -324,9 +329,10 @@ def _note_broken_off(view: RunView, status: RunStatus) -> None:
 
 
 async def read_value(client: Client, run_id: str, what: str) -> str:
-    """Return the JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+    """Return the whole JSON of a value that a view has cut: `output`, `state`, `calls`, `errors`, a reference or a
+    call's id (R18.3).
 
-    Raises `RunError` when there is no such thing, `NoWorkerError` when no worker answers.
+    Raises `RunError` if there is no such value, `NoWorkerError` if no worker answers.
     """
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
     parts: list[str] = []
@@ -349,7 +355,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
 
 
 async def _result(handle: AgentHandle) -> RunResult | None:
-    """Return the result of a run that has ended; of a failed one what its failure carries."""
+    """Return the result of a run that has ended; for a failed one, the result in its failure's details."""
     try:
         return await handle.result(follow_runs=True)
     except WorkflowFailureError as error:
@@ -362,10 +368,10 @@ async def _result(handle: AgentHandle) -> RunResult | None:
 
 
 async def ended(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
-    """Wait for the run's end; what it returned, or `None` where it ended otherwise.
+    """Wait for the run's end, and return its result; `None` if it has none.
 
-    Raises `RunTimeoutError` when `timeout` seconds pass first, which does not touch the run (R10.1), and says where no worker takes it. A
-    run that has ended already is no matter of time: with 0 only that is asked.
+    Raises `RunTimeoutError` after `timeout` seconds, also with the reason if no worker runs; the run continues (R10.1).
+    For a run that has already ended it never raises that: with 0 it only checks.
     """
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
@@ -383,9 +389,9 @@ async def ended(client: Client, run_id: str, timeout: float | None = None) -> Ru
 
 
 async def _awaited(handle: AgentHandle) -> RunResult:
-    """Return what the run returned, however often the server ends the question for it without an answer, as the one of tests does.
+    """Return the run's result. Repeat the request if the server ends it without an answer, as the test server does.
 
-    Who resets a run that goes on terminates its execution: the run goes on in another one, whose end counts.
+    A reset terminates the run's execution, and the run continues in another one, whose end counts.
     """
     while True:
         try:
@@ -416,17 +422,17 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             raise
-    return "; it goes on"  # also where the server is away for a moment: the time is over
+    return "; it goes on"  # also if the server does not answer for a moment: the time is over
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
-    """Return the run at its end, however it ended. Raises as `ended` does."""
+    """Wait for the run's end, and return its view, whatever its status. Raises as `ended` does."""
     await ended(client, run_id, timeout)
     return await fetch_run(client, run_id)
 
 
 async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
-    """Return how the run ended, or that it has not (R10.1)."""
+    """Wait for the run's end, and return its status, or `timeout` (R10.1)."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     with contextlib.suppress(RunTimeoutError):
         await ended(client, run_id, timeout)
@@ -444,7 +450,7 @@ async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
 
 
 async def has_worker(client: Client, task_queue: str) -> bool:
-    """Whether any worker takes workflow tasks from the queue; those just gone count for some minutes."""
+    """Whether any worker takes workflow tasks from the queue. Workers that ended count for some minutes."""
     response = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,

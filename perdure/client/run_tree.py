@@ -1,4 +1,4 @@
-"""A run with the runs below it: what waits in any of them, and whether something still goes on."""
+"""A run with the runs below it: their approval requests, and whether any work continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.errors import RunNotFoundError
 from perdure.runs.wire import RunView
 
 REMEMBERED: Final = 1_000
-"""Views of ended runs that are kept at hand."""
+"""The most views of ended runs that are kept."""
 _AT_ONCE: Final = 16
 """Runs that are read together."""
 
@@ -36,16 +36,16 @@ class RunTree:
 
     @property
     def waiting(self) -> list[tuple[str, WaitingView]]:
-        """The requests of all runs that wait, each with the path of its run."""
+        """The approval requests of all runs, each with the path of its run."""
         return [(path, request) for path, view in self.views for request in view.waiting]
 
     @property
     def rests(self) -> bool:
-        """Whether it waits for somebody, and nothing of it goes on meanwhile."""
+        """Whether the run waits for a person, and no work of it continues meanwhile."""
         return self.view.status == "running" and self._rests("", self.view)
 
     def _rests(self, path: str, view: RunView) -> bool:
-        if any(request.calls is not None for request in view.waiting):  # a whole plan, of which nothing runs
+        if any(request.calls is not None for request in view.waiting):  # a whole plan: none of its calls runs
             return True
         if view.log and view.log[-1].status == "running":
             return False
@@ -53,26 +53,26 @@ class RunTree:
         return bool(view.waiting or busy) and all(map(self._rests_below, busy))
 
     def _rests_below(self, path: str) -> bool:
-        """Whether delegates' runs carry a call out, and all of them rest."""
+        """Whether delegates' runs execute a call, and all of them rest."""
         under = [(each, view) for each, view in self.below.items() if each == path or each.startswith(f"{path}/")]
         running = [(each, view) for each, view in under if view.status == "running"]
         return bool(running) and all(self._rests(each, view) for each, view in running)
 
 
 def joined(path: str, id: str) -> str:
-    """Return an id of the run at this path as the outermost run names it."""
+    """Return an id in the run at this path, as the outermost run's id for it."""
     return f"{path}/{id}" if path else id
 
 
 class RunTreeReader:
-    """Reads the runs below a run, as far as the server's index knows them."""
+    """A reader of the runs below a run, from the server's index."""
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, RunView] = OrderedDict()
-        """Runs that have ended, by the ids of their executions: a run that a reset began anew is another."""
+        """Views of ended runs by execution id: a reset gives a run a new execution."""
 
     async def below(self, run: Run[Any], *, asked: bool) -> dict[str, RunView]:
-        """Return the runs below by their paths. `asked`: of ended ones only those in which something waited for a person."""
+        """Return the runs below by their paths. `asked`: of ended runs only those that had an approval request."""
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def look(id: str, execution: str) -> RunView | None:
@@ -95,9 +95,10 @@ class RunTreeReader:
         return {id.removeprefix(f"{run.id}/"): view for id, view in zip(executions, views, strict=True) if view}
 
     async def waiting(self, run: Run[Any], tree: RunTree) -> list[tuple[str, WaitingView]]:
-        """Return what people decide in the run and below it, in full, the oldest first, each with the path of its run.
+        """Return the approval requests of the run and of the runs below it in full, the oldest first, each with its
+        run's path.
 
-        Raises `RunError` where one of the runs does not answer.
+        Raises `RunError` if one of the runs does not answer.
         """
         paths = {joined(run.id, path) if path else run.id: path for path, request in tree.waiting if not request.client}
         found, problems = await waiting_in(run.client, paths)

@@ -58,7 +58,7 @@ __all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRu
 ScheduleDuration: TypeAlias = "str | float | timedelta"
 """Seconds, `"90s"`, `"5min"`, `"2h"`, `"3d"`, `"1w"`, or a `timedelta`."""
 CATCHUP: Final = "1d"
-"""What was missed while the server was away is made up for within this time: an agent costs money, and Temporal's own default is a year."""
+"""The default of `catchup`. Temporal's own default is a year, which is too long because each run costs money."""
 _POLICIES: Final[dict[str, ScheduleOverlapPolicy]] = {
     name: ScheduleOverlapPolicy[name.replace("-", "_").upper()] for name in OVERLAPS
 }
@@ -71,7 +71,7 @@ _WHY_PAUSED: Final = f"{_PAUSED}: "
 """The beginning of the note that gives the reason of a pause."""
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _NO_ZONES: Final = ("local", "localtime", "factory", "posix", "posixrules", "right")
-"""What a server takes for a time zone beside IANA's names: the server's own, and other forms of its files."""
+"""Names that a server accepts beside IANA's: its own time zone, and other forms of its zone files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ScheduledRun:
 
     run_id: str
     scheduled_at: datetime
-    """The time for which it was started, in the schedule's time zone; of a triggered one when it was triggered."""
+    """The scheduled time of the run, in the schedule's time zone; for a triggered run the time of the trigger."""
     started_at: datetime
 
     def as_json(self) -> JsonObject:
@@ -113,15 +113,15 @@ class ListedSchedule:
     cron: list[str]
     """Its cron expressions, as they were written."""
     every: float | None
-    """Seconds between two runs; `None`: cron expressions alone say when."""
+    """Seconds between two runs; `None`: only cron expressions set the times."""
     timezone: str
     """The time zone of the cron expressions."""
     paused: bool
     note: str
     next: list[datetime]
-    """The next times, in its time zone; empty: it never starts a run again."""
+    """The next times, in the schedule's time zone; empty: it starts no more runs."""
     runs: list[ScheduledRun]
-    """The last runs, the newest first; some may be gone by now."""
+    """The last runs, the newest first; some may be deleted."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -151,11 +151,11 @@ class ScheduleView(ListedSchedule):
     has_input: bool = False
     overlap: Overlap = "skip"
     catchup: float = 0.0
-    """Seconds in which a time that the server missed is made up for."""
+    """Seconds within which the server still starts a run that it missed."""
     jitter: float = 0.0
-    """Seconds by which a run may begin later, at random."""
+    """The most seconds by which a run may begin later, at random."""
     sender: str = ""
-    """For whom its runs work."""
+    """The sender on whose behalf its runs work."""
     tenant: str = ""
     task_queue: str = ""
     priority: int | None = None
@@ -165,9 +165,9 @@ class ScheduleView(ListedSchedule):
     started: int = 0
     """How many runs it has started."""
     skipped: int = 0
-    """How many times it started none, because another one had not ended."""
+    """How many runs it skipped, because another one had not ended."""
     missed: int = 0
-    """How many times it started none, because the server was away for longer than `catchup`."""
+    """How many runs it missed, because the server was down for longer than `catchup`."""
 
     def as_json(self) -> JsonObject:
         more: JsonObject = {
@@ -187,7 +187,7 @@ class ScheduleView(ListedSchedule):
 
 
 class Schedule:
-    """A schedule by its name, of one tenant, or of none. Nothing is asked before a method is called.
+    """A schedule by its name, of one tenant, or of none. Only its methods make requests.
 
     ```python
     nightly = perdure.schedule("nightly")
@@ -195,7 +195,7 @@ class Schedule:
     print((await nightly.show()).next[0])
     ```
 
-    Every method but `create` raises `RunNotFoundError` where the tenant has no such schedule.
+    Every method but `create` raises `RunNotFoundError` if the tenant has no such schedule.
     """
 
     def __init__(self, client: Client, name: str, *, tenant: str = "", task_queue: str) -> None:
@@ -237,7 +237,7 @@ class Schedule:
         agent's is not known before its run begins). `task_queue`: the queue of its workers.
         `replace`: change the schedule of this name, if there is one; it stays paused if it is.
 
-        Raises `ScheduleError` for times and policies that cannot be used, `RunExistsError` for a name that is taken.
+        Raises `ScheduleError` for invalid times and policies, `RunExistsError` for a name that is in use.
 
         ```python
         await perdure.schedule("pulse").create("checker", every="15min", overlap="buffer-one")
@@ -263,7 +263,7 @@ class Schedule:
         with _clear(self._client, expressions, timezone):
             attributes = SearchAttributes()
             await attributes.ensure(self._client)
-            # What the namespace does not know would fail each start.
+            # An attribute that the namespace lacks would fail each start.
             known = {*attributes.known}
             owner = [each for each in start_attributes("", sender, self.tenant) if each.key.name in known]
             listed = [each for each in start_attributes(agent, sender, self.tenant) if each.key.name in known]
@@ -339,7 +339,8 @@ class Schedule:
         )
 
     async def pause(self, note: str = "") -> None:
-        """Start no run by itself from now on; runs that work go on. `note`: why, for whoever looks at it; by default its note stays.
+        """Pause the schedule: it starts no runs, and running ones continue. `note`: the reason (default: its note
+        stays).
 
         ```python
         await perdure.schedule("nightly").pause("the shop is closed")
@@ -366,7 +367,8 @@ class Schedule:
             await self._handle.unpause(note=note or own or _RESUMED)
 
     async def trigger(self, *, overlap: Overlap | None = None) -> None:
-        """Start a run now, also of a paused schedule. `overlap`: in place of the schedule's own; with `skip` a run that works prevents it.
+        """Start a run now, also of a paused schedule. `overlap`: in place of the schedule's own; with `skip` a running
+        run prevents it.
 
         ```python
         await perdure.schedule("nightly").trigger(overlap="allow-all")
@@ -381,8 +383,9 @@ class Schedule:
         """Start the runs of a time that has passed: one for each time of the schedule from `from_` up to `to`, at
         most 500.
 
-        Both are a `datetime`, or an ISO 8601 date or time; without an offset they are in the schedule's time zone. `overlap`: by default one run
-        after the other. A time that had its run already runs again, under the same id. Raises `ScheduleError` for what is no time.
+        Both are a `datetime`, or an ISO 8601 date or time; without an offset they are in the schedule's time zone.
+        `overlap`: by default one run after the other. A time that already had its run gets another one, under the same
+        id. Raises `ScheduleError` for an invalid time.
 
         ```python
         await perdure.schedule("nightly").backfill("2026-11-01", "2026-11-08")
@@ -406,7 +409,7 @@ class Schedule:
             await self._handle.backfill(ScheduleBackfill(first, last, policy))
 
     async def _times(self, first: datetime, last: datetime) -> int:
-        """Return how many times the schedule has behind `first` and up to `last`; the server counts to 1,000."""
+        """Return the number of the schedule's times after `first` and up to `last`; the server counts to 1,000."""
         start, end = Timestamp(), Timestamp()
         start.FromDatetime(first)
         end.FromDatetime(last)
@@ -416,7 +419,7 @@ class Schedule:
         return len((await self._client.workflow_service.list_schedule_matching_times(request)).start_time)
 
     async def delete(self) -> None:
-        """Delete the schedule; runs that it has started go on.
+        """Delete the schedule; its running runs continue.
 
         ```python
         await perdure.schedule("nightly").delete()
@@ -431,7 +434,9 @@ class Schedule:
         return self._client.get_schedule_handle(self.id)
 
     async def _described(self) -> ScheduleDescription:
-        """Raise `RunNotFoundError` unless it is this tenant's, and starts runs of an agent."""
+        """Return the schedule's description. Raise `RunNotFoundError` unless it is this tenant's, and starts runs of an
+        agent.
+        """
         try:
             found = await self._handle.describe()
             if (
@@ -456,7 +461,7 @@ async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSc
         except RPCError as error:
             if not names_attribute(error):
                 raise
-            found = [each async for each in await client.list_schedules()]  # the namespace does not take the attributes
+            found = [each async for each in await client.list_schedules()]  # the namespace lacks the attributes
         for each in found:
             if await _belongs(each, tenant):
                 yield _row(each)
@@ -465,7 +470,7 @@ async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSc
 async def _belongs(found: ScheduleListDescription, tenant: str) -> bool:
     if found.schedule is None or found.info is None or not _is_ours(found.schedule.action):
         return False
-    with contextlib.suppress(Exception):  # of another key, or somebody else's
+    with contextlib.suppress(Exception):  # encrypted with another key, or of another program
         return bool(await found.memo_value(TENANT_MEMO, "", type_hint=str) == tenant)
     return False
 
@@ -506,7 +511,7 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
 
 
 def _note_of(note: str | None) -> str:
-    """Return the words of a person: Temporal takes no empty note."""
+    """Return a person's note, without Perdure's own: Temporal accepts no empty note."""
     return "" if note in (_PAUSED, _RESUMED) else (note or "").removeprefix(_WHY_PAUSED)
 
 
@@ -518,7 +523,7 @@ def _policy(overlap: str) -> ScheduleOverlapPolicy:
 
 _FIRST_YEAR: Final = 1970
 _LEAST_CATCHUP: Final = 10.0
-"""Seconds; Temporal takes no less."""
+"""Seconds; Temporal's least value."""
 
 
 def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, jitter: float) -> ScheduleSpec:
@@ -538,7 +543,7 @@ def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, ji
     if between is not None and (between < 1 or between % 1):
         raise ScheduleError(f"every: {between:g} s cannot be used: the least is 1 s, in whole seconds")
     return ScheduleSpec(
-        # Temporal keeps the calendar that it makes of an expression, and what stands behind the #.
+        # Temporal keeps the calendar that it makes of an expression, and the comment after the #.
         cron_expressions=[f"{' '.join(each.split())} # {' '.join(each.split())}" for each in cron],
         intervals=[] if between is None else [ScheduleIntervalSpec(every=timedelta(seconds=between))],
         jitter=timedelta(seconds=jitter) if jitter else None,
@@ -597,7 +602,7 @@ def _as_json(input: object) -> Json:
 
 @contextlib.contextmanager
 def _clear(client: Client, cron: Sequence[str] = (), timezone: str = "") -> Iterator[None]:
-    """Translate the server's errors; those about what was given name it."""
+    """Translate the server's errors. Errors about the cron expressions or the time zone name them."""
     with clear_errors(client):
         try:
             yield

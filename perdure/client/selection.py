@@ -36,7 +36,8 @@ STATUSES: Final = {
     "terminated": "Terminated",
     "timed_out": "TimedOut",
 }
-"""What `--status` takes, and what Temporal calls it; `failed` finds the refused ones too, which differ only in their stop reason."""
+"""Values of `--status`, and Temporal's names. `failed` also finds refused runs, which differ only in their stop reason.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,21 +56,23 @@ class Selection:
     status: str | None = None
     """One of `STATUSES`."""
     since: str | None = None
-    """Started, or gone on as new, after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an offset."""
+    """Started, or continued as new, after: an age (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an
+    offset.
+    """
     sender: str | None = None
-    """The sender that the start named."""
+    """The sender of the start."""
     tenant: str | None = None
-    """The tenant that the start named; `""`: runs of no tenant."""
+    """The tenant of the start; `""`: runs of no tenant."""
     reason: str | None = None
-    """Its stop reason, or the type of its failure."""
+    """The run's stop reason, or the type of its failure."""
     waiting: bool = False
-    """Something in it waits for a person."""
+    """Whether the run has an approval request."""
     query: str | None = None
-    """More, in the language of Temporal's lists."""
+    """A further condition, as a Temporal list filter."""
     outermost: bool = False
-    """No run of a delegate, nor of an evaluation."""
+    """Whether to leave out runs of delegates and of evaluations."""
     schedule: str | None = None
-    """The name of the schedule that started them; of the `tenant`'s, if one is named."""
+    """The name of the schedule that started them, among the `tenant`'s if one is given."""
     version: str | None = None
     """The version of the agent."""
 
@@ -132,11 +135,13 @@ def of_tenant(tenant: str) -> str:
 
 _SCHEDULE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OF_TENANT: Final = "@"
-"""Between a schedule's name and the digest of its tenant: no name has it."""
+"""The text between a schedule's name and the digest of its tenant: no name contains it."""
 
 
 def schedule_id(name: str, tenant: str = "") -> str:
-    """Return Temporal's id of a tenant's schedule: nobody of another tenant can name it. Raise `ScheduleError` for an invalid name."""
+    """Return the Temporal id of a tenant's schedule: other tenants cannot use it. Raise `ScheduleError` for an invalid
+    name.
+    """
     if not _SCHEDULE_NAME.fullmatch(name):
         raise ScheduleError(
             f"{shorten(name, 60)} is not a valid name of a schedule: use up to 100 letters, digits, '.', '_' and '-'"
@@ -145,12 +150,12 @@ def schedule_id(name: str, tenant: str = "") -> str:
 
 
 def schedule_name(id: str) -> str:
-    """Return the name of the schedule with this id of Temporal's."""
+    """Return the name of the schedule with this Temporal id."""
     return id.partition(_OF_TENANT)[0]
 
 
 def read_since(text: str, now: datetime) -> datetime:
-    """Read a time. Raise `RunError` for any other text."""
+    """Return the time of an age or a date. Raise `RunError` for any other text."""
     try:
         if (age := read_duration(text)) is not None:
             return now - timedelta(seconds=age)
@@ -161,7 +166,7 @@ def read_since(text: str, now: datetime) -> datetime:
 
 
 def quoted(text: str) -> str:
-    """Quote a text for a query. Raise `RunError` for one that no server can read there."""
+    """Quote a text for a query. Raise `RunError` for a text that no server accepts there."""
     if "\0" in text:
         raise RunError(f"{shorten(text, 40)} has a character that cannot be printed")
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -169,8 +174,8 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run, as visibility knows it; `Perdure.get_run(id).view()` returns all of it. `None`: the namespace does not
-    know, or there is no value yet.
+    """A run, as visibility has it; `Perdure.get_run(id).view()` returns the whole view. A field is `None` if the
+    namespace lacks it, or the run has no value yet.
 
     ```python
     async for listed in perdure.list_runs(limit=10):
@@ -181,13 +186,13 @@ class ListedRun:
     id: str
     status: RunStatus
     started_at: datetime
-    """Or when it last went on as new: a list knows no more."""
+    """The run's start, or its last continue-as-new: a list has only that."""
     ended_at: datetime | None
-    """`None`: it runs."""
+    """`None`: the run has not ended."""
     agent: str | None = None
     """Its agent's name."""
     stop_reason: str | None = None
-    """Why it ended, or the type of its failure."""
+    """The reason of its end, or the type of its failure."""
     cost: float | None = None
     """Dollars, once it has ended; `None` also where a model that it has used has no price."""
     tokens: int | None = None
@@ -195,11 +200,11 @@ class ListedRun:
     sender: str | None = None
     """The sender on whose behalf it runs, as its start named it."""
     tenant: str | None = None
-    """The same, one level up."""
+    """The tenant of its start."""
     waiting: int = 0
-    """What waits for a person in it."""
+    """The number of its approval requests."""
     wait: ModelWait | None = None
-    """The model that it waits for, while its provider is away."""
+    """The model for which it waits, while the provider is unavailable."""
     schedule: str | None = None
     """The schedule that started it."""
     scheduled_at: datetime | None = None
@@ -242,18 +247,18 @@ class RunOrigin:
 
     input: Json
     has_input: bool
-    """Whether it was given one; a run of a session has messages instead."""
+    """Whether it has an input; a run of a session has messages instead."""
     sender: str
-    """For whom it runs; empty: nobody was named."""
+    """The sender on whose behalf it runs; empty: the start named none."""
     tenant: str
     session: str
-    """The key of the session that it belongs to; empty: it is a run by itself."""
+    """The key of its session; empty: it has none."""
     context: JsonObject  # R19.1
     """More data about the sender, from its start or its first message."""
     above: str
-    """The workflow that started it: a run whose delegate it is, or a session; empty: it was started from outside."""
+    """The workflow that started it: its delegator's run, or a session; empty: a client started it."""
     reset: bool
-    """Whether Temporal has reset it: it goes on from the middle of its own past."""
+    """Whether Temporal has reset it to an earlier point of its history."""
     schedule: str = ""
     """The schedule that started it; empty: none did."""
     scheduled_at: datetime | None = None
@@ -289,11 +294,11 @@ class WaitingRow:
     agent: str
     """The name of the run's agent."""
     entry: WaitingEntry
-    """What waits, as far as a list shows it."""
+    """The request, as a list shows it."""
     sender: str | None = None
-    """For whom the run, or the run that started it, was started; `None`: nobody was named."""
+    """The sender of the run, or of the run that started it; `None`: the start named none."""
     tenant: str | None = None
-    """The same, one level up."""
+    """The tenant of the run, or of the run that started it."""
 
     def as_json(self) -> JsonObject:
         plain: JsonObject = {"runId": self.run_id, "agent": self.agent, **self.entry.as_json()}
@@ -313,9 +318,9 @@ class WaitingPage:
 
     waiting: list[WaitingRow]
     runs: int
-    """How many runs of this page wait for somebody."""
+    """The number of runs on this page that wait for a person."""
     unnamed: dict[str, int]
-    """By run, how much more waits than the list names: the run itself has all of it."""
+    """By run id, the number of further requests, which the list does not name; a query to the run returns all."""
     following: str | None
     """Names the page after this one; `None`: this was the last."""
 
@@ -341,7 +346,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A session, as visibility knows it.
+    """A session, as visibility has it.
 
     ```python
     async for listed in perdure.list_sessions():
@@ -354,9 +359,9 @@ class ListedSession:
     id: str
     agent: str | None
     since: datetime
-    """When it last began to wait for messages, or to answer them."""
+    """The time at which it last began to wait for messages, or to answer them."""
     title: str = ""
-    """The first line of its first message; empty: it began before titles were kept."""
+    """The first line of its first message; empty: its Perdure version kept no titles."""
 
     def as_json(self) -> JsonObject:
         plain: JsonObject = {

@@ -1,4 +1,4 @@
-"""One session, seen from outside (section 10). Sender and rights are what the caller has verified (R10.9)."""
+"""A session, as a client uses it (section 10). The caller has verified sender and rights (R10.9)."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ from perdure.values.references import MISSING
 
 T = TypeVar("T")
 _LONG: Final = 0.3
-"""Seconds of pause from which it is asked whether the session is still there."""
+"""The pause in seconds from which each look also checks that the session still exists."""
 _SO_FAR: Final = 1.0
-"""Seconds in which a session may say what it has of a message, where the caller's time is over."""
+"""Seconds for a session to return a message's fate after the caller's timeout."""
 _TIMED: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "message"})
-"""Topics whose events say when a run's text was written: the times of its deltas are those of their readers."""
+"""Topics whose events have the time of the run itself; a delta has the time of its reader."""
 _PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
 
@@ -196,7 +196,7 @@ class Session:
             self._client, self._address, message, agent, self._rules, self._task_queue
         )
         if receipt.done == "stopped" and receipt.run_id is not None:
-            # One that has ended may be kept no more.
+            # The server may no longer keep a run that has ended.
             with suppress(RunNotFoundError), clear_errors(self._client, receipt.run_id):
                 await check_ends(self._client, receipt.run_id, within=END_TAKEN_WITHIN)
         return receipt
@@ -390,10 +390,11 @@ class Session:
         return SessionInfo.model_validate(await self._update(DESCRIBE, _description(metadata)))
 
     async def set_status_webhook(self, webhook: StatusWebhook, *, sender: str, remove: bool = False) -> None:
-        """Inform an address of a run from now on, or with `remove` no more: it learns that the run waits for a person, and its end.
+        """Send a run's status to an address: when it waits for a person, and its end. `remove`: stop that.
 
-        A webhook with the `id` of an earlier one of this sender and run replaces it. Workers send to `callback_hosts`
-        alone, and try for a day. Raises `MessageRefusedError` for a run of another session, or for the 101st address.
+        A webhook with the `id` of an earlier one of this sender and run replaces it. Workers send only to
+        `callback_hosts`, and retry for a day. Raises `MessageRefusedError` for a run of another session, or for the
+        101st address.
 
         ```python
         webhook = StatusWebhook(run_id=receipt.run_id or "", url="https://example.com/ended")
@@ -403,7 +404,7 @@ class Session:
         await self._update(SET_STATUS_WEBHOOK, StatusWebhookChange(webhook=webhook, remove=remove, sender=sender))
 
     async def status_webhooks(self, run_id: str, *, sender: str) -> list[StatusWebhook]:
-        """Return the addresses that this sender has named for a run, for as long as the session keeps them.
+        """Return the addresses that this sender has set for a run, as long as the session keeps them.
 
         ```python
         urls = [webhook.url for webhook in await session.status_webhooks(receipt.run_id or "", sender="ann")]
@@ -431,7 +432,7 @@ class Session:
         return view
 
     async def waiting(self, view: SessionView | None = None) -> list[WaitingView]:
-        """Return the approval requests of the running run, the oldest first. `view`: the view whose run is meant
+        """Return the approval requests of the running run, the oldest first. `view`: the view that names the run
         (default: the session as it is now).
 
         A run that has been accepted and not started has none. Raises `NoWorkerError` if no worker answers.
@@ -476,7 +477,9 @@ class Session:
         return await self._look(run_id, Run.view)
 
     async def _look(self, run_id: str, look: Callable[[Run[Any]], Awaitable[T]]) -> T | None:
-        """Return what is seen of a run of the session; `None`: it has not begun. Raises as `view_run` does."""
+        """Return the result of `look` for a run of the session; `None`: the run has not begun. Raises as `view_run`
+        does.
+        """
         run, ended = Run(self._client, run_id), False
         while True:
             try:
@@ -570,7 +573,7 @@ class Session:
         roles: Iterable[str] = (),
         run: str | None = None,
     ) -> JsonObject:
-        """Decide on a call of the running run, or of a delegate's run, and return what was done: `{"call",
+        """Decide on a call of the running run, or of a delegate's run, and return the result: `{"call",
         "decision"}`, with `missing` if a quorum needs more approvals. `rights` must include `approve`; `roles`: the
         sender's, for a quorum.
 
@@ -610,7 +613,7 @@ class Session:
         await self._update(REDELIVER, Redelivery(delivery=delivery, sender=sender, rights=list(rights)))
 
     async def compact(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> str:
-        """Replace the old part of the conversation by a summary, and return what was done, as text. `rights` must
+        """Replace the old part of the conversation by a summary, and return a report as text. `rights` must
         include `compact`.
 
         ```python
@@ -634,7 +637,7 @@ class Session:
         """
         # R10.12
         with session_operations.clear_session_errors(self._client, self.key):
-            await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
+            await self._ask(FATE, Fate, "")  # a deleted session rejects queries, though the server may still have it
             return await recall(SessionReader(self._client, self.id), what, page)
 
     async def read_entries(self) -> list[JsonObject]:
@@ -647,7 +650,7 @@ class Session:
         ```
         """
         with session_operations.clear_session_errors(self._client, self.key):
-            await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
+            await self._ask(FATE, Fate, "")  # a deleted session rejects queries, though the server may still have it
             return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
 
     async def export(self) -> JsonObject:
@@ -661,13 +664,13 @@ class Session:
         ```
         """
         # R24.5
-        from perdure.client.exports import export_session  # the workflows themselves, which only a replay needs
+        from perdure.client.exports import export_session  # imports the workflows, for a replay
 
         await self._ask(FATE, Fate, "")
         return (await export_session(self._address)).as_json()
 
     async def watch(self) -> AsyncGenerator[JsonObject, None]:
-        """Yield the entries that the session has at hand, and each later one as it is written, until the session has
+        """Yield the entries that are not archived, and each later entry as it is written, until the session has
         ended.
 
         ```python
@@ -684,7 +687,7 @@ class Session:
             async with aclosing(relay_of(self._client).session(self.id, None, topics)) as events:
                 async for event in events:
                     if event.at < at:
-                        continue  # of an entry that was yielded
+                        continue  # the event of an entry that was yielded
                     try:
                         entries = (await self.show()).entries
                     except RunNotFoundError:
@@ -721,7 +724,7 @@ class Session:
         return fate if fate.status is not None else await self._archived(fate)
 
     async def _until(self, what: str, sender: str, is_settled: Callable[[Fate], bool]) -> Fate:
-        """Return the fate of a message once it is settled, or an error where the session was ended from outside before that."""
+        """Return the fate of a message once it is settled, or an error if the session was ended from outside before."""
         pause, over = _PAUSE, None
         while True:
             fate = await self._fate(what, sender)
@@ -732,19 +735,21 @@ class Session:
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
             if run_id is not None:
                 await self._until_ended(run_id)
-            await asyncio.sleep(pause)  # it begins soon, or has just ended and is being taken in
+            await asyncio.sleep(pause)  # the run begins soon, or the session is about to learn of its end
             pause = min(1.0, 2 * pause)
             over = await self._over() if pause > _LONG else None
 
     async def _archived(self, fate: Fate) -> Fate:
-        """Return the end of a run that the session does not have at hand: from the archive, or as the server knows it where the run left no entry."""
+        """Return the end of a run that the session itself no longer has: from the archive, or else from the server."""
         if fate.run_id is None:
             return fate
         found = await SessionReader(self._client, self.id).end_of(fate.run_id)
         return found if found is not None else await session_operations.past(self._client, fate)
 
     async def _over(self) -> str | None:
-        """Return how the session ended from outside, after which nothing begins in it; `None`: it continues, or the server does not answer."""
+        """Return the status of a session that was ended from outside; `None`: it was not, or the server does not
+        answer.
+        """
         try:
             described = await self.handle.describe()
         except RPCError:
@@ -766,7 +771,7 @@ class Session:
                 fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
             except RPCError as error:
                 if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
-                    return None  # the last of these: its last task failed
+                    return None  # `FAILED_PRECONDITION`: the session's last task failed
                 raise
         if not fate.known:
             fate = await SessionReader(self._client, self.id).fate(what, sender)
@@ -775,12 +780,16 @@ class Session:
         return fate
 
     async def _so_far(self, what: str, sender: str) -> tuple[str | None, str | None]:
-        """Return when the run that is waited for began, and why its tasks fail, or those of what it waits for (R18.10); `None` where that is not so."""
+        """Return the start of the awaited run, and the reason why its tasks, or those of the run before it, fail
+        (R18.10).
+
+        Each is `None` if it does not apply.
+        """
         fate = None
         with suppress(TimeoutError, RunError):
             async with asyncio.timeout(_SO_FAR):
                 fate = await self._fate(what, sender)
-        if fate is None:  # nobody answers for the session
+        if fate is None:  # no worker answers for the session
             return None, await failing(self._client, self.id)
         runs = fate.state == "running"
         started = (
@@ -796,7 +805,7 @@ class Session:
             except RPCError as error:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise
-                await self.handle.describe()  # where the server answers, it is the worker that does not
+                await self.handle.describe()  # if the server answers, it is the worker that does not
                 nobody = no_answer(error, self.key)
                 raise await unanswered(self._client, self.id, nobody, f"the session {self.key!r}") from None
 
@@ -819,7 +828,7 @@ class Session:
 
 
 def _description(metadata: Mapping[str, str]) -> Description:
-    """Raise `MessageRefusedError` for more than a session keeps."""
+    """Return the metadata as a `Description`. Raise `MessageRefusedError` for more than a session keeps."""
     try:
         return Description(metadata=dict(metadata))
     except ValidationError as error:

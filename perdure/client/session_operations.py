@@ -59,16 +59,18 @@ if TYPE_CHECKING:
 
 
 ANSWERS_WITHIN: Final = 30.0
-"""Seconds: a message that has no receipt by then may still be taken, and is the same when it is sent again with its id."""
+"""Seconds to wait for a receipt. The session may still accept the message later; a repeated send with its id is the
+same message.
+"""
 _ONE: Final = timedelta(seconds=10)
 _ANSWERS: Final = timedelta(seconds=2)
-"""For a server to say that it is there."""
+"""The timeout of the check that a server answers."""
 _AGAIN: Final = UNANSWERED | {
     RPCStatusCode.ABORTED,
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.FAILED_PRECONDITION,
 }
-"""What passes: the session goes on as new at this moment, its worker is being replaced, the server restarts."""
+"""Temporary errors: the session continues as new, its worker is being replaced, or the server restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,11 @@ class Address:
     key: str
     tenant: str = ""
     known: str | None = None
-    """Its workflow's id, where that alone is known."""
+    """The workflow's id, if key and tenant are unknown."""
 
     @property
     def id(self) -> str:
-        """Return the id of its workflow (R10.2)."""
+        """Return the id of the session's workflow (R10.2)."""
         return self.known or session_id(self.tenant, self.key)
 
     @property
@@ -96,14 +98,14 @@ async def send(
 ) -> Receipt:
     """Send the message, and start the session if it does not exist. An unanswered send is retried; the message's id makes the retries one message.
 
-    Raises `MessageRefusedError`, `RunNotFoundError` where there is no session and no agent that could begin one, `NoWorkerError`.
+    Raises `MessageRefusedError`, `RunNotFoundError` without a session and an agent to begin one, and `NoWorkerError`.
     """
     check_name(session.key, "the session's key")
     check_text(session.tenant)
     check_content(message)
     starts, searchable, registered = False, True, False
-    # Of all attempts: the server takes them for one, as long as none was answered. The same message sent again is another update, for a
-    # server still answers for an execution that has ended, and the session may have been deleted since.
+    # All attempts share this update id, so the server treats them as one. A repeated send of the message needs another
+    # id: a server still answers for an execution that has ended, and the session may be deleted by then.
     id = uuid.uuid4().hex
 
     async def attempt() -> Any:
@@ -116,7 +118,7 @@ async def send(
         except RPCError as error:
             if names_attribute(error):
                 searchable = not registered
-                if not registered:  # as a worker does at its start; else it goes without
+                if not registered:  # as a worker does at its start; after that, start without them
                     await SearchAttributes().ensure(client)
                     registered = True
             elif error.status is RPCStatusCode.NOT_FOUND and agent is not None and not starts:
@@ -188,13 +190,13 @@ def _input(
 
 
 def first_line(text: str) -> str:
-    """Return the beginning of a message, as a list shows it."""
+    """Return the first line of a message, as a list shows it."""
     line = next(iter(text.strip().splitlines()), "").strip()
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
 async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """Repeat an attempt until it has an answer: the caller bounds the time."""
+    """Repeat an attempt until it has an answer. The caller limits the time."""
     pause = 0.02
     while True:
         try:
@@ -210,7 +212,7 @@ async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
 @asynccontextmanager
 async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
-    """Translate errors into clear words, and raise `NoWorkerError` when nobody answers within `ANSWERS_WITHIN`."""
+    """Translate errors into clear ones, and raise `NoWorkerError` if no worker answers within `ANSWERS_WITHIN`."""
     try:
         with clear_session_errors(client, session.key):
             async with asyncio.timeout(ANSWERS_WITHIN):
@@ -227,7 +229,7 @@ async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
 
 
 async def check_server(client: Client) -> None:
-    """Raise `ServerError` where no server answers, in time in any case."""
+    """Raise `ServerError` if no server answers, after `_ANSWERS` at the latest."""
     try:
         async with asyncio.timeout(_ANSWERS.total_seconds()):
             with clear_errors(client):
@@ -239,7 +241,7 @@ async def check_server(client: Client) -> None:
 
 @contextmanager
 def clear_session_errors(client: Client, key: str) -> Iterator[None]:
-    """Translate the server's errors into clear words, also for a session that does not exist (R10.2)."""
+    """Translate the server's errors into clear ones, also for a session that does not exist (R10.2)."""
     try:
         with clear_errors(client, key):
             yield
@@ -248,7 +250,7 @@ def clear_session_errors(client: Client, key: str) -> Iterator[None]:
 
 
 async def past(client: Client, fate: Fate) -> Fate:
-    """Return the end of a run that the session has not at hand any more, as the server knows it."""
+    """Return the end of a run that the session no longer has, from the server."""
     if fate.run_id is None:
         return fate
     try:
@@ -269,7 +271,7 @@ async def past(client: Client, fate: Fate) -> Fate:
 
 
 async def started(client: Client, run_id: str) -> str | None:
-    """Return when a run began, in words; `None` where nobody knows."""
+    """Return the time of a run's start, as text; `None` if the server does not know it."""
     try:
         return (await client.get_workflow_handle(run_id).describe()).start_time.isoformat(timespec="milliseconds")
     except RPCError:
@@ -277,9 +279,10 @@ async def started(client: Client, run_id: str) -> str | None:
 
 
 async def forget(client: Client, id: str) -> None:
-    """Have the server forget a session that ends, and its runs. Raises `ServerError` where it does not answer in time.
+    """Delete a session that ends, and its runs, from the server. Raises `ServerError` if it does not answer in time.
 
-    A session that is forgotten is terminated: its last hooks and the ends of its calls are waited for, `ANSWERS_WITHIN` at most.
+    Deletion terminates a session. So wait first for its last hooks and the ends of its calls, for `ANSWERS_WITHIN` at
+    most.
     """
     with contextlib.suppress(TimeoutError, WorkflowFailureError, RPCError):
         async with asyncio.timeout(ANSWERS_WITHIN):
@@ -304,11 +307,11 @@ async def _forget(client: Client, id: str) -> None:
             except RPCError as error:
                 if error.status in UNANSWERED:
                     raise
-                continue  # it is gone already
+                continue  # it is already deleted
 
 
 async def begin(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
-    """Start a session that has no agent yet. Raises `RunExistsError` where there is one of this key."""
+    """Start a session that has no agent yet. Raises `RunExistsError` if the key has a session."""
     given = SessionInput(key=session.key, tenant=session.tenant, rules=rules, metadata=description.metadata)
     await start_session(session, given, task_queue)
 
@@ -316,7 +319,7 @@ async def begin(session: Address, description: Description, rules: SessionRules,
 async def start_session(session: Address, given: SessionInput, task_queue: str, title: str = "") -> None:
     """Start a session with this input. Search attributes that the namespace lacks are registered. If it accepts none, the session has none.
 
-    `title`: its first message, for lists. Raises `RunExistsError` where there is one of this key.
+    `title`: its first message, for lists. Raises `RunExistsError` if the key has a session.
     """
     check_name(session.key, "the session's key")
     check_text(session.tenant)
@@ -353,8 +356,11 @@ async def start_session(session: Address, given: SessionInput, task_queue: str, 
 
 
 async def begin_fork(source: Address, at: str, target: Address) -> None:
-    """Start the `target` with the conversation of the `source` up to there. Raises `RunError` for what is no place there,
-    `RunNotFoundError` where there is no such session, `RunExistsError` where there is one of the new key."""
+    """Start the `target` with the conversation of the `source` up to `at`.
+
+    Raises `RunError` for an invalid `at`, `RunNotFoundError` without the `source`, and `RunExistsError` if the new key
+    has a session.
+    """
     check_name(target.key, "the session's key")
     with clear_session_errors(source.client, source.key):
         described = await source.handle.describe()
@@ -364,9 +370,9 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     runs = [
         number for entry in carried.entries if (number := run_number(getattr(entry, "run_id", None) or "")) is not None
     ]
-    # Its runs are numbered on from there: `R` names one run, whichever session it ran in.
+    # Run numbers continue, so that `R` names one run of either session.
     message_queue = QueueState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
-    # Nobody can tell any more which of it others wrote.
+    # It is no longer known which parts others wrote.
     places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
     sources = {str(place): ["!tool:fork"] for place in places}
     snapshot = SessionSnapshot(message_queue=message_queue, transcript=carried, state=state or None, sources=sources)

@@ -1,4 +1,4 @@
-"""Standing approvals of a tenant from outside: granted and revoked in the tenant's ledger (R23.3)."""
+"""Standing approvals of a tenant: granted and revoked in the tenant's ledger, through a client (R23.3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def standing_approval_of(
     name: str | None,
     reason: str,
 ) -> StandingApproval:
-    """Return a standing approval of this agent file. Raise `DecisionError` for an agent that is no procedure, and for invalid bounds."""
+    """Return a standing approval of this agent file. Raise `DecisionError` unless the agent is a procedure, and for
+    invalid bounds.
+    """
     agent = parse_agent(document)
     if PROCEDURE not in agent.metadata:
         raise DecisionError(f"{agent.name} is not a procedure: make one of a run with 'perdure promote'")
@@ -51,12 +53,12 @@ def standing_approval_of(
 
 
 async def grant(client: Client, tenant: str, task_queue: str, wanted: StandingApproval) -> StandingApproval:
-    """Keep a standing approval. Raise `DecisionRefusedError` where the ledger does not."""
+    """Grant a standing approval. Raise `DecisionRefusedError` if the ledger rejects it."""
     return _kept(await update_ledger(client, tenant, task_queue, GRANT, wanted, StandingAnswer))
 
 
 async def revoke(client: Client, tenant: str, task_queue: str, name: str, by: str) -> StandingApproval:
-    """Revoke a standing approval. Raise `DecisionRefusedError` where there is none of this name."""
+    """Revoke a standing approval. Raise `DecisionRefusedError` if none has this name."""
     wanted = StandingRevocation(name=name, by=by)
     return _kept(await update_ledger(client, tenant, task_queue, REVOKE, wanted, StandingAnswer))
 

@@ -18,21 +18,24 @@ from perdure.values.json import Json, shorten
 from perdure.values.limits import MAX_NAME
 
 TENANT_MEMO: Final = "tenant"
-"""Key of the memo that holds the tenant of a run or a session, where it has one; whatever runs below it has none of its own."""
+"""Key of the memo that holds the tenant of a run or a session, if it has one. Runs below it have no tenant of their
+own.
+"""
 _TENANT: Final = SearchAttributeKey.for_keyword(TENANT_ATTRIBUTE)
 _LONGEST_KEY: Final = 64
 """Bytes of a fairness key."""
 
 
 def owned_memo(tenant: str | None) -> dict[str, str]:
-    """Return the memo of everything that is started for a tenant."""
+    """Return the memo of a workflow that is started for a tenant."""
     return {TENANT_MEMO: tenant} if tenant else {}
 
 
 def share(tenant: str | None, priority: int | None = None) -> Priority:
     """Return the place of an execution in the task queue; its activities and child workflows inherit it.
 
-    Work of a smaller `priority` comes first. Of one priority each tenant has the same share, however much of either waits.
+    Work of a smaller `priority` comes first. Within one priority each tenant has the same share, however long its
+    backlog.
     """
     key = None
     if tenant:
@@ -41,8 +44,11 @@ def share(tenant: str | None, priority: int | None = None) -> Priority:
 
 
 async def check_owner(client: Client, id: str, tenant: str, *, asked: str | None = None) -> None:
-    """Whether a run, or a session, is the tenant's: it, or what it runs below, was started for it. Raises `RunNotFoundError` where it is not, in
-    the words that there are for none at all; `asked` is what was asked for, where that is a run of the session."""
+    """Raise `RunNotFoundError` unless a run, a session, or its root was started for this tenant. The error is that of a
+    missing run.
+
+    `asked`: the id of a run of the session, for the error.
+    """
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(id)
     kind = AGENT_WORKFLOW if asked is None else SESSION_WORKFLOW
     try:
@@ -50,14 +56,14 @@ async def check_owner(client: Client, id: str, tenant: str, *, asked: str | None
         if found.workflow_type == kind and await _tenant_of(client, found) == tenant:
             return
     except RPCError as error:
-        # What is empty or too long is no id at all.
+        # An empty or too long id is invalid.
         if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
             raise
     raise RunNotFoundError(f"there is no run {asked or id!r} in namespace {client.namespace!r}")
 
 
 async def _tenant_of(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """Return the tenant; `None`: nobody can tell any more."""
+    """Return the tenant; `None`: it is no longer known."""
     root = found.raw_description.workflow_execution_info.root_execution.workflow_id
     if root and root != found.id:
         try:
@@ -65,35 +71,36 @@ async def _tenant_of(client: Client, found: WorkflowExecutionDescription) -> str
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
-            return found.typed_search_attributes.get(_TENANT)  # what it ran below is not kept any more
+            return found.typed_search_attributes.get(_TENANT)  # its root is no longer kept
     named = await found.memo_value(TENANT_MEMO, "", type_hint=str)
     return named or found.typed_search_attributes.get(_TENANT) or ""
 
 
 WANTED_MEMO: Final = "wanted"
-"""Key of the memo that holds a digest of what was asked for."""
+"""Key of the memo that holds a digest of the request."""
 _ANSWER_MEMO: Final = "answer"
-"""Key of the memo that holds where the answer is, where that was known beforehand."""
+"""Key of the memo that holds the place of the answer, if it was known at the start."""
 _UNSERVED: Final = timedelta(days=1)
-"""After which the server ends the owner of a key that no worker ends, because none knows its type."""
+"""The time after which the server ends the owner of a key that no worker has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentStart:
     """A start by an idempotency key of the caller.
 
-    The workflow with the id `run_id` owns the key: the run that it began, or for other requests a workflow that does nothing (`take`).
+    The workflow with the id `run_id` owns the key: the run that it began, or, for requests that start no run, a
+    workflow that does nothing (`take`).
     """
 
     key: str
     run_id: str
-    """Made of the key, and of who it is whose key it is: nobody else can say it, nor find out by it what others want."""
+    """A digest of the key and its owner, so that others can neither use the id nor learn the key from it."""
     body: str
-    """A digest of it."""
+    """A digest of the request."""
 
     @classmethod
     def of(cls, tenant: str | None, sender: str | None, key: str, body: Json) -> IdempotentStart:
-        """Return the start of this key. Raise `RunError` for a text that is no key."""
+        """Return the start of this key. Raise `RunError` for an invalid key."""
         if not key.strip() or not key.isprintable() or len(key) > MAX_NAME:
             raise RunError(f"{shorten(key, 60)} is not a valid key: use 1 to {MAX_NAME} printable characters")
         return cls(key, cls.id_of(tenant, sender, key), digest(body))
@@ -105,7 +112,9 @@ class IdempotentStart:
 
     @classmethod
     def of_delivery(cls, tenant: str, trigger: str, delivery: str) -> IdempotentStart:
-        """Return the start of a webhook's delivery: the same one whatever its body maps to, because a sender may count its attempts in there."""
+        """Return the start of a webhook's delivery. Its body does not count, because a sender may number its attempts
+        there.
+        """
         wanted = cls.of(tenant, trigger, delivery, None)
         return replace(wanted, run_id=f"run-{digest(['trigger', tenant, trigger, delivery])}")
 
@@ -114,7 +123,7 @@ class IdempotentStart:
         return {WANTED_MEMO: self.body}
 
     async def find_run_id(self, client: Client) -> str:
-        """Return the id of the run that there is already, where it is this. Raises `RunExistsError`."""
+        """Return the id of the existing run, if this request started it. Raises `RunExistsError` if another did."""
         await self._owner(client)
         return self.run_id
 
@@ -131,9 +140,10 @@ class IdempotentStart:
         return await owner.memo_value(_ANSWER_MEMO, "", type_hint=str)
 
     async def take(self, client: Client, tenant: str, task_queue: str, answer: str = "") -> bool:
-        """Make the key this request's, in all sessions and at all adapters; `answer`: where the answer will be, where that is known.
+        """Take the key for this request, for all sessions and adapters. `answer`: the place of the answer, if it is
+        known.
 
-        Returns whether it is now; else it was already. Raises `RunExistsError` where it is that of another request.
+        Return `False` if this request already had it. Raises `RunExistsError` if another request has it.
         """
         try:
             await client.start_workflow(

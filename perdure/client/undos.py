@@ -1,4 +1,4 @@
-"""Undo of a run from outside: its effects, the plan, and the start of the undo run (R23.4)."""
+"""Undo of a run through a client: its effects, the plan, and the start of the undo run (R23.4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perdure.values.json import pack
 
 
 async def effects_of(client: Client, run_id: str) -> RunEffects:
-    """Return the effects of a run, and what was undone of them."""
+    """Return the effects of a run, with the state of their undo."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     await describe(handle)
     return await read_effects(client, run_id)
@@ -30,7 +30,7 @@ async def effects_of(client: Client, run_id: str) -> RunEffects:
 async def plan_undo_of(
     client: Client, run_id: str, to: str | None = None, no_effect: Sequence[str] = ()
 ) -> tuple[RunEffects, UndoPlan, RunInput | None]:
-    """Return what an undo of a run would do. Raises `RunError` for a run that goes on, or is being undone."""
+    """Return the plan of a run's undo. Raises `RunError` for a run that has not ended, or is being undone."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     if (await describe(handle)).status is WorkflowExecutionStatus.RUNNING:
         raise RunError(
@@ -46,7 +46,7 @@ async def plan_undo_of(
 async def start_undo(
     client: Client, run_id: str, to: str | None = None, no_effect: Sequence[str] = (), by: str = ""
 ) -> AgentHandle:
-    """Start the undo of a run. Raises `RunError` where there is nothing to undo."""
+    """Start the undo of a run. Raises `RunError` if it has nothing to undo."""
     found, plan, given = await plan_undo_of(client, run_id, to, no_effect)
     if given is None:
         stays = len(plan.cannot) + len(plan.waits)

@@ -13,7 +13,7 @@ __all__ = ["VersionFigures", "compare"]
 
 @dataclass
 class VersionFigures:
-    """The runs of one version of an agent, as lists know them.
+    """The figures of one version of an agent, from the list of its runs.
 
     ```python
     for each in await perdure.compare_versions("shopper", since="7d"):

@@ -1,4 +1,4 @@
-"""Reports on recorded runs, which are read from their histories and played again under a change (R22.2)."""
+"""Reports on recorded runs that are played again under a change (R22.2)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from perdure.runs.run_player import RecordedRun
 from perdure.runs.what_if import Change, RunReport, WhatIfReport, ask_what_if
 
 AT_ONCE: Final = 8
-"""Runs that are read at once."""
+"""The number of runs that are read at once."""
 LIMIT: Final = 500
-"""Runs that are played, where nobody says how many."""
+"""The most runs that are played by default."""
 
 
 async def read_run(client: Client, run_id: str) -> RecordedRun:
-    """Return a run as its history reproduces it; no worker has to run. Raises `RunError`."""
+    """Return a run from a replay of its history; no worker has to run. Raises `RunError`."""
     audit = await audit_run(client, run_id)
     if not audit.logs:
         raise RunError(f"{run_id} has not begun")
@@ -44,8 +44,9 @@ async def what_if(
 ) -> WhatIfReport:
     """Play recorded runs under the change, and report on each.
 
-    `selection`: the runs, the newest `limit` of them; without the runs of delegates. `ids`: runs by id, in its place. `models`: the models
-    that are asked, where the change asks any. `on_run` receives each report when it is there. Raises `RunError` for a selection that cannot be listed.
+    `selection`: the runs, the newest `limit` of them; without the runs of delegates. `ids`: runs by id, in its place.
+    `models`: the models to call, if the change needs any. `on_run` receives each report as it is ready. Raises
+    `RunError` for a selection that cannot be listed.
     """
     models = models or ModelClient()
     change = replace(change, prices=models.prices(change.models))
