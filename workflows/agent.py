@@ -102,7 +102,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class RunDriver:
-    """The life of one execution of a prepared run, from Request to Request."""
+    """One execution of a prepared run, from Request to Request."""
 
     def __init__(
         self,
@@ -142,19 +142,21 @@ class RunDriver:
         self._reservations = CallReservations(run)
 
     async def settle(self) -> None:
-        """Settle at the run's end what it has reserved in its tenant's ledger."""
+        """Settle, at the run's end, the reservations that it made in its tenant's ledger."""
         await self._reservations.settle()
         await self.shares.settle()
 
     def _may_leave(self) -> bool:
-        """Whether the run may have started what a reset leaves behind: a delegate, a loop or a user's workflow."""
+        """Whether the run may have started a child that a reset leaves running: a delegate, a loop or a user's
+        workflow.
+        """
         prepared = self.run.prepared
         if prepared.follows(LEFT_LOOPS_END):
             return bool(prepared.tools)
         return prepared.follows(LEFT_CHILDREN_END) and any(tool.delegate is not None for tool in prepared.tools)
 
     async def to_result(self) -> RunResult:
-        """Run to the output and return the result. Fail with the result so far as detail."""
+        """Run to the output and return the result. A failure has the result so far as its detail."""
         run, below = self.run, bool(self.run_input.lineage)
         if run.prepared.follows(LISTED_AGENT):
             list_agent(run.agent.name, run.agent.version, run.prepared.attributes, below=below)
@@ -168,7 +170,7 @@ class RunDriver:
                     raise self._failure(*refusal)
             except (
                 PerdureError
-            ) as error:  # it would be the same on every replay; what was used and done is told with it
+            ) as error:  # it would repeat on every replay; the failure includes the usage and the calls
                 raise self._failure(str(error), type(error).__name__) from None
         except ApplicationError as error:
             watching.cancel()
@@ -176,22 +178,20 @@ class RunDriver:
                 raise
             raise await self._undone(error) from None
         else:
-            result.messages = message_fates(run.progress)  # one may have come since
+            result.messages = message_fates(run.progress)  # a message may have arrived since
             return result
         finally:
             watching.cancel()
             end(run, sys.exception(), below=below)
 
     async def _undone(self, error: ApplicationError) -> ApplicationError:
-        """Undo what the run has done, and return its failure with that in its words."""
+        """Undo the run's calls, and return its failure with the outcome of the undo in its message."""
         outcome = await undo_run(workflow.info().workflow_id, None, self.run)
         self._waiting_list.show()
         return self._failure(f"{error.message}; {undo_words(outcome)}", error.type or MODEL_FAILED)
 
     async def _to_end(self) -> RunResult:
-        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
-        (R10.6).
-        """
+        """Run the Requests. When the run fails or is cancelled, stop its calls, so that their records stay (R10.6)."""
         try:
             await self._requests()
             await self._left.until_ended()
@@ -221,7 +221,7 @@ class RunDriver:
             await self._mailbox.wait_for_messages()
             self._check_limits(coming=run.progress.number + 1)
             choice = await self._choose()
-            self._check_limits(coming=run.progress.number)  # choosing takes time too
+            self._check_limits(coming=run.progress.number)  # choosing the model takes time too
             await self._reserve_share(choice.model)
             limit = run.limits.reached
             if limit is not None and await self._ends_without_request(limit):
@@ -236,7 +236,7 @@ class RunDriver:
                 await self._continue_as_new()
 
     async def _reserve_share(self, model: str) -> None:
-        """Reserve the coming Request's share of budgets that runs share. Fail where a run can make not even its first."""
+        """Reserve the next Request's share of budgets that runs share. Fail where a run cannot make its first Request."""
         await self.shares.reserve(model)
         if self.shares.refused and self.run.limits.reached is None:
             raise self._failure(self.shares.refused, LEDGER_AWAY)
@@ -254,11 +254,13 @@ class RunDriver:
         self.run.limits.check(self.run.progress, worked, coming=coming, last_counts=last_counts)
 
     async def _ends_without_request(self, limit: Limit) -> bool:
-        """Let the calls end at a limit; return whether the run is over without a last Request. Fail where none is possible."""
+        """Let the calls end at a limit; return whether the run ends without a last Request. Fail where a last Request
+        is impossible.
+        """
         run = self.run
         if run.plan is not None and self.calls is not None:
             await self.calls.come_to_end(limit)
-            run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
+            run.close_request(run.plan, RequestResult())  # the calls that did not run; the last Request reports them
         if run.end_with_draft():
             return True
         if self.shares.refused:
@@ -270,7 +272,7 @@ class RunDriver:
         return False
 
     async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
-        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
+        """Run the calls of a Request's Solution as they arrive, and process it; return whether the run is over."""
         run, goes_on = self.run, self.run.plan is not None
         run.open_plan(number)
         if goes_on and self.calls is not None:
@@ -331,7 +333,7 @@ class RunDriver:
             ) from None
 
     async def _continue_as_new(self) -> None:
-        """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
+        """Continue as new where that is due. Limit a run that cannot continue as new and whose history is nearly full."""
         run = self.run
         if should_continue_as_new(keeps=run.prepared.keeps_version):
             await self._waiting_list.until_sent()
@@ -351,7 +353,9 @@ class RunDriver:
         return self.calls is not None and self.calls.loop.waits
 
     def _rest(self, rests: bool) -> None:
-        """Note that the model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
+        """Record that the model's provider is unavailable, or available again: a wait for it alone is not work time
+        (R20.5).
+        """
         if self.calls is not None:
             self.calls.rest(rests)
         self._waiting_list.report()
@@ -367,11 +371,11 @@ class RunDriver:
         return failure_of(self.run, self.clock, message, kind)
 
     def payload(self, kind: str, name: str, watched_until: float) -> Payload | None:
-        """Return a value of the run that was too large to be sent; `None` where it is still to be decided."""
+        """Return a value of the run that was too large to send; `None` while its decision is pending."""
         run = self.run
         match kind:
             case CONTEXT.name:
-                is_asked = int(name) == run.conversation.number  # else another Request has overtaken it
+                is_asked = int(name) == run.conversation.number  # else a later Request has begun
                 return Payload(self.context(int(name), watched_until)) if is_asked else GONE
             case CALL.name:
                 return GONE if self.calls is None else self.calls.payload(name)
@@ -399,7 +403,7 @@ class RunDriver:
         return chunk
 
     def context(self, number: int, watched_until: float) -> RequestContext:
-        """Return the context of Request `number`, with the number of its calls that were released already."""
+        """Return the context of Request `number`, with the number of its calls that are released."""
         context = self.run.request_context(number)
         intake = None if self.calls is None else self.calls.loop.intake
         released = intake.received if intake is not None and intake.number == number else 0
@@ -407,18 +411,19 @@ class RunDriver:
 
 
 async def _plan_as_result(plan: Sequence[Json]) -> RequestResult:
-    """Return the calls of a plan that was given at the start: no model is asked for it (R5.9)."""
+    """Return the calls of a plan that the start passed: no model is called for it (R5.9)."""
     return RequestResult(calls=[*plan])
 
 
-# A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
+# A protocol error and a value that cannot be decoded would repeat on every replay: they fail the run, not the workflow
+# task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class AgentWorkflow:
-    """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` is
-    its life in between.
+    """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` runs
+    it between start and end.
 
-    Handlers show the types that they expect, and accept whatever anybody sends: the parts judge it. The SDK would fail
-    the workflow task, again and again, where the arguments do not match (R18.6).
+    Handlers show the types that they expect, and accept any arguments: the parts validate them. The SDK would fail the
+    workflow task repeatedly where the arguments do not match (R18.6).
     """
 
     def __init__(self) -> None:
@@ -438,7 +443,7 @@ class AgentWorkflow:
         self.keeps_log = False
         """Whether the run keeps its log, for a replay that sets it before the run begins."""
         self._driver: RunDriver | None = None
-        """The rest, once the run is prepared. Handlers may be called before."""
+        """The driver, once the run is prepared. Handlers may be called before."""
 
     @workflow.run
     async def run(self, *arguments: Json) -> RunResult:
@@ -635,7 +640,7 @@ class AgentWorkflow:
     def _check_withdrawal(self, message: Sent[str | JsonObject]) -> None:
         self._mailbox.check_withdrawal(message)
 
-    # What the engine's own activities and runs send and ask.
+    # Signals and queries of the engine's own activities and runs.
 
     @payloads_query
     def payloads(self, kind: str, names: list[str]) -> JsonObject:
@@ -702,10 +707,10 @@ class AgentWorkflow:
     )
     @query_arguments
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
-        """Return the requests that wait for a person, oldest first; with `only` that call's, or that Request's plan,
-        alone.
+        """Return the requests that wait for a person, oldest first; with `only`, only those of that call, or that
+        Request's plan.
 
-        Where there is no room for all, the last says how many `more` there are: `skip` goes on behind it.
+        If they do not all fit, the last one has the number of `more` requests: `skip` continues after it.
         """
         run = self._run
         return [] if run is None else fit_waiting(waiting_views(run, only, skip), sizes=run.sizes)
@@ -737,10 +742,10 @@ class AgentWorkflow:
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
     @any_arguments
     def watched(self, _: Sent[None]) -> None:
-        """Record that there are readers. They repeat the signal once a minute."""
+        """Record that the run has watchers. They repeat the signal once a minute."""
         self._watchers.note()
 
     @workflow.query(name=WATCHED, description="Until when somebody watches, in seconds since 1970; 0 for nobody")
     def watched_until(self) -> float:
-        """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
+        """Return the time until which somebody watches, in seconds since 1970; 0 without watchers."""
         return self._watchers.until

@@ -61,11 +61,11 @@ with workflow.unsafe.imports_passed_through():
 
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
-"""For a program that decides: what it has not answered by then is left to a person."""
+"""Time for a program to decide; after that a person decides."""
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
-"""A run that ends while a decision comes in does not wait for it."""
+"""A run that ends does not wait for a decision that arrives meanwhile."""
 PROGRAMS_AT_ONCE: Final = 50
-"""Requests of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
+"""Requests of a run that programs decide at the same time: their activities are added to those of the calls (R18.2)."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
@@ -86,7 +86,7 @@ class RunApprovals:
         self._rules = 0
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when another timeout counts than before, or requests are asked again; then it is another."""
+        """Done when the timeout changes or requests are asked again; a new future then replaces it."""
 
     def begin(self, guard: Guard, rules: int) -> None:
         """Set the guard and the rules of the run. Decisions that came before wait for this."""
@@ -100,14 +100,15 @@ class RunApprovals:
         return self._verdicts[approval_request.id]
 
     def close(self, approval_request: ApprovalRequest) -> None:
-        """Take the request out of the queue: nothing waits for a verdict on it any more."""
+        """Remove the request from the queue: nothing waits for its verdict any longer."""
         del self._verdicts[approval_request.id]
         self.approval_queue.withdraw([approval_request])
 
     def check(self, sent: Sequence[Json]) -> None:
-        """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`.
+        """Reject an invalid decision before it is accepted. Raises `DecisionError`.
 
-        After a reset the server would bring a refused one again and again: only one that was sent to this execution is judged so early.
+        After a reset the server would deliver a rejected decision repeatedly: only one that was sent to this execution
+        is judged this early.
         """
         try:
             raw, update = only(sent), workflow.current_update_info()
@@ -128,16 +129,17 @@ class RunApprovals:
             raise
 
     def judge(self, raw: Json, kind: DecisionKind | None = None) -> JudgedDecision:
-        """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
+        """Validate a decision; change nothing. Raises `DecisionError`."""
         decision: Decision = parse_decision(raw, kind)
         request = self.approval_queue.waiting.get(decision.call)
         since = workflow.now() if request is None else datetime.fromisoformat(request.approval.requested_at)
         return self.approval_queue.judge(decision, now(), (workflow.now() - since).total_seconds())
 
     def decide(self, raw: Json, kind: DecisionKind | None = None) -> JsonObject:
-        """Follow a decision; `{"call", "decision"}`, with `missing` if the approvals of others are missing (R24.6).
+        """Apply a decision; return `{"call", "decision"}`, with `missing` if the approvals of others are missing
+        (R24.6).
 
-        Raises `DecisionError`, and then nothing has changed.
+        Raises `DecisionError` without a change.
         """
         judged = self.judge(raw, kind)
         if judged.decision.remember:
@@ -155,9 +157,10 @@ class RunApprovals:
         return followed
 
     async def counted(self, raw: Json, update_id: str = "") -> Json:
-        """Return the decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
+        """Return the decision once it is known to be later than the last reset. Raises `DecisionError` for an earlier
+        one.
 
-        What a client has carried out is its result after a reset, too: it would be carried out twice.
+        The result of a call that a client executed also counts after a reset: the call would be executed twice.
         """
         call = raw.get("call") if isinstance(raw, dict) else None
         approval_request = self.approval_queue.waiting.get(call) if isinstance(call, str) else None
@@ -166,14 +169,16 @@ class RunApprovals:
         return raw
 
     async def note(self, sent: Sequence[Json], kind: DecisionKind | None = None) -> None:
-        """Follow a decision that came by signal: nobody waits for an answer, so a refusal is kept for `show`."""
+        """Apply a decision that came by signal. A signal has no answer, so a rejection is kept for `show`."""
         try:
             self.decide(await self.counted(only(sent)), kind)
         except DecisionError as error:
             self.refuse(sent, error)
 
     async def decide_now(self, sent: Sequence[Json]) -> JsonObject:
-        """Follow a decision that came by update. Raises `DecisionError`; where it came before a reset, nobody may wait for it any more."""
+        """Apply a decision that came by update. Raises `DecisionError`, which is also kept for `show`: after a reset
+        its sender may not wait any longer.
+        """
         try:
             raw = await self.counted(only(sent), _update_id())
         except DecisionError as error:
@@ -194,14 +199,16 @@ class RunApprovals:
         return policy
 
     async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
-        """Return the change of policy, as `counted`; one that asks about more counts in any case, and at once."""
+        """Return the change of policy, as `counted` does. A change that requires more approvals counts always, and at
+        once.
+        """
         change = parse_policy(raw)
         if not self.approval_queue.guard.only_tightens(change):
             await self.resets.check(update_id)
         return change
 
     async def change_policy_now(self, sent: Sequence[Json]) -> JsonObject:
-        """Change it by update, as `decide_now`."""
+        """Change the policy by update, as `decide_now` does a decision."""
         try:
             change = await self.counted_policy(only(sent), _update_id())
             if kept := self.approval_queue.guard.kept_quorum(change):
@@ -219,7 +226,7 @@ class RunApprovals:
             self.refuse(sent, error)
 
     def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
-        """Keep a decision that changed nothing for `show`, with its error."""
+        """Keep a rejected decision and its error for `show`."""
         observe(metrics.refused(_update_id()))
         shown = sent[0] if len(sent) == 1 else list(sent)
         self._notes.decision_refused(shown, str(error))
@@ -239,7 +246,7 @@ class RunApprovals:
             self._wake_waits()
 
     def _wake_waits(self) -> None:
-        """Let each wait for a verdict look at its request and its timeout again."""
+        """Let each wait for a verdict read its request and its timeout again."""
         changed, self.waits_changed = self.waits_changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
@@ -269,9 +276,10 @@ class ApprovalWaits:
         self.standing = StandingApprovals(run)
 
     async def verdict(self, approval_request: ApprovalRequest) -> ApprovalVerdict:
-        """Wait until somebody decides, or until the policy's timeout, counted from the request; a changed one counts at once.
+        """Wait for a decision, or for the policy's timeout, counted from the request; a changed timeout applies at
+        once.
 
-        A request that is asked again after a reset informs people again, and has its whole time again.
+        A request that is asked again after a reset notifies people again, and its timeout starts again.
         """
         decided, since = self._approvals.verdict_of(approval_request), workflow.time()
         asked_at = approval_request.approval.requested_at
@@ -305,14 +313,14 @@ class ApprovalWaits:
             if informing is not None:
                 informing.cancel()
             self._approvals.close(approval_request)
-            if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
+            if not isinstance(sys.exception(), GeneratorExit):  # then the run is only evicted from the worker's cache
                 self._agent_run.journal.waits_no_more(approval_request)
             if approval_request.approval.decision is not None:
                 self._observe_decision(approval_request, workflow.time() - since)
 
     def _client_gone(self, seconds: float) -> None:
-        """Note that the program has not come back that carries out what the model calls: the run fails once its calls
-        have ended.
+        """Record that the program that executes the model's calls has not come back: the run fails once its calls have
+        ended.
         """
         words = f"its client has not sent the results of its functions within {seconds:g} s"
         self._agent_run.limits.reached = self._agent_run.limits.reached or Limit("client_gone", words)
@@ -333,7 +341,9 @@ class ApprovalWaits:
         observe(metrics.decided(approval_request.id, approval.decision, by, seconds))
 
     async def _decide_early(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
-        """Let a standing approval decide first (R23.3), then the policy's program (R7.9). What neither decides is left to a person."""
+        """Let a standing approval decide first (R23.3), then the policy's program (R7.9). If neither decides, a person
+        does.
+        """
         approver = None if approval_request.question else self._approval_queue.guard.policy.approver
         may_stand = self.standing.may_decide(approval_request)
         if approver is None and not may_stand:
@@ -363,7 +373,7 @@ class ApprovalWaits:
     async def _ask_program(
         self, approver: str, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]
     ) -> None:
-        """Let the policy's program decide. What fails, takes too long or is no decision is left to a person."""
+        """Let the policy's program decide. If it fails, takes too long or returns no decision, a person decides."""
         try:
             async with self._programs:
                 sent = await workflow.execute_activity(
@@ -391,13 +401,13 @@ class ApprovalWaits:
             )
 
     async def _approve_input(self, approver: str, approval_request: ApprovalRequest) -> ApproveInput:
-        """Return the input of the approver, when its turn has come; the approver queries a large request itself
+        """Return the approver's input when there is room to send it; the approver queries a large request itself
         (R18.2).
         """
         owner = self._agent_run.identity.owner
         sizes, approve_input = self._sender.sizes, ApproveInput(approver=approver, call=approval_request.id)
         approve_input.owner = None if owner == NOBODY else owner
-        if sizes.of(approval_request.shown) <= INLINE:  # else it need not even be built
+        if sizes.of(approval_request.shown) <= INLINE:  # a larger view is not built
             run = self._agent_run
             view = request_view(approval_request, run)
             if (size := approval_size(view, sizes)) <= INLINE:
@@ -421,7 +431,7 @@ class WaitingList:
         self._run: RunState | None = None
         self._reporting = False
         self._with_program: set[str] = set()
-        """Requests on which a program decides: nobody needs to look at them yet."""
+        """Requests that a program decides: no person has to look at them yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """The number of listed requests, and the oldest of them."""
         self._reports = SessionReports()
@@ -429,7 +439,7 @@ class WaitingList:
         """Whether the run waits for a person, by its last report to the session."""
         self._children = children
         self._was_reset = False
-        """Whether a reset came before the run was there to show."""
+        """Whether a reset came before the run existed."""
 
     def begin(self, run: RunState) -> None:
         """List the requests of this run from now on."""
@@ -444,13 +454,13 @@ class WaitingList:
             asyncio.get_running_loop().call_soon(self.show)
 
     def show(self) -> None:
-        """Bring the list up to date with the run as it stands."""
+        """Update the list from the run's present state."""
         self._reporting = False
         if self._run is not None:
             self._list(self._run)
 
     def hide(self, approval_request: ApprovalRequest) -> None:
-        """List the request no more: a program decides on it."""
+        """Remove the request from the list: a program decides it."""
         self._with_program.add(approval_request.id)
 
     def unhide(self, approval_request: ApprovalRequest) -> None:
@@ -458,7 +468,7 @@ class WaitingList:
         self._with_program.discard(approval_request.id)
 
     def renew(self) -> None:
-        """List what waits anew: its requests have changed."""
+        """Rebuild the list: the waiting requests have changed."""
         self._listed = (self._listed[0], [])
         self.report()
 
@@ -487,19 +497,21 @@ class WaitingList:
         workflow.upsert_memo({WAITING_MEMO: memo})
 
     def report_closed(self, run_id: str) -> None:
-        """Report to the session that a run below this one has ended, and could not report it itself."""
+        """Report to the session that a child run has ended and could not report it itself."""
         if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             self._signal_session(self._run, run_id, waits=False, closed=True)
 
     def report_reset(self) -> None:
-        """Report to the session what still waits after a reset: this run or not, and below it only the runs that it has."""
+        """Report to the session which runs still wait after a reset: this run or not, and of child runs only its
+        present ones.
+        """
         self._was_reset = self._run is None
         if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             self._waits = bool(self._listed[0])
             self._signal_session(self._run, workflow.info().workflow_id, waits=self._waits, left=self._children.names)
 
     async def settle(self) -> None:
-        """Report to the session above that this run, which ends now, waits no more.
+        """Report to the session that this run, which ends now, no longer waits.
 
         A server sends no signal of a workflow that ends in the same task.
         """
@@ -511,7 +523,7 @@ class WaitingList:
         await self.until_sent()
 
     async def until_sent(self) -> None:
-        """Wait until the session has the reports of this execution, which ends now or goes on as new."""
+        """Wait until the session has the reports of this execution, which ends now or continues as new."""
         if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             await self._reports.until_sent()
 
@@ -525,7 +537,7 @@ class WaitingList:
     def _signal_session(
         self, run: RunState, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None
     ) -> None:
-        """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
+        """Signal the session of this run, or of its outermost parent. Do nothing without a session."""
         if workflow.info().parent is not None and (run.identity.in_session or run.identity.owner.session):
             self._reports.send(run_id, waits=waits, closed=closed, left=left)
 
@@ -539,8 +551,8 @@ class SessionReports:
         self._signals: set[asyncio.Task[None]] = set()
 
     def send(self, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None) -> None:
-        """Send a `RunWaits` of this run, or of one below it that can send none."""
-        # The time also counts up where this run goes on as new, or is reset.
+        """Send a `RunWaits` for this run, or for a child run that cannot send it."""
+        # The time also increases where this run continues as new, or is reset.
         self._count = max(self._count + 1, int(workflow.time() * 1000))
         report = RunWaits(
             run_id=run_id, count=self._count, waits=waits, closed=closed, left=None if left is None else sorted(left)

@@ -25,7 +25,7 @@ _NAMES: Final = ("__module__", "__name__", "__qualname__", "__doc__")
 
 
 def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
-    """Let Temporal call a handler of one `Sent` with any arguments: their number may be wrong, too (R18.6).
+    """Let Temporal call a handler that has one `Sent` with any number of any arguments (R18.6).
 
     ```python
     @workflow.signal(name="approve", description="…")
@@ -42,14 +42,16 @@ def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
         return await found
 
     wrapper: Any = call_async if inspect.iscoroutinefunction(handler) else call
-    # Without `__wrapped__`, from which the SDK would take one argument of this type as the only valid form.
+    # Without `__wrapped__`: the SDK would accept only one argument of its type.
     functools.update_wrapper(wrapper, handler, assigned=_NAMES)
     del wrapper.__wrapped__
     return wrapper  # type: ignore[no-any-return]
 
 
 def _readable(argument: Json) -> Json:
-    """Return the argument, or the reason why it is no JSON: bytes, a protobuf message, an object of a user's converter, or a number such as NaN."""
+    """Return the argument, or the reason why it is not JSON: bytes, a protobuf message, an object of a user's
+    converter, or a number such as NaN.
+    """
     try:
         check(argument, source="the argument")
     except JsonError as error:
@@ -102,7 +104,7 @@ def read_one(kind: type[W], sent: Sent[W]) -> W | None:
 def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
     """Return the input of a workflow. Raise `ApplicationError` of type `Refused` for an invalid one.
 
-    An input of the engine itself, or an encrypted one, is waited for: the task fails until it can be read.
+    For an unreadable input of the engine itself, or an encrypted one, the task fails until a worker can read it.
     """
     try:
         if len(arguments) != 1:

@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
 
 _ATTEMPT: Final = timedelta(seconds=60)
 _UNTIL_TAKEN: Final = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
-"""Attempts without an end: the sink may be away for days."""
+"""Attempts without a maximum: the sink may be unavailable for days."""
 
 
 @workflow.defn(name=AUDIT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -84,7 +84,9 @@ class AuditWorkflow:
             self._log.delivered(len(lines))
 
     def _is_due(self) -> bool:
-        """Whether to continue as new. While the sink is away, more may be pending than a new execution can begin with."""
+        """Whether to continue as new. While the sink is unavailable, more entries may be pending than a new execution
+        can begin with.
+        """
         return (self._rewrites or should_continue_as_new()) and len(
             self._log.carried().model_dump_json().encode()
         ) <= MAX_PAYLOAD

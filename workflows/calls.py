@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class RefusedCallError(Exception):
-    """A rule forbids a call that was about to be scheduled: others have begun or ended meanwhile."""
+    """A rule forbids a call that was about to be scheduled: other calls have begun or ended meanwhile."""
 
     def __init__(self, outcome: RefusedByRule) -> None:
         super().__init__(outcome.error.message)
@@ -73,7 +73,7 @@ class RefusedCallError(Exception):
 
 
 class CallRunner:
-    """The calls of the Request whose plan `run` has just opened, and of Requests under which its plan goes on
+    """The calls of the Request whose plan `run` has just opened, and of later Requests that continue its plan
     (`go_on`).
 
     `on_change` is called whenever a call has arrived, started or ended.
@@ -106,7 +106,7 @@ class CallRunner:
         self._began = workflow.time()
         self.first_call: float | None = None
         """Seconds until the first call started; `None` while none has."""
-        self._observed: set[str] = set()  # calls of whose end operators know
+        self._observed: set[str] = set()  # calls whose end was recorded
         self._forsaken: set[str] = set()
         """Cancelled tasks whose end is no fault."""
         self._budget_share = BudgetShare(
@@ -117,17 +117,17 @@ class CallRunner:
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
-        """Run the delivered calls and the answer's, until the plan has settled, or goes on under the next Request.
+        """Run the delivered calls and the answer's, until the plan has settled, or continues under the next Request.
 
-        Return the answer as it stands then. Raise the answer's error, unless calls have been released: then the Request
-        is interrupted, and they stay.
+        Return the answer at that time. Raise the answer's error, unless calls have been released: then the Request is
+        interrupted, and they stay.
         """
         self._start(REQUEST, self._ask(answer))
         await self._run_on()
         return self.loop.result
 
     def go_on(self) -> None:
-        """Go on with the plan under another Request: running calls go on, and the caller calls `run` again (R10.5)."""
+        """Continue the plan under another Request: running calls continue, and the caller calls `run` again (R10.5)."""
         self.loop.go_on()
         self._began, self.first_call = workflow.time(), None
 
@@ -151,7 +151,7 @@ class CallRunner:
         await self._run_on()
 
     async def break_off(self, reason: str) -> None:
-        """End the run while calls may run (R10.6)."""
+        """Stop the calls of a run that ends (R10.6)."""
         await self._cancel_all()
         self.loop.break_off(reason, now())
 
@@ -160,7 +160,7 @@ class CallRunner:
         try:
             while loop.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
                 await self._take_in()
-                looks = not loop.behind or self._follows(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
+                looks = not loop.behind or self._follows(SHORT_TASKS)  # 0.1.0 ran all iterations of its loops first
                 if looks and (limit := self._why_stop()) is not None:
                     await self._cancel_all()
                     loop.stop(limit, now())
@@ -178,12 +178,12 @@ class CallRunner:
                 self._clock.work(workflow.time())
             revised = sys.exception() is None and loop.stage is RequestStage.REVISED
             if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
-                self._observe_ends(list(loop.plan.every_call()))  # no fault of ours
+                self._observe_ends(list(loop.plan.every_call()))  # not after an error of the engine
             if not revised:
                 await self._cancel_all()
 
     def rest(self, rests: bool) -> None:
-        """Record that the model's provider is away, or is back (R20.5)."""
+        """Record that the model's provider is unavailable, or available again (R20.5)."""
         self.loop.model_away = rests
         self._keep_time()
 
@@ -195,7 +195,7 @@ class CallRunner:
         self._news.set()
 
     def stop(self, limit: Limit) -> None:
-        """Stop: running calls are cancelled and have failed, waiting calls are skipped (R9.5)."""
+        """Stop at a limit: running calls are cancelled and fail, waiting calls are skipped (R9.5)."""
         self.loop.report(LimitReached(limit))
         self._news.set()
 
@@ -208,7 +208,7 @@ class CallRunner:
         return Payload(reads, self._sender.size_of(reads))
 
     async def _take_in(self) -> None:
-        """Wait for an event, or for the next task where work was left for it, and process it."""
+        """Wait for an event, or for the next task if work is left for it, and process it."""
         if self.loop.behind:
             await next_task(self._agent_run)
         else:
@@ -218,7 +218,7 @@ class CallRunner:
             raise self._fault
         streaming = self.loop.stage is RequestStage.STREAMING
         self.loop.work(task_number(), now())
-        if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
+        if streaming and self.loop.stage is not RequestStage.STREAMING:  # now the number of shares is known
             for name, budget in self._budget_share.level().items():
                 self._sender.children.raise_budget(name, budget)
         self._observe_ends(self.loop.ended)
@@ -265,7 +265,7 @@ class CallRunner:
                 observe(metrics.call_ended(call))
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task whose fault becomes the Request's, so that nobody waits for ever."""
+        """Start a task whose error becomes the Request's, so that nothing waits forever."""
 
         async def watched() -> None:
             try:
@@ -318,7 +318,7 @@ class CallRunner:
         )
 
     async def _decided(self, call: Call, approval_request: ApprovalRequest | None) -> Outcome | None:
-        """Ask a person, where one has to decide; return the outcome, if there is one now."""
+        """Wait for the request's verdict, if the call has a request; return the outcome, if the verdict has one."""
         verdict = None if approval_request is None else await self._waits.verdict(approval_request)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
             self._agent_run.note("question", now(), call=call.id)
@@ -328,7 +328,7 @@ class CallRunner:
         return None if verdict is None else verdict.outcome
 
     async def _outcome(self, call: Call, was_requested: bool) -> Outcome:
-        """Run the call, as it stands by now."""
+        """Run the call in its present form."""
         plan = self.loop.plan.home(call)
         call.hold.queued = True
         async with AsyncExitStack() as held:
@@ -364,7 +364,7 @@ class CallRunner:
             return self.loop.recalled(call, await self._run_tool(call, plan))
 
     async def _run_tool(self, call: Call, plan: Plan) -> Outcome:
-        """Run the tool, again and again while its server asks for something (R21.3)."""
+        """Run the tool, and again each time its server asks for input (R21.3)."""
         hooks = self._hooks.of_results(call.spec.known_tool)
         owner = self._agent_run.identity.owner
         dialog = ServerDialog(self._agent_run, self._waits, self._on_change, self._used)
@@ -400,7 +400,7 @@ class CallRunner:
         return RefusedByRule(CallError(RULE_BROKEN, answer.refused)) if answer.refused else None
 
     async def _gate(self, call: Call) -> None:
-        """Wait until the call may be scheduled: it was approved while another one runs, or a message came before."""
+        """Wait until the call may be scheduled: another call may run since its approval, or a message may hold it."""
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
@@ -408,7 +408,7 @@ class CallRunner:
         self.loop.plan.home(call).resume(call, now())
 
     async def _begin(self, call: Call) -> None:
-        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it from here on."""
+        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it after that."""
         await self._gate(call)
         if (refused := self.loop.still_refused(call)) is not None:
             raise RefusedCallError(refused)

@@ -26,7 +26,7 @@ class ChildRuns:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        """Names of those that were started and have not ended: `<this run>/<name>` is the id."""
+        """Names of child runs that were started and have not ended: `<this run>/<name>` is the id."""
         self._running: dict[str, ChildWorkflowHandle[Any, Any]] = {}
         self._changes: list[JsonObject] = []
         self._raised: dict[str, Budget] = {}
@@ -35,7 +35,7 @@ class ChildRuns:
 
     @property
     def changes(self) -> int:
-        """The number of changes: a child starts with those, and receives later ones by signal."""
+        """The number of policy changes: a child starts with these, and receives later ones by signal."""
         return len(self._changes)
 
     @contextmanager
@@ -66,7 +66,7 @@ class ChildRuns:
             self._raised[id] = budget
 
     def signal_one(self, id: str, signal: str, what: Any = None) -> None:
-        """Signal one of them, if it is an active child."""
+        """Signal the child run of this id, if it is active."""
         if (child := self._running.get(id)) is not None:
             self._start(child, signal, what)
 
@@ -114,12 +114,12 @@ class BudgetShare:
         return await share_future
 
     def settle(self, name: str, used: RunUsage | None) -> None:
-        """Settle a share at its holder's end: what is left goes to others. `None` when the usage is unknown."""
+        """Settle a share at its holder's end: others get the rest. `None` when the usage is unknown."""
         self._shares.settle(name, used)
         self.hand_out()
 
     def level(self) -> dict[str, Budget]:
-        """Give out what is left when the answer is complete; return each raised share."""
+        """Distribute the rest when the answer is complete; return each raised share."""
         raised = self._shares.level(self._usage(), beside=self._rivals() or 0) if self._shares.limited else {}
         self.hand_out()
         return raised
@@ -130,7 +130,7 @@ class BudgetShare:
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Give out what is left, in the order of requests."""
+        """Distribute the rest in the order of requests."""
         rivals = self._rivals() if self._waiting and self._shares.limited else 1
         while self._waiting:
             name, share_future = self._waiting[0]

@@ -75,7 +75,7 @@ def _name(above: str) -> str:
 
 
 class ParentRun:
-    """The run above this one: its decision on a large output, its clock, and the budget that it shares.
+    """The parent run: its decision on a large output, its clock, and the budget that it shares.
 
     `raise_budget` raises the budget of a run that has begun.
     """
@@ -105,7 +105,7 @@ class ParentRun:
             self.late.set_result(None)
 
     async def refusal(self, run: RunState, result: RunResult, free: int) -> tuple[str, str] | None:
-        """Return why the parent cannot receive a run's output, and the code for it. The parent reads all of it or
+        """Return the reason why the parent cannot receive the run's output, and its code. The parent reads all or
         nothing (R18.3).
         """
         if workflow.info().parent is None:
@@ -121,8 +121,8 @@ class ParentRun:
         return None if no_room is None else (no_room, HISTORY_FULL)
 
     async def why_not(self, size: int, free: int) -> str | None:
-        """Wait until a result of so many bytes may be returned; return why it may not. A run without a parent always
-        may.
+        """Wait until a result of this size may be returned; return the reason why it may not. Without a parent it
+        always may.
         """
         info = workflow.info()
         if info.parent is None or size <= free:
@@ -132,7 +132,7 @@ class ParentRun:
             await above.signal(CLAIM, SpaceClaim(call_id=_name(info.parent.workflow_id), size=size))
             await workflow.wait_condition(lambda: self._granted is not None, timeout=_PATIENCE)
         except (TimeoutError, FailureError):
-            return None  # there is nobody any more who could be harmed
+            return None  # the parent has ended: the result can do no harm
         if self._granted:
             return None
         return f"its output has {bytes_text(size)}, and the history of the run above it has no room for that beside the others"

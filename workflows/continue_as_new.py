@@ -1,4 +1,4 @@
-"""Continue-as-new: when an execution does it, and whether a run is small enough to be carried on."""
+"""Continue-as-new: when an execution does it, and whether a run's state is small enough for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def should_continue_as_new(*, keeps: bool = False) -> bool:
 
 
 def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:
-    """Continue as new with the current version, or with its own. A server without versions rejects the option for that."""
+    """Continue as new with the current version, or with its own. A server without versions rejects the versioning
+    option.
+    """
     changed = _is_upgraded(keeps)
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
     memo = _read_memo() if isinstance(argument, SessionInput) else None
@@ -46,7 +48,7 @@ def _is_upgraded(keeps: bool) -> bool:
 
 
 class ContinueAsNew:
-    """The continue-as-new of one execution, which may be too large to carry on."""
+    """The continue-as-new of one execution, whose state may be too large for it."""
 
     def __init__(self) -> None:
         self._attempts = Attempts()
@@ -54,7 +56,7 @@ class ContinueAsNew:
     def go_on(self, run_input: RunInput, run: RunState, worked: float) -> None:
         """Continue as new where Temporal suggests it, or workers of another version are current now.
 
-        Return where the state is too large to carry on (R18.4).
+        Return if the state is too large for a new execution (R18.4).
         """
         keeps = run.prepared.keeps_version
         if not should_continue_as_new(keeps=keeps):

@@ -98,7 +98,7 @@ async def run_delegate(
     tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
-    # The loop of a plain tool is the engine's own: only its calls are the tool's.
+    # A plain tool's loop is the engine's own: only its calls belong to the tool.
     queue, timeout = (None, None) if call.spec.loop is not None else (tool.task_queue, tool.timeout)
     title = f"{tool.name}: {call_line(call.inputs.params)}"
     child = ChildHandle(call.id, tool.name, title, queue, timeout, lambda: begin(call))
@@ -158,12 +158,12 @@ async def _result(
         raise NotStartedError("id_too_long", why)
     async with (
         sender.turn
-    ):  # what it is given is made when it can be sent: that of 500 at once takes more than one task may (R18.5)
+    ):  # make the input only when it can be sent: the inputs of 500 children take too long for one task (R18.5)
         argument = make_input()
         if (size := input_size(argument, sender.sizes)) > sender.max_payload:
             why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most"
             raise NotStartedError("params_too_large", why)
-        asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else it travels outside
+        asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else the value is in external storage
         changes = sender.children.changes
         await sender.take(0 if asks else size)
     if child.begin is not None:
@@ -242,7 +242,7 @@ async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatc
 
 
 async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
-    """Report the child's usage, from its result or its failure. Otherwise query the child, which knows it after its end
+    """Report the child's usage, from its result or its failure. Otherwise query the child, which answers after its end
     too.
     """
     spent = _usage_of(handle) if handle.done() else None
@@ -269,18 +269,18 @@ def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:
     failure = handle.exception()
     if failure is None:
         result: RunResult | LoopState = handle.result()
-        # Each iteration has a deadline, a loop of thousands has none.
+        # Each iteration has a deadline; a loop of thousands of iterations has none.
         worked = 0.0 if isinstance(result, LoopState) else result.worked
         return SpentBudget(usage=result.usage, worked=worked, sent=result.sent, rule_record=result.rule_record)
     cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
     try:
         return SpentBudget.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None
     except (IndexError, ValueError):
-        return None  # it is no failure of the engine's own
+        return None  # not a failure of the engine's own
 
 
 def _sources_of(failure: ChildWorkflowError) -> frozenset[str]:
-    """Return the sources that the words of the child's failure may hold, as the failure names them (R15.1)."""
+    """Return the sources of the child's failure message, as the failure names them (R15.1)."""
     details = failure.cause.details if isinstance(failure.cause, ApplicationError) else ()
     sources = details[0].get("sources") if details and isinstance(details[0], dict) else None
     return frozenset(str(each) for each in sources) if isinstance(sources, list) else frozenset()

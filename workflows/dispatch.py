@@ -1,4 +1,4 @@
-"""Dispatch: what a task and a history have room for, in which order, and to which task queue."""
+"""Dispatch: the room of a task and a history, the order of commands, and their task queues."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ with workflow.unsafe.imports_passed_through():
 
 
 WAIT: Final = timedelta(seconds=QUEUE_TIMEOUT)
-"""Time for a turn in such a queue; then the workers are queried for whether they still have it."""
+"""Time for a turn in such a queue; then the workers are asked whether they still have the queue."""
 
 
 class Routing:
-    """The task queues of one run. The worker's record at its start holds, until nobody polls such a queue any more."""
+    """The task queues of one run. The worker's record from the run's start is valid until nobody polls such a queue."""
 
     def __init__(self, run: RunState) -> None:
         self._agent_run = run
@@ -60,8 +60,8 @@ class Routing:
     async def lifted(self, error: ActivityError, tool: Tool | None = None) -> bool:
         """Whether to schedule an activity again whose turn has not come, on the queue that the workers name now.
 
-        A tool of another queue has its own workers, which may be gone: it is scheduled again only if no limit holds any
-        more.
+        A tool of another queue has its own workers, which may be gone: it is scheduled again only if it is no longer
+        limited.
         """
         if not not_taken_up(error):
             return False
@@ -83,11 +83,11 @@ async def ask_limited(*, local: bool) -> Limited:
 
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 _ANSWERS: Final = timedelta(seconds=30)
-"""Time of one attempt of an activity that reads what its worker has."""
+"""Time of one attempt of an activity that reads its worker's configuration."""
 
 
 async def ask_worker(activity: str, argument: Any, result_type: type, *, local: bool, attempts: int = 0) -> Any:
-    """Return what a worker answers, in at most so many attempts, 0 for any number.
+    """Return a worker's answer, in at most so many attempts, 0 for any number.
 
     `local`: by a local activity, as 0.1.0 did. Where a query comes with a task, the SDK's core ends that task with the
     marker of the result, and returns the result in the next task. A replay returns it in the first one: commands then
@@ -111,13 +111,13 @@ _RINGS = timedelta(seconds=1)
 _BACK = timedelta(seconds=10)
 _QUICK = timedelta(seconds=QUICK)
 _COMES_WITHIN = timedelta(seconds=5)
-"""Time for a result to arrive after it was let in."""
+"""Time for a result to arrive after its claim was granted."""
 
 
 class Dispatcher:
     """The dispatcher of one execution: it counts bytes and commands.
 
-    `sizes` knows the sizes of its values, `max_payload` is the most that one may have.
+    `sizes` has the sizes of its values, `max_payload` is the maximum of one value in bytes.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Dispatcher:
     ) -> None:
         """Create the dispatcher.
 
-        `routing`: of a run, whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of the
-        reason. `ends_former` returns whether a child of before a reset is ended where it holds an id.
+        `routing`: that of a run whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of
+        the reason. `ends_former` returns whether a child of before a reset is ended where it holds an id.
         `report_closed` learns of a child run that has ended and could not report anything.
         """
         self.sizes = sizes
@@ -168,8 +168,8 @@ class Dispatcher:
             await self._next_task()
 
     async def take_call(self, size: int, least: int) -> bool:
-        """Wait until a call may be scheduled. Return whether its input of `size` bytes goes with it; the activity
-        queries an input that does not, and `least` bytes go.
+        """Wait until a call may be scheduled. Return whether its input of `size` bytes is sent with it. If not, `least`
+        bytes are sent, and the activity queries the input.
         """
         inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
         if inline is None:
@@ -190,7 +190,7 @@ class Dispatcher:
         self._child_inputs[name] = argument, size
 
     def payload(self, kind: str, name: str) -> Payload | None:
-        """Return the input of a child run that was not sent, or the decision on a claim; `None`: it is undecided."""
+        """Return an unsent input of a child run, or the decision on a claim; `None` while the claim is undecided."""
         if kind == GRANT.name:
             granted = self._history.granted(name)
             return None if granted is None else Payload(granted)
@@ -221,7 +221,7 @@ class Dispatcher:
         return self._history.holds(sent, _history_size())
 
     def settle(self, call_id: str) -> None:
-        """Record that the call's result has arrived, or that none will."""
+        """Record that the call's result has arrived or will not arrive."""
         self._quick.end(call_id)
         self._history.settle(call_id)
         self._child_inputs.pop(call_id, None)
@@ -234,7 +234,7 @@ class Dispatcher:
             self._turning = asyncio.create_task(self._let_on())
 
     async def _let_on(self) -> None:
-        """Let later results in when one does not arrive in time: its worker may be gone."""
+        """Grant later claims when a granted result does not arrive in time: its worker may be gone."""
         while self._history.turns:
             before = set(self._history.coming)
             await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")
@@ -253,7 +253,9 @@ class Dispatcher:
 
 
 def full(part: float = OVER) -> str | None:
-    """Return why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
+    """Return the reason why this execution's history has room for only a last Request; `None` while it has more
+    (R18.4).
+    """
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
 
 
@@ -288,7 +290,7 @@ def _history_size() -> int:
 class EagerStartInterceptor(worker.Interceptor):
     """An interceptor that disables eager start for calls that this worker may lack.
 
-    A worker takes up "eagerly" what its own workflow tasks schedule, which is fast. A call that it lacks would return
+    A worker starts activities of its own workflow tasks "eagerly", which is fast. An activity that it lacks would fail
     each time.
     """
 

@@ -69,7 +69,7 @@ _RESULT: Final = timedelta(hours=1)
 async def start_score(run: RunState) -> None:
     """Start the score of a run that ends, if its agent names evaluators and the run belongs to the sample.
 
-    The score is a workflow that outlives the run. Only its start is waited for, so that a server that ends the run has it.
+    The score is a workflow that outlives the run. The run waits only for its start.
     """
     evaluate, run_id = run.agent.config.evaluate, workflow.info().workflow_id
     is_too_long = len(scored_id(run_id).encode()) > MAX_ID  # the server would refuse the task
@@ -129,7 +129,7 @@ class EvaluationWorkflow:
             tasks.append(asyncio.create_task(self._score(following, places)))
             following += 1
         if tasks:
-            # In the order of the cases, whichever ends first: the next execution begins where this one stops.
+            # In the order of the cases, and not of their ends: the next execution begins where this one stops.
             scores = await asyncio.gather(*tasks)
             self._ended.clear()
             self._scores += scores
@@ -140,7 +140,7 @@ class EvaluationWorkflow:
     @workflow.query(name=PROGRESS_QUERY, description="How many runs are scored, have passed, and are under way")
     @query_arguments
     def progress(self) -> EvaluationProgress:
-        """Return how far the evaluation is."""
+        """Return the evaluation's progress."""
         if self._refusal is not None:
             return EvaluationProgress(total=0)
         done = [*self._scores, *self._ended.values()]
@@ -212,7 +212,7 @@ class EvaluatedRunWorkflow:
 
     @workflow.run
     async def run(self, *arguments: Any) -> RunScore:
-        """Return the score of the run, however it ends. The argument is one `EvaluatedRunInput`."""
+        """Return the score of the run, also of a failed one. The argument is one `EvaluatedRunInput`."""
         wanted = read_input(EvaluatedRunInput, arguments)
         if wanted.start is not None:
             await self._run_agent(wanted)
@@ -255,7 +255,7 @@ class EvaluatedRunWorkflow:
                 raise asyncio.CancelledError from error
 
     async def _reserve(self, wanted: EvaluatedRunInput) -> str:
-        """Take one of the agent's scores of the day; return why there is none left."""
+        """Reserve one of the agent's scores of the day; return the reason why none is left."""
         assert wanted.quota is not None
         reservation = Reservation(key=wanted.score.run_id, amounts=[wanted.quota])
         try:

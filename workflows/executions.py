@@ -70,9 +70,10 @@ async def run_tool(
     """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
     (R12.1).
 
-    Return the outcome, or what the tool's server asks for: then the call runs again, with the `answers`. `begin` is awaited
-    just before the activity is scheduled for the first time. `owner`: the run's. `unheard` gets the problems of the result's
-    `hooks` that failed and were ignored, `used` the usage of the models that the tool's code itself has called.
+    Return the outcome, or the input that the tool's server asks for: then the call runs again, with the `answers`.
+    `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` gets the
+    problems of the result's `hooks` that failed and were ignored, `used` the usage of the models that the tool's code
+    itself has called.
     """
     tool = call.spec.known_tool
     assert tool.activity is not None
@@ -117,7 +118,7 @@ async def run_tool(
             call.state.attempts = patience.started + attempts
             pause = patience.pause(outcome.error.code, attempts, workflow.time())
             if pause is None:
-                gone = outcome.error.code == NO_SUCH_HOOK  # then it was not made: its result would have been withheld
+                gone = outcome.error.code == NO_SUCH_HOOK  # then the event does not exist: its result is withheld
                 return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
             why = f"{message_of(error)}; the call waits for one that has it" if pause else outcome.error.message
             call.state.retried = why
@@ -225,7 +226,7 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
     if cause.type == INTERRUPTED:
         words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
         return CallError(INTERRUPTED, words)
-    return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])  # of any worker's
+    return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])  # of any worker's attempt
 
 
 async def run_existing(
@@ -338,7 +339,7 @@ def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
 
 
 async def sleep_until(params: JsonObject, alarm: Alarm) -> Outcome:
-    """Sleep on a durable timer that all sleeping calls share: no worker is held, however long it takes."""
+    """Sleep on a durable timer that all sleeping calls share. It occupies no worker."""
     now = workflow.now()
     slept = sleep_seconds(params, now.timestamp(), _read_time)
     if isinstance(slept, CallError):

@@ -1,4 +1,4 @@
-"""Readings of the failures of activities."""
+"""Functions that read the failures of activities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY = 1000
 def attempts_of(error: ActivityError, most: int) -> int:
     """Return how many attempts the activity may have made, of `most` (0: any number).
 
-    The failure's own count has precedence. So the next attempt's number is never one that was used.
+    The failure's own count has precedence, so that no attempt's number is used twice.
     """
     cause = error.cause
     made = (
@@ -35,7 +35,7 @@ def is_lost(error: ActivityError) -> bool:
 
 
 def away_of(error: ActivityError) -> ProviderAway | None:
-    """Return the failure's report on a provider that is away; `None` for another failure (R20.5)."""
+    """Return the failure's report on an unavailable provider; `None` for another failure (R20.5)."""
     return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None
 
 

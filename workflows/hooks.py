@@ -62,7 +62,7 @@ _MARGIN: Final = 5.0
 _LONG: Final = 30.0
 """Seconds from which on heartbeats detect a lost worker."""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
-"""Retry policy for a lost worker, or one that lacks the hook. A hook's own result is data and is never retried."""
+"""Retry policy for a lost worker, or one that lacks the hook. A hook's own error is data and is never retried."""
 
 
 class ExecutionHooks:
@@ -88,8 +88,8 @@ class ExecutionHooks:
     ) -> HookAnswer | None:
         """Return the answer of an event's hooks; `None` if there are none.
 
-        `holds` are its values that may be large. The run's `sender` measures each once, so that a large value is not
-        even encoded here (R18.1), and waits for room. Raise only a cancellation.
+        `holds` are its values that may be large. The run's `sender` measures each once, so that this task encodes no
+        large value (R18.1), and waits for room. Raise only a cancellation.
         """
         if not (wanted := self.hooks.of(name, tools)):
             return None
@@ -112,7 +112,7 @@ class ExecutionHooks:
         self._observe("failed", name, problem.hook, call, problem.problem)
 
     def _observe(self, what: str, name: str, hook: str, call: str, why: str) -> None:
-        if self._note is not None and name != END:  # nothing is noted of a run behind its end
+        if self._note is not None and name != END:  # a run records nothing after its end
             self._note(what, name, hook, call, why)
 
     async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int, sender: Dispatcher | None) -> HookAnswer:
@@ -267,7 +267,7 @@ AskPeople: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | No
 
 
 def of_run(run: RunState) -> dict[str, Any]:
-    """Return the fields that every event has of its run."""
+    """Return the run's fields, which every event has."""
     return {**run.identity.owner.model_dump(), "agent": run.agent.name}
 
 
@@ -287,7 +287,7 @@ class CallHooks:
         self._rounds: dict[str, int] = {}
 
     def look_before(self, call: Call) -> bool:
-        """Whether a hook has to see the call before it runs."""
+        """Whether a hook must see the call before it runs."""
         return (
             call.spec.tool is not None
             and call.spec.loop is None
@@ -299,7 +299,7 @@ class CallHooks:
     ) -> tuple[Outcome | None, bool]:
         """Show the call to hooks, then `ask` where a person decides. Hooks see a person's edit again.
 
-        Return its outcome, if there is one now, and whether the call waited for a person.
+        Return its outcome, if it has one, and whether the call waited for a person.
         """
         seen: JsonObject | None = None
         was_requested = False
@@ -347,7 +347,7 @@ class CallHooks:
         ]
         if not found and not run.identity.in_session:
             return None
-        of = {name: value for name, value in of_run(run).items() if name != "context"}  # the call's own input has it
+        of = {name: value for name, value in of_run(run).items() if name != "context"}  # in the call's input
         return CallHookRefs(hooks=found, of=of, records=run.identity.in_session)
 
     def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:

@@ -1,4 +1,6 @@
-"""The owner of an idempotency key that no run owns: it ends at once, and the server keeps its id and memo as long as it keeps ended workflows (R10.1)."""
+"""The owner of an idempotency key that no run owns. It ends at once; the server keeps its id and memo while it keeps
+ended workflows (R10.1).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ledger of a tenant: one workflow that grants what runs reserve, in the order in which they ask, and keeps standing approvals."""
+"""The ledger of a tenant: one workflow that grants the reservations of runs in their order, and keeps standing
+approvals.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ class LedgerWorkflow:
     @workflow.update(name=RESERVE, description="The engine's own: reserve amounts under a key, all or none")
     @any_arguments
     async def reserve(self, reservation: Sent[Reservation]) -> ReservationAnswer:
-        """Grant the amounts, or return why not. The same key counts once."""
+        """Grant the amounts, or return the reason for a refusal. The same key counts once."""
         wanted = read_one(Reservation, reservation)
         if wanted is None:
             return ReservationAnswer(refused="this is no reservation")
@@ -97,7 +99,7 @@ class LedgerWorkflow:
     @workflow.update(name=GRANT, description="Keep a standing approval of a procedure's coming runs")
     @any_arguments
     def grant(self, approval: Sent[StandingApproval]) -> StandingAnswer:
-        """Keep a standing approval, or return why not."""
+        """Keep a standing approval, or return the reason for a refusal."""
         try:
             wanted = parse_standing_approval(only(approval))
         except DecisionError as error:
@@ -107,7 +109,7 @@ class LedgerWorkflow:
     @workflow.update(name=REVOKE, description="Let a standing approval hold no more")
     @any_arguments
     def revoke(self, revocation: Sent[StandingRevocation]) -> StandingAnswer:
-        """Let a standing approval hold no more. Calls that begin from now on wait for a person."""
+        """Revoke a standing approval. Calls that begin from now on wait for a person."""
         wanted = read_one(StandingRevocation, revocation)
         if wanted is None:
             return StandingAnswer(refused='expected an object such as {"name": "monthly", "by": "ann"}')
@@ -116,7 +118,7 @@ class LedgerWorkflow:
     @workflow.update(name=USE, description="The engine's own: use a standing approval in a run")
     @any_arguments
     async def use(self, use: Sent[StandingUse]) -> StandingAnswer:
-        """Count a run under a standing approval, or return why it does not hold. The same run counts once."""
+        """Count a run under a standing approval, or return the reason why it does not apply. The same run counts once."""
         wanted = read_one(StandingUse, use)
         if wanted is None:
             return StandingAnswer(refused="this is no use of a standing approval")
@@ -129,7 +131,7 @@ class LedgerWorkflow:
         return self._standing.views(max(now, self._now))
 
     def _noted(self, change: str, by: str, answer: StandingAnswer) -> StandingAnswer:
-        """Note a change of a standing approval for the audit log."""
+        """Record a change of a standing approval for the audit log."""
         if answer.approval is not None:
             at = workflow.now().isoformat(timespec="milliseconds")
             key = f"{workflow.info().workflow_id}/{workflow.uuid4()}"
@@ -138,7 +140,7 @@ class LedgerWorkflow:
         return answer
 
     async def _audit(self) -> None:
-        """Send what has changed to the audit log, where the worker has one."""
+        """Send the recorded changes to the audit log, where the worker has one."""
         entries, self._changes = self._changes, []
         if entries and workflow.patched(AUDIT_PATCH):
             await send_entries(AuditBatch(entries=entries))

@@ -52,7 +52,7 @@ class LoopWorkflow:
         on_reset(self._note_reset)
         self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
         self._driver: LoopDriver | None = None
-        """The rest, once the input is read. Handlers may be called before."""
+        """The driver, once the input is read. Handlers may be called before."""
 
     @workflow.run
     async def run(self, *arguments: Any) -> LoopState:
@@ -127,7 +127,7 @@ class PolicyChanges:
         self._change = Policy()
 
     def note(self, sent: Sequence[Any]) -> None:
-        """Change the policy of later iterations, and of those that run. An invalid change has no effect."""
+        """Change the policy of running and later iterations. An invalid change has no effect."""
         try:
             change = parse_policy(only(sent))
         except DecisionError:
@@ -136,12 +136,12 @@ class PolicyChanges:
         self._children.signal_change(change.as_change())
 
     def over(self, approval: JsonObject) -> JsonObject:
-        """Return a change of policy with these changes over it."""
+        """Return a change of policy, overridden by these changes."""
         return parse_policy(approval).changed(self._change).as_change()
 
 
 class LoopDriver:
-    """The life of one execution of a loop. Each iteration is a run of its own, named after the loop and its index."""
+    """One execution of a loop. Each iteration is a run of its own, named after the loop and its index."""
 
     def __init__(
         self, loop: LoopInput, children: ChildRuns, policy: PolicyChanges, parent: ParentRun, left: LeftBehind
@@ -156,12 +156,12 @@ class LoopDriver:
         self._parent = parent
         self._left = left
         self._stays = False
-        """Whether its items and results are too large to be carried on: it goes on here (R18.4)."""
+        """Whether its items and results are too large for a new execution: the loop stays in this one (R18.4)."""
         shares = BudgetPool(loop.budget, loop.state.expected)
         self._budget_share = BudgetShare(
             shares,
             usage=lambda: self.state.usage,
-            # At most the iterations that run at once, and at most those that are left.
+            # The iterations that run at once, or the number that is left if that is smaller.
             rivals=lambda: max(1, min(loop.concurrency, loop.count - self.state.done) - len(shares.holders)),
         )
 
@@ -191,18 +191,18 @@ class LoopDriver:
         return self.state
 
     async def _settle(self) -> None:
-        """Wait for what an execution that ends would not wait for."""
+        """Wait for tasks that the end of an execution would otherwise drop."""
         await self._reports.until_sent()
         await self._left.until_ended()
 
     def report_reset(self) -> None:
-        """Report a reset to the session; nobody knows what the iterations that it has undone have done."""
+        """Report a reset to the session: the actions of the iterations that it has undone are unknown."""
         if self.state.rule_record is not None:
             self.state.rule_record.lost = True
         self._report_reset()
 
     def _report_reset(self) -> None:
-        """Report to the session that a reset has left iterations behind, but for those that the loop has started before."""
+        """Report to the session that a reset has left iterations behind, except those that the loop started before it."""
         if self._reports_waits:
             self._reports.send(workflow.info().workflow_id, waits=False, left=self._children.names)
 
@@ -213,7 +213,7 @@ class LoopDriver:
 
     @property
     def _reports_waits(self) -> bool:
-        """Whether there is a session to report to. Asked only where a report is due: a marker is a command."""
+        """Whether there is a session to report to. Called only where a report is due, because a marker is a command."""
         return bool(self._loop.whose.session) and workflow.patched(SESSION_KNOWS_DELEGATES)
 
     def raise_budget(self, raised: Budget) -> None:
@@ -229,7 +229,7 @@ class LoopDriver:
             for task in tasks:
                 task.cancel()
             if not isinstance(error, GeneratorExit):
-                await asyncio.gather(*tasks, return_exceptions=True)  # until it is known what they have used (R9.6)
+                await asyncio.gather(*tasks, return_exceptions=True)  # until their usage is known (R9.6)
             raise
 
     def _give_up(self, words: str) -> None:
@@ -267,7 +267,7 @@ class LoopDriver:
             output = await self._iterate(index)
             self.state.next += 1
             if self.state.failures:
-                return  # the next one would go on from nothing
+                return  # the next iteration would have no state to continue from
             self.state.satisfied = is_satisfied(self._loop.until, output, index)
             if self._pauses:
                 return
@@ -323,7 +323,9 @@ class LoopDriver:
         )
 
     async def _record(self) -> None:
-        """Record the common preparation of all iterations. Where they cannot run, each is refused by itself."""
+        """Record the common preparation of all iterations. If the preparation fails, each iteration is refused by
+        itself.
+        """
         loop = self._loop
         if loop.prepared is not None or self._over:
             return
@@ -335,7 +337,7 @@ class LoopDriver:
             loop.prepared = packed
 
     def _note(self, index: int, outcome: Returned | Failed) -> Json:
-        """Record an iteration's result, or its failure; return it as the state keeps it."""
+        """Record an iteration's result, or its failure; return it in the state's form."""
         loop, value = self._loop, None
         self.state.sources = sorted({*self.state.sources, *outcome.sources})
         if isinstance(outcome, Failed):

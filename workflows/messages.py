@@ -30,7 +30,7 @@ class Mailbox:
         self._came = 0.0
         """Time of the last message, by `workflow.time`."""
         self._revised: float | None = None
-        """Time when the run last went on with new messages; `None` if it never has."""
+        """Time when the run last continued with new messages; `None` if it never has."""
 
     def open(self, run: RunState) -> None:
         """Open the mailbox of a run."""
@@ -40,7 +40,7 @@ class Mailbox:
 
     def take(self, sent: tuple[Json, ...], calls: CallRunner | None) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). It ends the running Request, which has these calls, unless
-        that is the last: nothing would follow it.
+        no other Request can follow.
         """
         if self._run is None:
             self._early.append(sent)
@@ -71,7 +71,7 @@ class Mailbox:
         self._revised = workflow.time()
 
     def check_withdrawal(self, sent: Sequence[Json]) -> None:
-        """Raise `DecisionError` where no message can be withdrawn by this id."""
+        """Raise `DecisionError` where no message of this id can be withdrawn."""
         context.check_withdrawal(self._progress, only(sent))
 
     def withdraw(self, sent: Sequence[Json]) -> JsonObject:

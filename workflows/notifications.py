@@ -88,7 +88,7 @@ _TO_CALLBACK: Final = RetryPolicy(
 
 @workflow.defn(name=NOTIFICATION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class NotificationWorkflow:
-    """The delivery of one notification to its routes, or to a callback. It goes on when the run has ended."""
+    """The delivery of one notification to its routes, or to a callback. It continues after the run's end."""
 
     @workflow.run
     async def run(self, *arguments: Any) -> NotificationResult:
@@ -112,15 +112,15 @@ def _targets(wanted: NotificationInput) -> list[RouteOutcome]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """A slot that a delivery has taken, and the time of that."""
+    """A slot that a delivery holds, and the time when it took it."""
 
     since: float
 
 
 class NotificationSender:
-    """The notifications of one execution: which are under way, and what became of them.
+    """The notifications of one execution: those under way, and their outcomes.
 
-    `views` are the run's own list, in which the newest stay.
+    `views` is the run's own list, which keeps the newest.
     """
 
     def __init__(self, views: list[NotificationView], journal: RunJournal | None, alarm: Alarm | None = None) -> None:
@@ -131,19 +131,19 @@ class NotificationSender:
         self._held: list[_Slot] = []
         """The slots that are taken, the first one first."""
         self._queued: set[asyncio.Task[None]] = set()
-        """Those that wait for room."""
+        """Deliveries that wait for room."""
         self._starting: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[None]] = set()
 
     def send(self, wanted: NotificationInput, queue: str, after_reset: str = "") -> None:
         """Send a notification by workers of this queue. Nothing waits for it.
 
-        `after_reset`: the key of a second notification, which a run that was reset sends where the first was sent already.
+        `after_reset`: the key of a second notification, which a reset run sends if the first was sent before.
         """
         self._start(self._send(wanted, queue, after_reset))
 
     def send_while(self, is_wanted: Callable[[], bool], make: Callable[[], NotificationInput], queue: str) -> None:
-        """Send a notification when there is room, if it is wanted then: many requests may begin to wait at once."""
+        """Send a notification when there is room, if it is still wanted then: many requests may begin to wait at once."""
 
         async def in_turn() -> None:
             await self._take_slot()
@@ -158,7 +158,9 @@ class NotificationSender:
         self._queued.add(task := self._start(in_turn()))
 
     async def _take_slot(self) -> None:
-        """Wait for a slot. One that a delivery has held for long is free, for it may be tried for 20 minutes more."""
+        """Wait for a slot. A slot that a delivery has held for long counts as free: the delivery may retry for 20
+        minutes more.
+        """
         if self._alarm is None or not self._slots.locked():
             await self._slots.acquire()
             return
@@ -183,7 +185,7 @@ class NotificationSender:
                 ring.cancel()
 
     def _free(self, slot: _Slot) -> None:
-        """Free a slot, unless it is free already."""
+        """Free a slot, unless it is free."""
         if slot in self._held:
             self._held.remove(slot)
             self._slots.release()
@@ -198,7 +200,7 @@ class NotificationSender:
         without this execution. Where the run `ends`, nothing interrupts that.
         """
         for task in self._queued:
-            task.cancel()  # nothing waits any more
+            task.cancel()  # the waiting deliveries are dropped
         self._queued.clear()
         while self._starting:
             try:  # a task leaves this set when the server has its notification, long before it ends
@@ -301,8 +303,8 @@ class RunNotifications:
         self._run_id = workflow.info().workflow_id
 
     def watch(self, approval_request: ApprovalRequest, program: asyncio.Task[None]) -> asyncio.Task[None] | None:
-        """Inform people of a request, once no program decides about it, and again while it waits. Cancel the task when
-        it waits no more.
+        """Notify people of a request once no program decides it, and again while it waits. Cancel the task when the
+        wait ends.
         """
         if self._routes is None or approval_request.is_with_client:
             return None
@@ -374,7 +376,7 @@ class RunNotifications:
         return NotificationInput(notification=notification, routes=routes)
 
     def check_budget(self) -> None:
-        """Inform people once that the budget of a run, and of those below it, is nearly used."""
+        """Notify people once that the budget of a run and its child runs is nearly used."""
         run, routes = self._agent_run, self._rules.budget_nearly_used
         if not routes or run.progress.budget_noted or run.identity.parents:
             return
@@ -420,7 +422,7 @@ class RunNotifications:
 
 
 async def notify_refused(run_input: RunInput, error: ApplicationError) -> None:
-    """Send the notifications and the callback of a run that could not start. Nothing was recorded of it."""
+    """Send the notifications and the callback of a run that could not start, of which no state was recorded."""
     try:
         agent = parse_agent(run_input.agent)
         name, rules = agent.name, agent.config.notify
@@ -456,7 +458,7 @@ def _frame(run: RunState, run_id: str) -> dict[str, Any]:
 
 
 def _ending(error: BaseException | None, agent: str, sender: str, run_id: str, usage: RunUsage) -> dict[str, Any]:
-    """Return what a notification says of a run's end."""
+    """Return a notification's text for a run's end."""
     status, why = "completed", None
     if error is not None and is_cancelled_exception(error):
         status = "cancelled"
@@ -500,8 +502,7 @@ def _send_ending(
 D = TypeVar("D", ReplyDelivery, NotificationDelivery)
 
 _ATTEMPT: Final = timedelta(seconds=60)
-"""Time of one attempt. The whole delivery has no timeout: it waits for a worker for as long as there is none (R24.2).
-"""
+"""Time of one attempt. The whole delivery has no timeout: without a worker it waits for one (R24.2)."""
 _ALIVE: Final = timedelta(seconds=20)
 
 
@@ -530,6 +531,6 @@ async def deliver(activity: str, delivery: D, retry: RetryPolicy, title: str) ->
 
 
 def _attempts(error: ActivityError) -> int:
-    """Return the number of attempts, as the worker that was shut down reports it."""
+    """Return the number of attempts, as reported by the worker that was shut down."""
     details = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
     return details[0] if details and isinstance(details[0], int) else 1

@@ -54,7 +54,7 @@ _seen: dict[str, set[str]] = {}
 
 
 def observe(observation: Observation) -> None:
-    """Count an observation and log it, once in this process, however often its task runs or is replayed."""
+    """Count an observation and log it, once in this process, also if its task is repeated or replayed."""
     info = workflow.info()
     replays = workflow.unsafe.is_replaying() or info.namespace == REPLAYED
     if EMISSIONS.is_due(observation, workflow.instance(), info.run_id, replays=replays):
@@ -109,7 +109,7 @@ def run_journal() -> RunJournal:
 
 
 def keep_log(run: RunState, run_input: RunInput) -> None:
-    """Let the run keep the log of this execution from now on."""
+    """Keep the log of this execution in the run from now on."""
     guard = run.approval_queue.guard
     start = RunStart(
         run_input,
@@ -164,7 +164,7 @@ def end(run: RunState, error: BaseException | None, *, below: bool) -> None:
     """Report a run's end, with any outcome. With `below` it is a delegate's: no second report where it is a billed
     Action.
     """
-    if isinstance(error, GeneratorExit):  # it is only put out of memory
+    if isinstance(error, GeneratorExit):  # the run is only evicted from the worker's cache
         return
     if run.progress.usage.by_model and not below:
         workflow.upsert_memo({USAGE_MEMO: cut_to(run.progress.usage.as_json(), MAX_MEMO)})
@@ -181,7 +181,7 @@ def end(run: RunState, error: BaseException | None, *, below: bool) -> None:
         status, reason = "cancelled", None
         run.journal.run_failed(status, None)
     else:
-        return  # it goes on as new, or has met a bug that a fixed worker gets past
+        return  # the run continues as new, or has a bug that a fixed worker resolves
     observe(run_ended(run.agent.name, status, reason))
     if not below:
         _list(run, reason)
@@ -204,17 +204,19 @@ class Watchers:
 
     def __init__(self) -> None:
         self.until = 0.0
-        """Until when, in seconds since 1970; 0 for nobody."""
+        """The time until which somebody watches, in seconds since 1970; 0 without watchers."""
         self._context: RequestContext | None = None
 
     def note(self) -> None:
-        """Record that there are readers. They repeat this once a minute."""
+        """Record that the run has watchers. They repeat this once a minute."""
         self.until = workflow.time() + WATCH_LASTS
         if self._context is not None:
             self._context.watched_until = self.until
 
     def lend(self, number: int, context: RequestContext) -> None:
-        """Lend the context of Request `number` to activities of this process; it holds until when somebody watches."""
+        """Lend the context of Request `number`, with the time until which somebody watches, to activities of this
+        process.
+        """
         self._context, context.watched_until = context, self.until
         info = workflow.info()
         NEIGHBOURS.keep(info.workflow_id, info.run_id, number, context, self)
@@ -222,14 +224,14 @@ class Watchers:
 
 @runtime_checkable
 class HasDetails(Protocol):
-    """A workflow whose details are made when they are read."""
+    """A workflow whose details are computed when they are read."""
 
     def details(self) -> str:
         """Return the details as Markdown."""
 
 
 class DetailsInterceptor(worker.Interceptor):
-    """An interceptor that makes a run's details when the Web UI asks for them: most runs are never looked at."""
+    """An interceptor that computes a run's details when the Web UI reads them: most runs are never viewed."""
 
     def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_DetailsInbound]:
         return _DetailsInbound

@@ -1,4 +1,4 @@
-"""The start of a run: its agent, and what its worker has recorded, or a snapshot."""
+"""The start of a run: its agent, and its worker's record, or a snapshot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ with workflow.unsafe.imports_passed_through():
 _ANOTHER_WITHIN: Final = timedelta(minutes=1)
 """Time for which workers may take the preparation of a run, if one lacks its tools."""
 PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_attempts=8)
-"""Attempts of a worker to read an agent's file, and to prepare a run: about a minute, in which its disk or a server may be away."""
+"""Attempts of a worker to read an agent's file, and to prepare a run: about a minute, in which its disk or a server may
+be unavailable.
+"""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 _ATTEMPT: Final = timedelta(seconds=30)
 """Time of one attempt to read an agent's file, or to prepare a run: MCP servers list their tools meanwhile."""
@@ -118,7 +120,9 @@ _SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 
 async def with_agent(run_input: RunInput) -> RunInput:
-    """Return the input with the agent that it names, as the worker's file has it now (R19.6). Fail with `Refused` where there is none."""
+    """Return the input with the agent that it names, from the worker's present file (R19.6). Fail with `Refused`
+    without such an agent.
+    """
     if not run_input.agent_name:
         return run_input
     read = workflow.execute_local_activity if _prepares_locally() else workflow.execute_activity
@@ -144,7 +148,9 @@ async def with_agent(run_input: RunInput) -> RunInput:
 
 
 def _refused(error: ActivityError | ApplicationError) -> Exception:
-    """Return the end of a run that its worker cannot prepare: a cancellation as it is. A local activity's own failure has no frame."""
+    """Return the error that ends a run that its worker cannot prepare; a cancellation is returned unchanged. A local
+    activity's own failure is not wrapped.
+    """
     if (isinstance(error, ApplicationError) and error.type == REFUSED) or is_cancelled_exception(error):
         return error
     if isinstance(error, ActivityError):
@@ -153,7 +159,8 @@ def _refused(error: ActivityError | ApplicationError) -> Exception:
 
 
 async def record(run_input: RunInput) -> Packed:
-    """Return the worker's record for such a run (R12.5); where the worker lacks a tool, another one's, as in a deploy.
+    """Return the worker's record for such a run (R12.5). If the worker lacks a tool, as in a deploy, return another
+    worker's.
 
     Fail with `Refused` where it cannot run.
     """
@@ -199,8 +206,8 @@ async def record(run_input: RunInput) -> Packed:
 
 
 def _prepares_locally() -> bool:
-    """Whether a local activity prepares the run. A worker that keeps no workflow in memory decides otherwise, and a marker
-    in the history records that.
+    """Whether a local activity prepares the run. A worker that caches no workflow does not do so, and a marker in the
+    history records that.
 
     With a query the SDK's core evicts such a workflow at once, and its local activity with it: the task ends by its timeout, 10 s later.
     """
@@ -237,7 +244,7 @@ def _set_guard(
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
         knows_defaults=prepared.follows(DEFAULTS_ASK),
     )
-    models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named
+    models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named by the run
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
         raise ApplicationError(problems[0], type=REFUSED, non_retryable=True)
     people.approval_queue.rules = RuleBook(

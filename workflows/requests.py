@@ -1,4 +1,4 @@
-"""Requests to a model: its choice, its retries, and the wait for a provider that is away (R9.4, R9.7)."""
+"""Requests to a model: its choice, its retries, and the wait for an unavailable provider (R9.4, R9.7)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ TIMEOUT: Final = timedelta(minutes=10)
 AFTER_DEADLINE: Final = timedelta(minutes=2)
 """Time of the last Request of a run at its deadline, with all attempts."""
 HEARTBEAT: Final = timedelta(seconds=5)
-"""A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.models.response_stream`."""
+"""A lost worker is detected within five seconds. A false detection costs little: see `perdure.models.response_stream`.
+"""
 ATTEMPTS_BEFORE_FALLBACK: Final = 2
 
 _SAME_EVERYWHERE: Final = ("BadRequestError", "UnprocessableEntityError")
@@ -62,9 +63,9 @@ async def choose(situation: Situation, *, local: bool) -> ModelChoice:
 
 
 class Provider:
-    """The wait of one Request for models whose provider is away, and the run's report on it (R20.5).
+    """The wait of one Request for models whose provider is unavailable, and the run's report on it (R20.5).
 
-    `resting` is called with whether the run waits for nothing else: such time is not work.
+    `resting` is called with whether the run waits for nothing else: that time is not work.
     """
 
     def __init__(self, run: RunState, resting: Callable[[bool], None]) -> None:
@@ -83,12 +84,14 @@ class Provider:
         return max(0.0, self._patience - (workflow.time() - self._began))
 
     def note(self, model: str, error: ActivityError) -> None:
-        """Note that a Request to the model has failed. The provider is waited for if it is the first that is away."""
+        """Record that a Request to the model has failed. The run waits for the first provider that is unavailable."""
         if self._first is None and not self.waits and (away := away_of(error)) is not None:
             self._first = (model, away)
 
     async def wait(self) -> str | None:
-        """Begin to wait for the model that was away first, as long as its server asks for; `None`: nothing is waited for any more."""
+        """Begin to wait for the first unavailable model, for the time that its server requests, and return it; `None`
+        if the wait is not allowed.
+        """
         run = self._agent_run
         late = run.limits.reached is not None and run.limits.reached.reason == "deadline"
         if self._first is None or self.waits or late or not self.left or not run.prepared.follows(MODEL_PATIENCE):
@@ -106,7 +109,7 @@ class Provider:
         return model
 
     def over(self) -> None:
-        """End the wait: the Request is answered, or given up."""
+        """End the wait: the Request has an answer, or has failed."""
         if self._agent_run.wait is not None:
             self._agent_run.wait = None
             self._resting(False)
@@ -120,8 +123,7 @@ async def ask(
     resting: Callable[[bool], None],
     lend: Callable[[int], None],
 ) -> RequestResult:
-    """Return the model's answer, or a fallback's where the model is down. Raise `ActivityError` without an answer in
-    time.
+    """Return the model's answer, or a fallback's if the model is down. Raise `ActivityError` without an answer in time.
 
     Once calls were `released` no other model is used: those calls stay (R6.7). `resting`: see `Provider`. `lend` gives
     the Request's context to activities of this process.
@@ -144,9 +146,9 @@ async def ask(
                 provider.note(request.model, error)
                 if limited is not None and await routing.lifted(
                     error
-                ):  # its turn has not come yet, or nobody limits it now
+                ):  # its turn has not come yet, or it is no longer limited
                     continue
-                if kind == INTERRUPTED:  # only its worker was shut down: the same is asked again
+                if kind == INTERRUPTED:  # only its worker was shut down: the same Request is repeated
                     continue
                 if is_lost(error) and lost < MOST_LOST and run.prepared.follows(LOST_IS_NOT_DOWN):
                     lost += 1  # the model may be well, and a fallback's worker would be lost too
@@ -163,7 +165,7 @@ async def ask(
                     if model != request.model:
                         request = run.ask_again(ModelChoice(model, "the first that may come back: no fallback answers"))
                 else:
-                    if run.progress.draft is None:  # else the run goes on without it
+                    if run.progress.draft is None:  # else the run continues with its draft
                         observe(metrics.request_failed(run.agent.name, run.records.past.log[-1], kind))
                     run.journal.unanswered(run.records.past.log[-1], message_of(error))
                     raise

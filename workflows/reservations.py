@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
 _RESERVED_WITHIN: Final = timedelta(minutes=5)
 """Time for a reservation: a worker may have to start first."""
 _SETTLED_WITHIN: Final = timedelta(seconds=30)
-"""Time for a settlement: a ledger that is away does not hold up a run's end for longer."""
+"""Time for a settlement: an unavailable ledger does not delay a run's end for longer."""
 
 
 async def reserve(
@@ -50,10 +50,12 @@ class RequestShares:
         self._tenant = run.identity.owner.tenant
         self._accounts = accounts_of(run.shared_budgets, run.identity.owner, run.lineage[0])
         self.refused = ""
-        """Why the coming Request cannot be made at all."""
+        """The reason why the next Request cannot be made; empty if it can."""
 
     async def reserve(self, model: str) -> None:
-        """Reserve the share of the coming Request, to this model, and settle the one before. Limit the run where a budget is spent."""
+        """Reserve the share of the next Request to this model, and settle the previous one. Limit the run if a budget
+        is spent.
+        """
         run, number = self._run, self._run.progress.number
         if not self._accounts or (run.fork is not None and run.fork.answer(number) is not None):
             return
@@ -76,7 +78,7 @@ class RequestShares:
             self._limit(answer.refused or answer.last, answer.unit, refused=bool(answer.refused))
 
     async def settle(self) -> None:
-        """Settle the last Request at the run's end, however it ends. Without an answer its share stays reserved."""
+        """Settle the last Request at any end of the run. Without an answer its share stays reserved."""
         reported = self._take_reported()
         if settled := self._settled(reported):
             wanted = Reservation(key=self._key(self._run.progress.reserved), amounts=[], settled=settled)
@@ -88,7 +90,7 @@ class RequestShares:
             self._run.progress.reserved = 0
 
     def _take_reported(self) -> RunUsage:
-        """Return what calls have reported since the last settlement."""
+        """Return the usage that calls have reported since the last settlement."""
         progress = self._run.progress
         reported, progress.unsettled = progress.unsettled, RunUsage()
         return reported
@@ -110,18 +112,20 @@ class RequestShares:
 
 
 class CallReservations:
-    """Reservations of one execution's calls in sums over runs. A call that never begins gives its own back (R23.1)."""
+    """Reservations of one execution's calls in sums over runs. A call that never begins returns its reservation
+    (R23.1).
+    """
 
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._tenant = run.identity.owner.tenant
         self._reserved: dict[str, Reservation] = {}
-        """By call: what it has reserved first, until it begins."""
+        """The first reservation of each call, until the call begins."""
         self._unused: list[Settlement] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def reserve(self, call: Call, wanted: Reservation) -> ReservationAnswer:
-        """Reserve what a call needs. Raise `ActivityError` where the ledger does not answer in time."""
+        """Reserve the amounts that a call needs. Raise `ActivityError` where the ledger does not answer in time."""
         if self._sending is None and self._run.prepared.follows(UNUSED_GIVEN_BACK):
             self._sending = asyncio.create_task(self._send())
         self._reserved[call.id] = wanted
@@ -131,17 +135,17 @@ class CallReservations:
         return answer
 
     def note_begun(self, call: Call) -> None:
-        """Let the call keep what it has reserved: it is scheduled now."""
+        """Keep the call's reservation: it is scheduled now."""
         self._reserved.pop(call.id, None)
 
     def note_ended(self, call: Call) -> None:
-        """Give back what a call has reserved that has ended, unless it has begun."""
+        """Return the reservation of a call that has ended without having begun."""
         if (reserved := self._reserved.pop(call.id, None)) is not None and self._sending is not None:
             self._unused += [Settlement(key=reserved.key, account=each.account, amount=0) for each in reserved.amounts]
 
     async def settle(self) -> None:
-        """Wait until what is to be given back has been. Without an answer it stays reserved."""
-        if self._unused:  # else no turn of the event loop is given away, which may change the order of commands
+        """Wait until unused reservations are returned. Without an answer they stay reserved."""
+        if self._unused:  # otherwise do not yield to the event loop, which may change the order of commands
             await workflow.wait_condition(lambda: not self._unused or self._sending is None or self._sending.done())
 
     async def _send(self) -> None:

@@ -32,7 +32,9 @@ RESET_ABOVE: Final = (
     "the run above was reset to a point before it started this one: decisions on this one do not count any more"
 )
 _ASKED: Final = timedelta(seconds=10)
-"""For an activity that only reads its own description. Where all workers are busy for longer, a decision does without."""
+"""For an activity that only reads its own description. If all workers are busy for longer, a decision is judged without
+it.
+"""
 
 
 class Resets:
@@ -40,7 +42,7 @@ class Resets:
 
     def __init__(self, on_reset: Callable[[], None]) -> None:
         self.pending = 0
-        """Decisions of which it is not known yet whether they count."""
+        """The number of decisions that may be earlier than a reset."""
         self._on_reset = on_reset
         self._first_tasks: set[int] = set()
         """The length of the history in the first task after each reset. A decision may wait while the run is reset once more."""
@@ -48,7 +50,9 @@ class Resets:
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self._counted: asyncio.Future[bool] = loop.create_future()
-        """Whether resets count in the run: in one that began with 0.1.0 they do not. Done when its start was read."""
+        """Whether resets count in the run: in one that began with 0.1.0 they do not. Done when the run's start was
+        read.
+        """
 
         def seeded(_: int) -> None:  # the workflow's own functions may not be used here
             loop.call_soon(self._note)
@@ -64,7 +68,7 @@ class Resets:
         return _execution_of(update_id) == workflow.info().run_id
 
     async def check(self, update_id: str = "") -> None:
-        """Wait until it is known whether what has just come in counts. Raises `DecisionError` where it came before a reset.
+        """Wait until it is known whether a new decision counts. Raises `DecisionError` if it came before a reset.
 
         `update_id`: Perdure's client begins it with the execution that the update was sent to.
         """
@@ -82,7 +86,7 @@ class Resets:
             raise DecisionError(RESET)
 
     def begin(self, counted: bool) -> None:
-        """Set whether resets count in the run, once its start was read."""
+        """Set whether resets count in the run. Called once its start was read."""
         if not self._counted.done():
             self._counted.set_result(counted)
 
@@ -96,9 +100,9 @@ class Resets:
         self._on_reset()
 
     async def _execution(self) -> str:
-        """Return the id of this execution, asked once for all that comes in together.
+        """Return the id of this execution, queried once for all simultaneous decisions.
 
-        It is asked behind them: signals and updates that a reset has brought come in another order when the history is replayed.
+        The query follows them, because a replay delivers the signals and updates of a reset in another order.
         """
         if self._execution_known is None:
             loop = asyncio.get_running_loop()
@@ -111,7 +115,7 @@ class Resets:
 
     async def _answer(self, execution_known: asyncio.Future[str]) -> None:
         execution = ""
-        with contextlib.suppress(ActivityError):  # whether there was a reset is known all the same
+        with contextlib.suppress(ActivityError):  # the first tasks after resets are known without it
             execution = await workflow.execute_activity(
                 EXECUTION_ACTIVITY,
                 result_type=str,
@@ -146,7 +150,7 @@ def ends_former() -> bool:
 async def end_former(child_id: str, *, forces: bool = True) -> bool:
     """End the child with this id that this workflow has started before a reset; return whether the id is free then.
 
-    A workflow cannot tell whose its id is: an activity asks the server. With `forces` a child that does not end by its
+    A workflow cannot know who uses the id: an activity asks the server. With `forces` a child that does not end by its
     cancellation is terminated.
     """
     args: list[str | bool] = [child_id] if forces else [child_id, False]
@@ -175,7 +179,7 @@ async def _end_children(activity: str, args: list[str | bool], summary: str) -> 
 class LeftBehind:
     """The children that a reset of this execution leaves behind: an activity cancels them after each reset.
 
-    `applies` returns whether this workflow does so. It is asked after a reset only.
+    `applies` returns whether this workflow does so. It is called only after a reset.
     """
 
     def __init__(self, applies: Callable[[], bool]) -> None:
@@ -205,7 +209,7 @@ class LeftBehind:
 class FormerRecord:
     """The record, for a run's rules, of executions that a reset has ended: after a reset an activity reads it.
 
-    Until then no call begins that a rule with a record concerns.
+    Until then no call begins to which a rule with a record applies.
     """
 
     def __init__(self, rules: RuleBook) -> None:
@@ -290,6 +294,6 @@ def _rotated(word: int, bits: int) -> int:
 
 
 def _execution_of(update_id: str) -> str:
-    """Return the execution that Perdure's client sent an update to; nothing of those that others sent."""
+    """Return the execution to which Perdure's client sent an update; empty for an update of another client."""
     execution, slash, _ = update_id.partition("/")
     return execution if slash else ""

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 def view_of(run: RunState | None) -> RunView:
-    """Return the run as it stands, for `show` and `watch`."""
+    """Return the run's present state, for `show` and `watch`."""
     if run is None:
         return RunView(run_id=workflow.info().workflow_id)
     return fit(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
@@ -29,7 +29,7 @@ def view_of(run: RunState | None) -> RunView:
 def _whole_view(run: RunState) -> RunView:
     view = run_view(run, workflow.info().workflow_id)
     view.resets = len(run.journal.events.resets)
-    if run.identity.in_session:  # of the calls that have ended it is said already
+    if run.identity.in_session:  # the ended calls were recorded at their end
         view.calls = [call.model_copy() for call in view.calls]
         newest = () if run.plan is None else [*islice(run.plan.every_call_reversed(), len(view.calls))][::-1]
         record(view.calls, newest, run.sizes, run.provenance.recorded)
@@ -44,7 +44,7 @@ def spent_by(run: RunState, clock: WorkClock) -> SpentBudget:
 
 
 def result_of(run: RunState, clock: WorkClock) -> RunResult:
-    """Return the run's result so far, as large as its parent or its starter can receive it."""
+    """Return the run's result so far, cut to the size that its parent or starter can receive."""
     run.progress.worked = clock.worked(workflow.time())
     result = _whole_view(run).result()
     result.ended_at = now()

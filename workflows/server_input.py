@@ -1,4 +1,4 @@
-"""Answers to what the server of a tool asks for while a call runs: of people, and of the run's own model (R21.3)."""
+"""Answers of people and of the run's own model to a tool's server, which asks for input while a call runs (R21.3)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ServerDialog:
         return None
 
     async def _ask_person(self, call: Call, plan: Plan, question: ServerQuestion) -> JsonObject:
-        """Return a person's answer as the server takes it: accepted, declined, or cancelled if nobody answers in time."""
+        """Return a person's answer in the server's form: accepted, declined, or cancelled if nobody answers in time."""
         at = now()
         self._agent_run.note("question", at, question, call=call.id)
         approval_request = self._agent_run.approval_queue.add_question(plan, call, at, question)

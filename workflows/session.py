@@ -74,10 +74,10 @@ W = TypeVar("W", bound=WireModel)
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class SessionWorkflow:
-    """A conversation that outlives its runs: what it accepts. `SessionDriver` has its life.
+    """The workflow of a session: its handlers. `SessionDriver` runs it.
 
-    Handlers accept whatever anybody sends, and judge it: all raise `MessageRefusedError`. A validator changes nothing, and its refusal writes
-    no history (R18.6).
+    Handlers accept any arguments and validate them: all raise `MessageRefusedError`. A validator changes nothing, and
+    its refusal writes no history (R18.6).
     """
 
     @workflow.init
@@ -97,11 +97,11 @@ class SessionWorkflow:
         except ProtocolError as error:
             self._refusal = RuntimeError(
                 str(error)
-            )  # of another version: its task fails until a worker is there that can go on
+            )  # of another version: its task fails until a worker can continue it
 
     @workflow.run
     async def run(self, *_: Json) -> None:
-        """Keep the queue, for ever. The argument is one `SessionInput`."""
+        """Keep the queue until the session is ended. The argument is one `SessionInput`."""
         if self._session is None:
             assert self._refusal is not None
             raise self._refusal
@@ -132,13 +132,13 @@ class SessionWorkflow:
             raise RunError("this session has no transcript: its input could not be read")
         return self._session
 
-    # What people and programs send.
+    # Updates of people and programs.
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
     @any_arguments
     async def send(self, sent: Sent[Message]) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
-        # Also where it is known or refused below: the history that it wrote is not to be idled with.
+        # Also for a known or refused message: the session does not idle with the history that it wrote.
         self._driver.arrived()
         kept, message = self._kept, self._read(Message, sent)
         if kept.forgot(message):
@@ -157,7 +157,7 @@ class SessionWorkflow:
     def _check_message(self, sent: Sent[Message]) -> None:
         message = self._read(Message, sent)
         check_content(message)
-        if not self._kept.forgot(message):  # else it is judged when that is known
+        if not self._kept.forgot(message):  # else the message is judged later
             self._judge(message)
 
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
@@ -175,7 +175,7 @@ class SessionWorkflow:
             )
             if answered.refused is not None and kept.message_queue.steered_into(key) == number:
                 raise MessageRefusedError(answered.refused)
-        kept.message_queue.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
+        kept.message_queue.judge_withdrawal(withdrawal)  # a Request may hold the message by now
         kept.withdraw(withdrawal, now())
         self._driver.arrived()
         self._driver.show()
@@ -215,7 +215,7 @@ class SessionWorkflow:
     @any_arguments
     async def compact(self, sent: Sent[SessionDeletion]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
-        self._driver.arrived()  # it is not to go on as new meanwhile
+        self._driver.arrived()  # the session must not continue as new meanwhile
         compaction = self._read(SessionDeletion, sent)
         words = await self._driver.transcripts.tend("asked")
         entry = CommandEntry(at=now(), command="compact", sender=compaction.sender, text=words or "")
@@ -232,7 +232,7 @@ class SessionWorkflow:
     @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
     @any_arguments
     def redeliver(self, sent: Sent[Redelivery]) -> JsonObject:
-        """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
+        """Deliver a reply again whose delivery is unknown, under its key (R24.2). The argument is a `Redelivery`."""
         redelivery = self._read(Redelivery, sent)
         self._driver.replies.add([self._kept.redelivery(redelivery.delivery)])
         self._driver.arrived()
@@ -264,7 +264,7 @@ class SessionWorkflow:
     )
     @any_arguments
     def set_status_webhook(self, sent: Sent[StatusWebhookChange]) -> JsonObject:
-        """Inform an address of a run from now on, or no more. The argument is a `StatusWebhookChange` (R21.4)."""
+        """Start or stop to notify an address of a run's status. The argument is a `StatusWebhookChange` (R21.4)."""
         change = self._read(StatusWebhookChange, sent)
         self._kept.webhooks.change(change)
         self._driver.report_status(change.webhook.run_id)
@@ -300,8 +300,8 @@ class SessionWorkflow:
             raise MessageRefusedError(str(error)) from None
 
     async def _received(self, message: Message) -> JsonObject:
-        """Accept a message once hooks have seen it. Messages that come meanwhile wait, so that all are accepted in their
-        order.
+        """Accept a message once hooks have seen it. Messages that arrive meanwhile wait, so that all are accepted in
+        their order.
         """
         await self._hooks.begin_in_turn()
         text = message.text
@@ -315,7 +315,7 @@ class SessionWorkflow:
         return await self._accepted(message, text)
 
     async def _accepted(self, message: Message, text: str | None = None) -> JsonObject:
-        """Accept a message and return its receipt; `text`: the text that hooks have given it."""
+        """Accept a message and return its receipt; `text`: its text after the hooks."""
         kept = self._kept
         if message.document is not None and kept.names_another_agent(message):
             kept.change_agent(message)
@@ -348,7 +348,7 @@ class SessionWorkflow:
         self._driver.arrived()
         self._driver.show()
 
-    # What the engine's own activities and runs send and ask.
+    # Signals and queries of the engine's own activities and runs.
 
     @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
     @any_arguments
@@ -366,7 +366,7 @@ class SessionWorkflow:
 
     @workflow.signal(dynamic=True, description="Any other signal is ignored")
     def anything(self, _: str, __: Sequence[RawValue]) -> None:
-        """Ignore a signal that is not the engine's. Its history is left behind when the session idles (R10.13)."""
+        """Ignore a signal that is not the engine's. Continue-as-new drops its history when the session idles (R10.13)."""
         if self._session is not None:
             self._session.arrived()
 
@@ -378,7 +378,7 @@ class SessionWorkflow:
     @workflow.query(name=ENTRIES_QUERY, description="The entries behind a number, and where the older ones are")
     @query_arguments
     def at_hand(self, after: int) -> HeldEntries:
-        """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
+        """Return the entries in memory after a position, as many as one answer holds, and the places of older ones."""
         return self._readable.transcripts.at_hand(after)
 
     # Views.
@@ -392,7 +392,7 @@ class SessionWorkflow:
     @workflow.query(name=CARRIED_QUERY, description="The session's whole state between two runs, for an export")
     @query_arguments
     def carried(self) -> SessionInput:
-        """Return the input with which the session goes on elsewhere, while nothing is under way (R24.5)."""
+        """Return the input with which the session continues elsewhere, while nothing is under way (R24.5)."""
         return self._readable.carried()
 
     @workflow.query(name=DESCRIBE, description="The session's metadata, without its messages")
@@ -404,13 +404,13 @@ class SessionWorkflow:
     @workflow.query(name=SHOW, description="The session as it stands: its queue, its entries and the active run")
     @query_arguments
     def view(self) -> SessionView:
-        """Return the session as it stands."""
+        """Return the session's present state."""
         return self._open.view()
 
     @workflow.query(name=FATE, description="What became of a message, by its id and its sender, or of a run")
     @query_arguments
     def fate(self, what: str, sender: str = "") -> Fate:
-        """Return the fate of a message, by its id and its sender, or of a run of this session."""
+        """Return the outcome of a message, by its id and its sender, or of a run of this session."""
         return self._open.fate(what, sender)
 
     @workflow.query(name=STATUS_WEBHOOKS, description="The addresses that a sender has named for a run")

@@ -1,4 +1,4 @@
-"""The life of a session: its queue decides the next step, from message to run to reply."""
+"""The driver of a session: its queue decides the next step, from message to run to reply."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ with workflow.unsafe.imports_passed_through():
 IDLE_EVENTS: Final = 12
 """Events of a history: an execution that has more continues as new before it idles (R10.13).
 
-No new execution has so many, whatever became of its first task. A smaller number proves nothing: the history does not
-hold a task that only carried a refusal, and its worker counted that task.
+No new execution has so many after its first task. A smaller number proves nothing: the history does not hold a task
+that only carried a refusal, but its worker counted that task.
 """
 
 
@@ -100,7 +100,7 @@ class SessionDriver:
         self.ended = False
         self._deleted_by = ""
         self._arrivals = 0
-        """Number of arrivals, for tasks that wait for any."""
+        """Number of arrivals, for tasks that wait for the next one."""
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
         on_reset(self._note_reset)
@@ -113,7 +113,7 @@ class SessionDriver:
         self.kept.lose_rule_record()
 
     def arrived(self) -> None:
-        """Record that something has come that may change the next step."""
+        """Record an arrival that may change the next step."""
         self._arrivals += 1
 
     def take_turn(self, run_id: Sent[str]) -> None:
@@ -131,7 +131,7 @@ class SessionDriver:
                 self.report_status(self.kept.message_queue.run_id(running.number))
 
     def report_status(self, run_id: str) -> None:
-        """Inform the addresses that were named for a run, where they do not know its status."""
+        """Send a run's status to its addresses that do not have it."""
         kept = self.kept
         if not kept.webhooks.kept:
             return
@@ -141,7 +141,7 @@ class SessionDriver:
             self._pushes.send(wanted, "")
 
     def end(self, by: str) -> None:
-        """Cancel the active run, and end the session. `by`: the name of who deletes it."""
+        """Cancel the active run, and end the session. `by`: the name of the person who deletes it."""
         self._deleted_by = by
         if (running := self.kept.message_queue.state.running) is not None:
             running.ending = "the session is deleted"
@@ -156,7 +156,7 @@ class SessionDriver:
             raise MessageRefusedError(ENDED)
 
     def show(self) -> None:
-        """Show the session as it stands in the Web UI."""
+        """Show the session's present state in the Web UI."""
         workflow.set_current_details(self.kept.details())
 
     def payload(self, kind: str, name: str) -> Payload:
@@ -235,7 +235,7 @@ class SessionDriver:
         await workflow.wait_condition(lambda: self._arrivals > seen)
 
     def carried(self) -> SessionInput:
-        """Return the input with which the session goes on elsewhere. Raise `RunError` while anything is under way."""
+        """Return the input with which the session continues elsewhere. Raise `RunError` while anything is under way."""
         messages = self.kept.message_queue
         if self.ended:
             raise RunError(ENDED)
@@ -269,7 +269,7 @@ class SessionDriver:
         await self.turns.take(
             run_id, lambda: running.ending is None and kept.message_queue.state.running is running, local=local
         )
-        if kept.message_queue.state.running is not running:  # all that it was to begin with was taken back
+        if kept.message_queue.state.running is not running:  # all messages for this run were withdrawn
             self.turns.leave()
             return
         if running.ending is not None:
@@ -305,7 +305,7 @@ class SessionDriver:
 
 
 _TELLS_WITHIN: Final = timedelta(minutes=5)
-"""Time for the query of a run's result that its end did not hold: a worker may have to start first."""
+"""Time for the query of a result that the run's end did not hold: a worker may have to start first."""
 _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
 
@@ -321,7 +321,7 @@ class ChildRun:
         self._tenant = tenant
         self._searchable = searchable
         self._priority = Priority(priority_key=priority)
-        """That of the session where it has none."""
+        """The session's value where the run has none."""
         self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
         self._to_send: list[Queued] = []
         self._sending: asyncio.Task[None] | None = None
@@ -408,7 +408,7 @@ class ChildRun:
             try:
                 await handle.signal(STEER, sent)
             except FailureError:
-                return  # it has just ended: what it was not given begins the next run
+                return  # the run has just ended: messages that it did not receive begin the next run
 
     async def _ended(self, handle: ChildWorkflowHandle[Any, RunResult]) -> RunResult:
         failure = handle.exception()
@@ -420,7 +420,7 @@ class ChildRun:
             try:
                 return RunResult.model_validate(cause.details[0])
             except ValueError:
-                pass  # it is no failure of the engine's own
+                pass  # not a failure of the engine's own
         status: RunStatus = (
             "cancelled"
             if isinstance(cause, CancelledError)
@@ -437,7 +437,7 @@ class ChildRun:
         return left.model_copy(update={"status": status, "error": words, "output": None})
 
     async def _ask(self) -> RunResult | None:
-        """Query the run's result, which it knows after its end too."""
+        """Query the run's result, which it returns after its end too."""
         try:
             left: RunResult = await workflow.execute_activity(
                 AFTER_ACTIVITY,
@@ -490,7 +490,7 @@ class SessionReplies:
         self, waiting: list[ReplyDelivery], hooks: SessionHooks, on_end: Callable[[ReplyDelivery, Delivered, str], None]
     ) -> None:
         self.waiting = waiting
-        """Replies that are not delivered, the one under way first; the caller's own list."""
+        """Replies that are not delivered yet, the one under way first; the caller's own list."""
         self._hooks = hooks
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
@@ -502,7 +502,7 @@ class SessionReplies:
         return self._task is not None and not self._task.done()
 
     def add(self, deliveries: Iterable[ReplyDelivery]) -> None:
-        """Add deliveries behind the present ones."""
+        """Append deliveries."""
         self.waiting += deliveries
         self.start()
 

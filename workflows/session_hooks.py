@@ -80,7 +80,7 @@ class SessionHooks:
                 await self.begin_in_turn()
 
     async def begin_in_turn(self) -> None:
-        """Do as `begin`, in an execution that has hooks, for a task that holds the lock."""
+        """Do as `begin` does, in an execution that has hooks, for a task that holds the lock."""
         if self._began:
             return
         await self._record()
@@ -119,8 +119,8 @@ class SessionHooks:
             await self._ask("command", Command, _place(sender, message_id), lambda: of)
 
     async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
-        """Return why hooks refuse a compaction now, and their addition to its summary. `text` returns the compacted
-        text.
+        """Return the reason why hooks refuse a compaction, and their addition to its summary. `text` returns the
+        compacted text.
         """
         if not self.has_hooks():
             return None, ""
@@ -136,7 +136,7 @@ class SessionHooks:
             await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
 
     async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
-        """Return the text of a reply as hooks deliver it, and why they refuse it."""
+        """Return the text of a reply after hooks have changed it, and the reason why they refuse it."""
         text = delivery.text
         if not self.has_hooks():
             return text, None

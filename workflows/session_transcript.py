@@ -1,7 +1,7 @@
 """A session's transcript: compaction, and segments of old entries.
 
-Nothing here fails a session. An action that fails is tried again the next time. An extract of the messages replaces a
-summary that no model writes.
+Nothing here fails a session. An action that fails is tried again the next time. If no model writes a summary, an
+extract of the messages replaces it.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ with workflow.unsafe.imports_passed_through():
 
 
 _SUMMARY: Final = timedelta(minutes=2)
-"""Time for a summary with all attempts; the run that waits for it begins with an extract after that."""
+"""Time for a summary with all attempts; after that the waiting run begins with an extract."""
 _ARCHIVE: Final = timedelta(minutes=1)
 COMPACTED_SHOWN: Final = 320_000
-"""Characters of the compacted text that hooks receive: as many as a summary is made of."""
+"""Characters of the compacted text that hooks receive: as many as the summary's model reads."""
 
 
 class TranscriptTasks:
@@ -149,7 +149,7 @@ class TranscriptTasks:
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:
-        """Archive old entries. Where that fails they stay at hand until the next time."""
+        """Archive old entries. If that fails they stay in memory until the next time."""
         info = workflow.info()
         name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
         while old := transcript.old():
@@ -179,7 +179,7 @@ class TranscriptTasks:
         self._old = []
 
     async def find(self, message_id: str, sender: str = "") -> JsonObject:
-        """Return the data of a message that is not at hand any more; empty if there is none. Raise `ActivityError`."""
+        """Return the data of a message that is no longer in memory; empty if there is none. Raise `ActivityError`."""
         found: FoundEntry = await workflow.execute_activity(
             FIND_ACTIVITY,
             FindInput(message_id=message_id, sender=sender, spans=self._kept.transcript.spans),
@@ -199,7 +199,7 @@ class TranscriptTasks:
         return GONE
 
     def at_hand(self, after: int) -> HeldEntries:
-        """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
+        """Return the entries in memory after a position, as many as one answer holds, and the places of older ones."""
         transcript = self._kept.transcript
         entries, more = transcript.behind(after, AT_HAND)
         return HeldEntries(
@@ -230,7 +230,7 @@ class SegmentWorkflow:
     @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
     @any_arguments
     def delete(self, _: Sent[None]) -> None:
-        """End the segment: nobody needs it any more."""
+        """End the segment: it is no longer needed."""
         self._deleted = True
 
     @workflow.query(name=SEGMENT_ENTRIES_QUERY, description="All of its entries")
@@ -248,7 +248,7 @@ class SegmentWorkflow:
     @workflow.query(name=SEGMENT_FIND_QUERY, description="The numbers of segments that hold messages of an id")
     @query_arguments
     def find(self, message_id: str) -> list[int]:
-        """Return the numbers of segments that hold messages of an id, newest first, as far as this segment knows."""
+        """Return the numbers of the segments known to this one that hold messages of an id, newest first."""
         return Index(self._open().index).find_all(message_id)
 
     def _open(self) -> Segment:

@@ -35,8 +35,8 @@ class RunTurns:
         self._taken.add(run_id)
 
     async def take(self, run_id: str, wanted: Callable[[], bool], *, local: bool) -> None:
-        """Wait until a worker has room for the run, or it is not `wanted` any more. Return at once where there is no
-        limit. `local`: ask for the limit as 0.1.0 did.
+        """Wait until a worker has room for the run, or the run is no longer `wanted`. Return at once without a limit.
+        `local`: ask for the limit as 0.1.0 did.
         """
         while wanted() and await self._are_limited(local=local):
             holding = self._holding = asyncio.create_task(_hold(run_id))
@@ -61,7 +61,7 @@ class RunTurns:
 
 
 def _not_taken_up(holding: asyncio.Task[None]) -> bool:
-    """Whether no worker gives turns any more. The caller then queries whether there is still a limit."""
+    """Whether workers no longer give turns. The caller then queries whether there is still a limit."""
     error = None if holding.cancelled() else holding.exception()
     return isinstance(error, ActivityError) and not_taken_up(error)
 

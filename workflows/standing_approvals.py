@@ -56,7 +56,7 @@ class StandingApprovals:
     def may_decide(self, request: ApprovalRequest) -> bool:
         """Whether a standing approval may decide a request: the run plays a procedure, and no model has left its plan.
 
-        None decides in a fork: its calls and values may be edited, which the procedure's digest does not show.
+        In a fork no standing approval decides: edits of its calls and values do not show in the procedure's digest.
         """
         return self._is_there and may_stand(request)
 
@@ -68,7 +68,7 @@ class StandingApprovals:
     async def decide(self, request: ApprovalRequest) -> tuple[JudgedDecision, ApprovalVerdict] | None:
         """Decide a request by the first standing approval that holds, and count the run under it.
 
-        Return `None` where none holds: the reason why is then added to the request.
+        Return `None` if none applies: the reason is then added to the request.
         """
         queue, reasons = self._run.approval_queue, ""
         try:
@@ -100,7 +100,7 @@ class StandingApprovals:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            return  # the parts ask a person
+            return  # the loop's parts ask a person
         run.standing = claim(run, workflow.info().workflow_id, self._digest, found)
 
     @property

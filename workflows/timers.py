@@ -1,4 +1,4 @@
-"""Timers, which are billed Actions: one for all that wait for a time, and that of a run's deadline."""
+"""Timers, which are billed Actions: one for all tasks that wait for a time, and one for a run's deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHORT_GRAIN: Final = 0.1
 
 
 class Alarm:
-    """A timer for the earliest time that anything waits for."""
+    """A timer for the earliest time that a task waits for."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, str, asyncio.Future[None]]] = []
@@ -36,7 +36,7 @@ class Alarm:
         """Return a future that is done at this `workflow.time()`, never before.
 
         It is done up to a sixtieth of the wait later, a second at most, so that close times share one timer. Cancel it
-        when nobody waits for it any more.
+        when nothing waits for it any longer.
         """
         grain = min(1.0, (time - workflow.time()) / 60)
         if grain >= _SHORT_GRAIN:

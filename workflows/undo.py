@@ -37,7 +37,7 @@ async def run_undo(call: Call, run: RunState) -> Outcome:
 
 
 async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> Outcome:
-    """Undo a run by an undo run below this one, and return what was undone. It goes on if this run ends."""
+    """Undo a run by an undo run below this one, and return what was undone. It continues if this run ends."""
     try:
         start: UndoStart = await workflow.execute_activity(
             UNDO_PLAN_ACTIVITY,
@@ -63,7 +63,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
             start.input.model_copy(update={"lineage": run.lineage}),
             id=start.id,
             result_type=RunResult,
-            # What was begun to be taken back is taken back, whatever becomes of this run.
+            # An undo that has begun is completed after any end of this run.
             parent_close_policy=ParentClosePolicy.ABANDON,
             cancellation_type=ChildWorkflowCancellationType.ABANDON,
             static_summary=line(f"undo of {run_id}"),
@@ -79,7 +79,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
 
 
 def undo_words(outcome: Outcome) -> str:
-    """Return what became of the undo of a run that failed, for its failure."""
+    """Return the outcome of the undo of a failed run, for its failure's message."""
     if isinstance(outcome, Failed):
         return f"what it has done was not all undone: {outcome.error.message}"
     found: Any = outcome.value if isinstance(outcome, Returned) and isinstance(outcome.value, dict) else {}

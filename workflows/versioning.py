@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 def _versioned(name: str, workflow_class: Any, type_name: str, behavior: VersioningBehavior) -> type:
-    """Return the workflow with a versioning behavior, as a class by this name of this module, which a sandbox imports.
+    """Return the workflow with a versioning behavior, as a class of this name in this module, which a sandbox imports.
 
     The SDK takes the behavior from a class alone, and the class has to have its own `run`. A server refuses the tasks of
     such a class from a worker without a version.
@@ -53,12 +53,12 @@ _UPGRADE: Final = VersioningBehavior.AUTO_UPGRADE
 
 PinnedAgentWorkflow = _versioned("PinnedAgentWorkflow", AgentWorkflow, AGENT_WORKFLOW, _PINNED)
 PinnedLoopWorkflow = _versioned("PinnedLoopWorkflow", LoopWorkflow, LOOP_WORKFLOW, _PINNED)
-# A session lives for years, and idles in between: a version that it was pinned to would have to be kept for as long.
+# A session lives for years, and idles in between: a version that it was pinned to would have to run for as long.
 UpgradedSessionWorkflow = _versioned("UpgradedSessionWorkflow", SessionWorkflow, SESSION_WORKFLOW, _UPGRADE)
-# A segment outlives all versions, so whichever is current answers for it.
+# A segment outlives all versions, so the current version answers for it.
 UpgradedSegmentWorkflow = _versioned("UpgradedSegmentWorkflow", SegmentWorkflow, SEGMENT_WORKFLOW, _UPGRADE)
 UpgradedKeyWorkflow = _versioned("UpgradedKeyWorkflow", KeyWorkflow, KEY_WORKFLOW, _UPGRADE)
-# A ledger runs on for as long as its tenant does.
+# A ledger runs for as long as its tenant exists.
 UpgradedLedgerWorkflow = _versioned("UpgradedLedgerWorkflow", LedgerWorkflow, LEDGER_WORKFLOW, _UPGRADE)
 # So does the audit log, for as long as its task queue.
 UpgradedAuditWorkflow = _versioned("UpgradedAuditWorkflow", AuditWorkflow, AUDIT_WORKFLOW, _UPGRADE)
