@@ -1,8 +1,8 @@
-"""The gateway (section 17): programs and people talk to agents over HTTP. It uses the Python API alone, and stores nothing itself.
+"""The gateway (section 17): programs and people use agents over HTTP. It uses the Python API only, and stores nothing itself.
 
 To add an adapter for another protocol:
 
-1. Write a function of the `Gateway` that returns an `Adapter`: its routes (starlette's), who may use them, and the form of its errors.
+1. Write a function of the `Gateway` that returns an `Adapter`: its starlette routes, their access, and its errors' form.
 
        def my_adapter(gateway: Gateway) -> Adapter:
            async def list_agents(request: Request) -> Response:
@@ -14,13 +14,13 @@ To add an adapter for another protocol:
 
 2. Name the function in the list `ADAPTERS` of `perdure/cli/_gateway.py`. Without the command: `create_app(perdure, settings, adapters=[my_adapter])`.
 
-A route receives: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
-body says; `gateway.perdure`, the Python API; `gateway.agents.get(name)`, the agents that this gateway knows; `read_json(request)`, a body
-within the bounds. A route may raise any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `errors.py` alone maps them to a status.
-Long answers use `EventStream` (`streams.py`): it bounds them for each token, sends signs of life, drops clients that do not read, and
-ends when the gateway does. The frame (`app.py`) has then done the rest: Host and Origin, the token, its rate, the size of the body,
-headers, one line in the log. `gateway.own_run` and `gateway.session` find a run or a session by an id from outside. They answer for another
-tenant's as for none.
+A route uses: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights of its token, never of a body;
+`gateway.perdure`, the Python API; `gateway.agents.get(name)`, an agent of this gateway; `read_json(request)`, a body
+within the limits. A route may raise any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `errors.py` alone maps them to a status.
+Long answers use `EventStream` (`streams.py`): it limits streams for each token, sends keep-alives, drops clients that do not read, and
+ends with the gateway. The frame (`app.py`) does the rest: Host and Origin, the token, its rate, the size of the body,
+headers, one line in the log. `gateway.own_run` and `gateway.session` find a run or a session by a client's id. They treat another
+tenant's id as an unknown one.
 """
 
 from perdure.gateway.adapter import Adapter, Gateway

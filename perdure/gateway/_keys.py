@@ -26,7 +26,7 @@ REUSED: Final = "idempotency-key-reused"
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """A request's key: a workflow that does nothing owns it, so that it costs one Action, and the namespace's retention bounds its time."""
+    """A request's key. An empty workflow owns it: it costs one Action, and expires with the namespace's retention."""
 
     perdure: Perdure
     tenant: str
@@ -44,24 +44,22 @@ class RequestKey:
 
     @property
     def message(self) -> str:
-        """The id of the message that it names in a session."""
+        """The id of the request's message in a session."""
         return f"key-{digest(self.wanted.run_id)}"
 
     async def answer(self) -> str | None:
-        """Return the place of the answer to this request, `""` if it was not known beforehand; `None`: the request is new. Raises `HttpError`
-        (409).
-        """
+        """Return the place of the request's answer, `""` if the place is unknown, `None` for a new request. Raises `HttpError` (409)."""
         with _reused(), clear_errors(self.perdure.client):
             return await self.wanted.answer(self.perdure.client)
 
     async def take(self, answer: str = "") -> bool:
-        """Make it this request's, as late as possible: a request that is refused takes no key. Whether it was nobody's. Raises `HttpError` (409)."""
+        """Take the key, as late as possible: a rejected request takes no key. Return whether it was free. Raises `HttpError` (409)."""
         with _reused(), clear_errors(self.perdure.client):
             return await self.wanted.take(self.perdure.client, self.tenant, self.perdure.task_queue, answer)
 
 
 def reused() -> HttpError:
-    """Return the error of a key that its sender has used for another request. OpenAI's clients would send the same again, but for the header."""
+    """Return the error for a key of another request. Its header stops OpenAI's clients from a retry."""
     words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
     return HttpError(
         409, words, kind=REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}

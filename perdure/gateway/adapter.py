@@ -1,4 +1,4 @@
-"""Adapters: one for each protocol that the gateway speaks."""
+"""Adapters: one for each protocol of the gateway."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log: Final = logging.getLogger("perdure.gateway")
 
 
 class Agents:
-    """A file is read again when it has changed; one that cannot be read is logged, once for each change."""
+    """The agents of a folder. A changed file is read again; an invalid file is logged once for each change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,15 +42,15 @@ class Agents:
         self._rollouts: tuple[_Stamp, dict[str, Rollout]] = (None, {})
 
     def names(self) -> list[str]:
-        """Return the names of all agents whose files can be used."""
+        """Return the names of all agents with valid files."""
         return [name for name in self._files() if self._find(name) is not None]
 
     def by_name(self) -> dict[str, Agent[Any]]:
-        """Return all agents whose files can be used, by name."""
+        """Return all agents with valid files, by name."""
         return {name: agent for name in self._files() if (agent := self._find(name)) is not None}
 
     def get(self, name: str) -> Agent[Any]:
-        """Return the agent of this name, which is its file's without `.json`. Raises `HttpError` (404, or 503 where its file cannot be used)."""
+        """Return the agent of this name, its file's without `.json`. Raises `HttpError` (404, or 503 for an invalid file)."""
         files = self._files()
         if name not in files:
             raise HttpError(404, none_of(name, "agent of this gateway", files), kind="agent-not-found")
@@ -62,7 +62,7 @@ class Agents:
         return sorted(path.stem for path in self._folder.glob("*.json")) if self._folder.is_dir() else []
 
     def _find(self, name: str) -> Agent[Any] | None:
-        """Find the agent: `name` is one of the folder's, never what somebody wrote."""
+        """Find the agent. `name` must come from the folder, never from a request."""
         path, rollout = self._folder / f"{name}.json", self._rollout(name)
         candidate = None if rollout is None else self._folder / f"{rollout.candidate}.json"
         stamp: _AgentStamp = (_stamp(path), rollout, None if candidate is None else _stamp(candidate))
@@ -80,7 +80,7 @@ class Agents:
         return agent
 
     def _rollout(self, name: str) -> Rollout | None:
-        """Return the rollout of an agent. While `rollouts.toml` cannot be used there is none, and the log says so."""
+        """Return the rollout of an agent. While `rollouts.toml` is invalid, log the error and return `None`."""
         stamp = _stamp(self._folder / ROLLOUTS)
         if stamp != self._rollouts[0]:
             self._rollouts = (stamp, {})
@@ -96,7 +96,7 @@ _AgentStamp: TypeAlias = "tuple[_Stamp, Rollout | None, _Stamp]"
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes with a file; `None`: it cannot be read now."""
+    """Return a file's change time and size; `None` if it cannot be read now."""
     try:
         found = path.stat()
     except OSError:
@@ -105,10 +105,10 @@ def _stamp(path: Path) -> _Stamp:
 
 
 NOT_FOUND_AFTER: Final = 0.05
-"""Seconds before `RunNotFoundError`, at least, so that the time does not show whether another tenant has such a run."""
+"""The least seconds before `RunNotFoundError`: the time must not reveal whether another tenant has the run."""
 Access: TypeAlias = Literal["bearer", "page", "signed", "open"]
-"""Who may use an adapter's routes: callers with a token; these, and browsers that have signed in; senders of signed requests, whom the route
-verifies, and whose address has the bounds of a token; everybody."""
+"""Access to an adapter's routes. `bearer`: callers with a token. `page`: also browsers that have signed in. `signed`: senders of signed
+requests, which the route verifies; the limits of a token apply to the sender's address. `open`: everybody."""
 
 
 @dataclass(frozen=True)
@@ -116,20 +116,20 @@ class Adapter:
     """One protocol: see `perdure.gateway`."""
 
     name: str
-    """In one word, as the log has it."""
+    """The name in the log, in one word."""
     routes: Sequence[BaseRoute]
     """The routes, with whole paths. Of two adapters with the same path, the first in the list answers."""
     access: Access = "bearer"
     problem: Callable[[Request, HttpError], Response] = field(default=lambda _, problem: as_problem_json(problem))
-    """The form of a refusal, also of one by the frame: its protocol's own form, or a page that asks to sign in (401)."""
+    """Returns an error in the protocol's form, or a sign-in page (401), also for errors of the frame."""
     below: str | None = None
     """The prefix of addresses whose 404 this adapter answers in its own form. The first such adapter in the list does."""
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
-    """What lasts as long as the gateway does."""
+    """A context that lasts as long as the gateway."""
     paths: Mapping[str, Any] = field(default_factory=dict)
     """Its part of the OpenAPI document."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
-    """What those paths name, by name."""
+    """The schemas of these paths, by name."""
 
 
 class Gateway:
@@ -147,32 +147,32 @@ class Gateway:
         self.under_way = 0
         """Requests that are being answered."""
         self.stopping = asyncio.Event()
-        """Set when the gateway is about to end: whoever waits or streams comes to an end of it, and is found again elsewhere."""
+        """Set when the gateway is about to end. Waits and streams then end; clients continue at another gateway."""
 
     def client_source(self, caller: Caller, agent: Agent[Any]) -> str:
-        """Return the source of what a client sends that its user did not write (R15.2); empty where the operator or the agent file trusts the client."""
+        """Return the source label of client data that its user did not write (R15.2); empty for a trusted client."""
         trusted = {*self.settings.gateway_trusted_clients, *agent.parsed.config.trusted_clients}
         return "" if trusted & {"*", caller.name} else f"{OTHERS}{CLIENT}{caller.sender}"
 
     async def own_run(self, caller: Caller, id: str) -> Run[Any]:
-        """Return a run by the id that a client has sent. Raises `RunNotFoundError` for another tenant's as for none, and after as long."""
+        """Return a run by a client's id. Raises `RunNotFoundError` for an unknown run and another tenant's, after the same time."""
         async with _alike():
             return await self.perdure.find_run(id, tenant=caller.tenant)
 
     async def own_session_of(self, caller: Caller, id: str) -> Session:
-        """Return the session of a run by the id that a client has sent, also where that run has not begun. Raises as `own_run`."""
+        """Return the session of a run by a client's id, also before that run begins. Raises as `own_run`."""
         async with _alike():
             return await self.perdure.find_session_of(id, tenant=caller.tenant)
 
     def session(self, caller: Caller, key: str, agent: str | None = None) -> Session:
-        """Return the caller's session of this key: nobody who is of another tenant can name it. Raises as `Agents.get`."""
+        """Return the caller's session of this key. Other tenants cannot name it. Raises as `Agents.get`."""
         found = None if agent is None else self.agents.get(agent)
         return self.perdure.session(key, tenant=caller.tenant, agent=found)
 
 
 @asynccontextmanager
 async def _alike() -> AsyncIterator[None]:
-    """Delay `RunNotFoundError`, so that an unknown id takes as long as another tenant's: the first costs one lookup, the second two."""
+    """Delay `RunNotFoundError`: an unknown id must take as long as another tenant's, which needs a second lookup."""
     clock = asyncio.get_running_loop().time
     until = clock() + NOT_FOUND_AFTER
     try:
@@ -186,7 +186,7 @@ AdapterMaker: TypeAlias = Callable[[Gateway], Adapter]
 
 
 async def check_same_context(caller: Caller, run: Run[Any]) -> None:
-    """Raise `HttpError` (409) where a run works with another context than the caller's: a message to it would be carried
-    out with that one (R19.1)."""
+    """Raise `HttpError` (409) if the run's context differs from the caller's: the run would act on the message with its own
+    context (R19.1)."""
     if not same_context((await run.origin()).context, caller.context):
         raise HttpError(409, "this run works with another context: start another run", kind="another-context")

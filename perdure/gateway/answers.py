@@ -34,26 +34,26 @@ class InterruptAnswer:
     """An answer to an interrupt, as a decision."""
 
     interrupt: str
-    """Its id."""
+    """The interrupt's id."""
     run: str
     """The last part of the id of the conversation's run."""
     path: str
-    """The path of the delegate's run that asks; empty: the conversation's run itself does."""
+    """The path of the delegate's run with the request; empty: the conversation's run itself."""
     call: str
     decision: JsonObject
 
 
 def interrupt_id(run: str, call: str, digest: str) -> str:
-    """Return the id of an approval request for clients: its run, its call, and exactly what was shown of it (R7.2).
+    """Return the id of an approval request for clients: its run, its call, and the digest of the shown content (R7.2).
 
-    `run`: the last part of the id of the conversation's run, and behind it the path of the delegate's run that asks. Without its session
-    the id leads nowhere.
+    `run`: the last part of the id of the conversation's run, followed by the path of the delegate's run with the request. The id is
+    useless without its session.
     """
     return f"{run}/{call}/{digest}"
 
 
 def interrupt_answer(interrupt: str, decision: JsonObject) -> InterruptAnswer | None:
-    """Return the answer to the interrupt of this id; `None`: no interrupt has such an id."""
+    """Return the answer to the interrupt of this id; `None` for an invalid id."""
     found = _INTERRUPT.fullmatch(interrupt)
     if found is None:
         return None
@@ -63,18 +63,18 @@ def interrupt_answer(interrupt: str, decision: JsonObject) -> InterruptAnswer | 
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """The result of a call that a client has carried out, under the id by which the client knows the call."""
+    """The result of a call that a client has executed, under the client's id of the call."""
 
     run: str
     """The last part of the id of the conversation's run."""
     path: str
-    """The path of the delegate's run that made the call; empty: the conversation's run itself."""
+    """The path of the delegate's run with the call; empty: the conversation's run itself."""
     call: str
     decision: JsonObject
 
 
 def client_result(id: str, decision: JsonObject) -> ClientResult | None:
-    """Return the result of the call that a client knows by this id; `None`: no call has such an id."""
+    """Return the result of the call with this client id; `None` for an invalid id."""
     found = _CALL.fullmatch(id)
     return None if found is None else ClientResult(found[1], found[2][1:], found[3], decision)
 
@@ -82,9 +82,9 @@ def client_result(id: str, decision: JsonObject) -> ClientResult | None:
 async def answers_of_results(
     find_run: FindRun, session: Session, results: Sequence[ClientResult]
 ) -> tuple[list[InterruptAnswer], str | None]:
-    """Return the results of calls that still wait for the client, as answers, and the id of the run that the last result is of.
+    """Return the results of calls that still wait for the client, as answers, and the id of the last result's run.
 
-    Other results were taken before, or are another's. A call that waits for a person is not the client's: its interrupt alone decides it.
+    Other results were taken before, or belong to another caller. A call that waits for a person needs an answer to its interrupt.
     `None`: none of the runs is the caller's.
     """
     found, last = [], None
@@ -115,10 +115,10 @@ FindRun: TypeAlias = Callable[[str], Awaitable[Run[Any]]]
 async def decide(
     find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer], caller: Caller
 ) -> list[str]:
-    """Decide in the run and in its delegates' runs, and return the interrupts that did not wait any more.
+    """Send the decisions to the run and its delegates' runs. Return the interrupts that no longer waited.
 
-    These were decided by somebody who was faster, or by the same input that came before. `view`: of the run of this id. Raises `HttpError`
-    (422) for an interrupt that never was, `DecisionRefusedError` for an answer that cannot be.
+    Another person decided these first, or the same input arrived before. `view`: the run's view. Raises `HttpError` (422) for an
+    unknown interrupt, `DecisionRefusedError` for an invalid answer.
     """
     late = []
     for path in dict.fromkeys(answer.path for answer in answers):
@@ -158,11 +158,11 @@ class Delivery:
     """The outcome of a client's input."""
 
     run_id: str | None
-    """The run that answers; `None`: no run does, because the message was a command."""
+    """The run that answers; `None` for a command."""
     before: int = 0
-    """Requests of that run up to this number came before the input, so its client has them."""
+    """Requests of that run up to this number came before the input: its client has them already."""
     late: Sequence[str] = ()
-    """Interrupts that did not wait any more."""
+    """Interrupts that no longer waited."""
 
 
 async def deliver(
@@ -176,11 +176,11 @@ async def deliver(
     key: RequestKey | None = None,
     mode: Mode | None = None,
 ) -> Delivery:
-    """Decide what the answers decide, and then send the message to the session.
+    """Send the answers' decisions, then the message to the session.
 
-    `message`: its id and its text. `answers`: to interrupts of one run. `settings`: keys of the agent file that differ in the message's
-    run. `key`: taken once nothing more can refuse the input. `mode`: of the message, where no answers come with it. Raises `HttpError` (403)
-    for a caller who may not decide for people, and as `decide`.
+    `message`: id and text. `answers`: answers to interrupts of one run. `settings`: keys of the agent file that differ in the
+    message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without answers.
+    Raises `HttpError` (403) for a caller without the right to decide, and as `decide`.
     """
     run_id, before = None, 0
     late: list[str] = []
@@ -204,7 +204,7 @@ async def deliver(
             id=id,
             mode="steer" if answers else mode,
             settings=settings,
-            context=caller.context,  # never that of the body, which a client writes
+            context=caller.context,  # never the body's, which a client writes
         )
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
@@ -217,64 +217,64 @@ def text_name(data: Mapping[str, Any]) -> str:
 
 
 def output_text(view: RunView) -> str:
-    """Return the output of a completed run as a text; empty: there is nothing to read."""
+    """Return the output of a completed run as a text; empty without a readable output."""
     text = "" if view.output is None or view.status != "completed" else text_of(view.output)
     return "" if is_silence(text) else text
 
 
 async def with_output(run: Run[Any], view: RunView) -> RunView:
-    """Return the view of a run with its whole output, also where that is too large for a view."""
+    """Return the view of a run with its whole output, even if the output is too large for a view."""
     return view.model_copy(update={"output": loads(await run.value("output"))}) if view.output_size else view
 
 
 def failure_of(view: RunView) -> str:
-    """Return why a run has ended without an output."""
+    """Return the reason why a run ended without an output."""
     return view.error or f"the run was {view.status.replace('_', ' ')}"
 
 
 class AnswerEvents(EventAdapter[Form, RunView]):
-    """One answer in the form of a protocol; `begin`, then `fold` for each event, then `interrupt` or `end`."""
+    """One answer in a protocol's form: `begin`, then `fold` for each event, then `interrupt` or `end`."""
 
     def __init__(self, run: str, calls: Iterable[str] = (), results: Iterable[str] = ()) -> None:
-        """`run`: the end of the run's id. `calls`, `results`: ids of calls that the client has, and of those whose results it has."""
+        """`run`: the end of the run's id. `calls`: ids of the client's calls. `results`: ids of calls whose results the client has."""
         self._run = run
         self._calls, self._results = set(calls), set(results)
 
     def _call_id(self, call: str, path: str = "") -> str:
-        """Return the id by which the client knows a call of the run at this path."""
+        """Return the client's id of a call of the run at this path."""
         return f"{below(self._run, path)}:{call}"
 
     shows_state: ClassVar[bool] = False
     """Whether the run's state is a part of the answer."""
     runs_tools: ClassVar[bool] = False
-    """Whether the client carries out calls itself: then they end the answer, too."""
+    """Whether the client executes calls itself: such calls end the answer too."""
 
     def on_approval(self, event: Event) -> Iterator[Form]:
-        """Yield what a request, or its end, is. A subclass need not have it, and the stream needs the topic: it shows when to look at the run."""
+        """Yield the form of an approval event. By default yield nothing: the stream needs the topic to know when to query the run."""
         del event
         yield from ()
 
     def state(self, state: JsonObject) -> Iterator[Form]:
-        """Yield the run's state as it is now."""
+        """Yield the run's present state."""
         del state
         yield from ()
 
     def not_counted(self, interrupts: Iterable[str]) -> Iterator[Form]:
-        """Yield what tells of answers that came too late."""
+        """Yield the form of late answers."""
         del interrupts
         yield from ()
 
     @property
     def lacks_below(self) -> bool:
-        """Whether the client knows a call of a delegate's run, and not its end."""
+        """Whether the client has a call of a delegate's run without its result."""
         return any(id.startswith(f"{self._run}/") for id in self._calls - self._results)
 
     def lacks(self, call: str) -> bool:
-        """Whether the client knows a call of the run, and not its end."""
+        """Whether the client has this call without its result."""
         return self._call_id(call) in self._calls - self._results
 
     def below(self, runs: Mapping[str, RunView]) -> Iterator[Form]:
-        """Yield the results of calls that the client has seen wait in delegates' runs. `runs`: these, by their paths."""
+        """Yield the results of calls that waited in delegates' runs. `runs`: these runs, by their paths."""
         for path, view in sorted(runs.items()):
             for call in view.calls:
                 if call.status not in _OPEN:
@@ -282,58 +282,58 @@ class AnswerEvents(EventAdapter[Form, RunView]):
                     yield from self._result(self._call_id(call.id, path), call.as_json() | data)
 
     def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[Form]:
-        """Yield the result of a call that the client knows by this id. `data`: as the view or the event has it."""
+        """Yield the result of the call with this client id. `data`: the call's data in the view or the event."""
         raise NotImplementedError
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Form]:
-        """Yield the last events of an answer that waits. `waiting`: each request with the path of the run that asks."""
+        """Yield the last events of an answer that waits. `waiting`: each request with its run's path."""
         raise NotImplementedError
 
     def problem(self, problem: HttpError) -> Iterator[Form]:
-        """Yield the last events of an answer that breaks off."""
+        """Yield the last events of an answer that fails."""
         raise NotImplementedError
 
 
 _SPARED: Final = 20
-"""Looks after which the events that a run is ahead of are not waited for any more."""
+"""The number of queries after which the stream no longer waits for missing events."""
 _OPEN: Final = ("pending", "ready", "waiting", "held", "running")
 """Statuses of a call that has not ended."""
 _CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "start"), ("approval", "end")}
-"""After which a run is looked at, once it is quiet."""
+"""Events after which the run is queried, once no more events arrive."""
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _QUIET: Final = (0.1, 2.0)
-"""Seconds without an event: the first, and the longest."""
+"""Seconds without an event before a query: the first pause, and the longest."""
 _QUIET_BELOW: Final = (1.0, 10.0)
-"""The same while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run reports it."""
+"""The pauses while a call runs: its delegate's run may begin to wait, and no event of the run reports it."""
 
 
 @dataclass(slots=True)
 class _Looks:
-    """When to look at a run, by its events."""
+    """The times at which a run is queried, computed from its events."""
 
     working: set[str] | None
-    """The calls that run; `None`: whoever reads may not decide, so nothing below is of interest."""
+    """The calls that run; `None`: the client may not decide, so delegates' runs are not queried."""
     changed: bool = True
     waits: int = 0
-    """How many requests wait for a person in the run itself."""
+    """The number of approval requests that wait in the run itself."""
     requested: set[str] = field(default_factory=set)
-    """What has begun to wait, as far as the events have come."""
+    """Calls whose approval request has been seen as an event."""
     spared: int = 0
-    """Looks at which the run was ahead of its events."""
+    """The number of queries in which the run was ahead of its events."""
 
     def note(self, event: Event) -> None:
         self.changed = self.changed or (event.topic, event.phase) in _CHANGES
         self.waits += _WAITS.get((event.topic, event.phase), 0)
         if (event.topic, event.phase) == ("approval", "start"):
             self.requested.add(str(event.data["call"]))
-        elif event.phase == "snapshot":  # events are missed, and do not come
+        elif event.phase == "snapshot":  # the missed events will not arrive
             self.spared = _SPARED
         if self.working is not None and event.topic == "tool" and event.phase in ("start", "end"):
             change = self.working.add if event.phase == "start" else self.working.discard
             change(str(event.data["call"]))
 
     def are_ahead(self, view: RunView, lacks: Callable[[str], bool]) -> bool:
-        """Whether the run is ahead of its events: some that belong before the end of the answer are still to come."""
+        """Whether the run is ahead of its events: the answer still lacks some of them."""
         ended = any(call.status not in _OPEN and lacks(call.id) for call in view.calls)
         if self.spared == _SPARED or not (ended or {each.call for each in view.waiting} - self.requested):
             return False
@@ -342,7 +342,7 @@ class _Looks:
 
     @property
     def are_due(self) -> bool:
-        """Whether to look once the run is quiet."""
+        """Whether to query the run once no more events arrive."""
         return self.changed or self.waits > 0 or bool(self.working)
 
     def pauses(self) -> tuple[float, float]:
@@ -355,17 +355,17 @@ class AnswerStream(Generic[Form]):
 
     run: Run[Any]
     session: Session | None
-    """The run's session; `None`: the run has none, and has begun."""
+    """The run's session; `None`: a run without a session, which has begun."""
     trees: RunTreeReader
     events: AnswerEvents[Form]
     as_frame: Callable[[Form], str]
     approves: bool
-    """Whether the client may decide: then a request to a person ends the answer, which else goes on."""
+    """Whether the client may decide: then an approval request ends the answer, which otherwise continues."""
     late: Sequence[str] = ()
-    """Interrupts that did not wait any more when they were answered."""
+    """Interrupts that no longer waited when they were answered."""
 
     async def frames(self) -> AsyncGenerator[str, None]:
-        """Yield the answer, as it goes over the wire."""
+        """Yield the answer's frames."""
         try:
             async with aclosing(self.forms()) as forms:
                 async for form in forms:
@@ -375,7 +375,7 @@ class AnswerStream(Generic[Form]):
                 yield self.as_frame(event)
 
     async def forms(self) -> AsyncGenerator[Form, None]:
-        """Yield the answer in the protocol's form. Raises what goes wrong."""
+        """Yield the answer in the protocol's form. Errors are raised."""
         for form in self.events.begin():
             yield form
         view = await self._begun()
@@ -411,7 +411,7 @@ class AnswerStream(Generic[Form]):
         return [*of_people, *(each for each in tree.waiting if each[1].client and self.events.runs_tools)]
 
     async def _begun(self) -> RunView:
-        """Return the run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
+        """Return the run, once it has begun. Raises `HttpError` (409) if its message was withdrawn before that."""
         session = self.session
         if session is None:
             return await self.run.view()
@@ -421,14 +421,14 @@ class AnswerStream(Generic[Form]):
             raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
 
     async def _tree(self, view: RunView) -> RunTree:
-        """Return the run with the runs below it, where one of these may wait or has what the client lacks."""
+        """Return the run's tree. Query delegates' runs only if one may wait, or has a result that the client lacks."""
         busy = self.approves and any(call.status == "running" for call in view.calls)
         if not busy and not self.events.lacks_below:
             return RunTree(view)
         return RunTree(view, await self.trees.below(self.run, asked=True))
 
     async def _state(self, view: RunView) -> list[Form]:
-        """Return what shows the whole state of the run, also where the view has only a part of it."""
+        """Return the form of the run's whole state, even if the view has only a part of it."""
         if not self.events.shows_state:
             return []
         if not any(line.startswith("state") for line in view.cut):

@@ -1,4 +1,4 @@
-"""The frame around all adapters: what happens to each request before its route is called, and to its response."""
+"""The frame around all adapters: checks before a route is called, and headers and log of its response."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Headers of every answer that sets no others."""
+"""The default headers of every response."""
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OF_MCP: Final = ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name")
 _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 CLIENT_GONE: Final = 499
-"""The status, in the audit log, of a request whose client went away before the answer: as nginx has it."""
+"""The status in the audit log for a client that disconnected before the answer, as in nginx."""
 _log: Final = logging.getLogger("perdure.gateway")
 
 
 ContextOf: TypeAlias = Callable[[Caller], "object | Awaitable[object]"]
-"""What an application knows of an authenticated caller, as `Perdure.start` takes it for its `context`; sync or async."""
+"""An application's function that returns an authenticated caller's context, as in `Perdure.start`; sync or async."""
 
 
 def create_app(
@@ -68,10 +68,10 @@ def create_app(
 ) -> Starlette:
     """Return the gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
 
-    `settings`: by default those in force. `triggers`: signed webhooks that it takes, by name, or the file of them (R19.7).
+    `settings`: by default those in force. `triggers`: signed webhooks by name, or their file (R19.7).
     `context_of`: the context of a caller, in place of their token's (R19.1).
 
-    Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
+    Without tokens in the settings, every client has access, under the names of loopback only: serve it on loopback only.
     """
     settings = in_force() if settings is None else settings
     guards = Guards(tokens_of(settings), secret=settings.gateway_secret, proxies=settings.gateway_proxies)
@@ -108,7 +108,7 @@ def create_app(
 
 
 class _OneLength:
-    """Refuses a request with two lengths of its body: a proxy before the gateway may read another request out of it than the gateway does."""
+    """Rejects a request with two body lengths: a proxy and the gateway could read it as different requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -125,9 +125,7 @@ class _OneLength:
 
 
 def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
-    """Return the middleware that lets pages of these sites send requests and read the answers. They need a token, because cookies are not sent
-    along.
-    """
+    """Return the middleware that lets pages of these sites send requests and read responses. They need a token: cookies are not sent."""
     if not origins:
         return []
     cors = Middleware(
@@ -176,7 +174,7 @@ class _Framed(BaseRoute):
         request = Request(scope, receive)
         most = self._gateway.settings.gateway_body
         body = BoundedBody(receive, most, empty=_has_no_body(request))
-        # The sender of a webhook may not send it again: its work is finished, also where that sender has gone.
+        # A webhook's sender may not retry: the work of its request continues after a disconnect.
         body.is_watched = self.adapter.access != "signed"
         id = secrets.token_hex(8)
 
@@ -188,7 +186,7 @@ class _Framed(BaseRoute):
                 started = message["status"]
                 headers = MutableHeaders(scope=message)
                 _add_headers(headers, id)
-                if ends:  # else the rest of a body that nobody wants would be taken in for as long as it comes
+                if ends:  # otherwise the server would read the rest of the rejected body
                     headers["Connection"] = "close"
             await send(message)
 
@@ -203,7 +201,7 @@ class _Framed(BaseRoute):
                 raise too_large(most)
             with nullcontext() if self.adapter.access == "open" else self._gateway.held.one_of(caller):
                 await self._gateway.server.bound(self.route.handle(scope, body, sending), lambda: bool(started), body)
-        except ClientDisconnect:  # nobody is there to answer
+        except ClientDisconnect:  # there is no client to answer
             await self._leave(scope, caller, id)
         except Exception as error:
             if started:
@@ -215,14 +213,14 @@ class _Framed(BaseRoute):
             self._log(scope, started, caller, id, time.monotonic() - began)
 
     async def _leave(self, scope: Scope, caller: Caller | None, id: str) -> None:
-        """Record in the audit log the request of a client that has gone."""
+        """Record the request of a disconnected client in the audit log."""
         try:
             await self._audit(scope, caller, id, CLIENT_GONE)
         except Exception as error:
-            self._problem(error, id)  # which the log has
+            self._problem(error, id)  # writes a log line
 
     async def _audit(self, scope: Scope, caller: Caller | None, id: str, status: int) -> None:
-        """Record in the audit log which rights a request has used, or lacks, before the caller has an answer. Reading is left out."""
+        """Record the rights that a request used or lacked in the audit log, before the answer. The right to read is left out."""
         if self._gateway.settings.audit is None or caller is None:
             return
         used = {right: has for right, has in caller.checked.items() if right != READ}
@@ -246,9 +244,7 @@ class _Framed(BaseRoute):
         return found.model_copy(update={"tenant": caller.tenant})
 
     def _caller(self, request: Request) -> Caller:
-        """Return the caller. Raises `HttpError` for an unknown caller, for too many requests, and for a page of another site that sends requests
-        in the caller's name.
-        """
+        """Return the caller. Raises `HttpError` for an unknown caller, and for too many requests."""
         guards = self._gateway.guards
         if self.adapter.access == "open":
             return Caller("", "", frozenset(), "")
@@ -267,25 +263,25 @@ class _Framed(BaseRoute):
         return caller
 
     async def _with_context(self, caller: Caller) -> Caller:
-        """Return the caller with what the application knows of them."""
+        """Return the caller with the application's context."""
         if self._context_of is None or self.adapter.access in ("open", "signed"):
             return caller
         known = self._context_of(caller)
         return replace(caller, context=read_context(await known if inspect.isawaitable(known) else known))
 
     def _check_address(self, request: Request) -> None:
-        """Check the name under which it was reached, and the page that asks. Raise `HttpError`."""
+        """Check the request's host name and origin. Raise `HttpError`."""
         settings, headers = self._gateway.settings, request.headers
         host = headers.get("host", "")
         trusts = self._gateway.guards.open and self.adapter.access != "signed"
         names = settings.gateway_hosts or (_LOOPBACK if trusts else ())
-        # A page of another site, under a name that leads here, would be read as ours.
+        # DNS rebinding: a page of another site may have a host name that leads here.
         if names and _name(host) not in names:
             raise HttpError(
                 421, f"{_name(host)!r} is not a name of this gateway; the setting gateway_hosts lists its names"
             )
         origin = headers.get("origin")
-        # A browser sends what another site's page asks for in the name of whoever sits before it, and on loopback nothing else is asked for.
+        # CSRF: a browser sends another site's requests with its user's cookies, and loopback needs no token.
         if origin is not None and _site(origin) != host and origin not in settings.gateway_origins:
             raise HttpError(
                 403,
@@ -321,7 +317,7 @@ class _Framed(BaseRoute):
         return problem or HttpError(500, f"the gateway could not do this; its log says why, at request {id}")
 
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
-        # The route and not the address: keys of sessions are what people call them.
+        # The route and not the URL: people choose the keys of sessions.
         fields = {"door": self.adapter.name, "status": status, "ms": round(seconds * 1000), "request": id}
         known = caller is not None and caller.token and not caller.token.startswith(UNSIGNED)
         fields |= {"token": caller.token} if caller is not None and known else {}
@@ -330,7 +326,7 @@ class _Framed(BaseRoute):
 
 
 def _has_no_body(request: Request) -> bool:
-    """Whether the head alone shows that no body comes, as HTTP/1 has it."""
+    """Whether the request's head excludes a body, as HTTP/1 defines it."""
     length, http1 = request.headers.get("content-length", "0"), request.scope.get("http_version", "").startswith("1")
     return http1 and length == "0" and "transfer-encoding" not in request.headers
 
@@ -343,7 +339,7 @@ def _name(host: str) -> str:
 def _site(origin: str) -> str | None:
     try:
         return urlsplit(origin).netloc
-    except ValueError:  # as no browser says it
+    except ValueError:  # no browser sends this
         return None
 
 
@@ -360,7 +356,7 @@ def _finish(response: Response) -> Response:
 
 
 def check_agents_folder(settings: Settings) -> None:
-    """Raise `SettingsError` where the folder of agents that a setting names cannot be read: the gateway would have no agents."""
+    """Raise `SettingsError` if the configured folder of agents cannot be read: the gateway would have no agents."""
     if settings.agents is None:
         return
     try:
@@ -370,7 +366,7 @@ def check_agents_folder(settings: Settings) -> None:
 
 
 def check_reachable(settings: Settings) -> None:
-    """Raise `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
+    """Raise `SettingsError` for a gateway without tokens that others can reach, and for unreadable tokens."""
     if tokens_of(settings) is None and not is_loopback(settings.gateway_host):
         raise SettingsError(
             f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT, or set gateway_oidc"

@@ -1,4 +1,4 @@
-"""Bounds of each caller: bytes of a body, requests a minute, streams at once."""
+"""Limits of each caller: bytes of a body, requests per minute, concurrent streams."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject, loads
 
 HEADERS: Final = 32_768
-"""Bytes of a request's headers."""
+"""The most bytes of a request's headers."""
 MINUTE: Final = 60.0
 BURST: Final = 0.25
-"""Share of a minute's requests that may come at once."""
+"""The share of a minute's requests that may arrive at once."""
 VALUES: Final = 20_000
-"""Keys, items and texts of a body.
+"""The most keys, items and texts of a body.
 
-Bodies of so many hold the event loop for 5 to 10 laps of `tests/cpu.py`; 17 laps were measured for AG-UI's messages, each of them wrong.
-The parser's lock is held for 1 lap. A body with more is refused after 2 laps, before it is parsed. A table of 4,000 rows and 5 columns has so
-many. `make bench ARGS=gateway` measures how long `/livez` takes meanwhile.
+Such a body blocks the event loop for 5 to 10 laps of `tests/cpu.py`; 17 laps were measured for AG-UI's messages, all of them invalid.
+The parser holds the GIL for 1 lap. A body with more is rejected after 2 laps, before it is parsed. A table of 4,000 rows and 5 columns
+reaches the limit. `make bench ARGS=gateway` measures the latency of `/livez` meanwhile.
 """
 LARGE: Final = 65_536
-"""Bytes from which on a body is parsed beside the event loop, one at a time: a parser holds the interpreter's lock until it is done."""
+"""The size in bytes from which a body is parsed in a thread, one at a time: a parser holds the GIL."""
 _parsing: Final = ThreadPoolExecutor(1, "bodies")
 SENT_WITHIN: Final = 60.0
-"""Seconds in which a whole body has to come, whoever sends it: also one who has shown no token holds a connection."""
+"""Seconds in which a whole body must arrive: clients without a token hold connections too."""
 _LINGER: Final = 2.0
 _REMEMBERED: Final = 10_000
-"""Callers whose rates are known; of the one that has not asked for longest nothing needs to be."""
+"""The most callers whose rates are kept. The least recent caller is forgotten first."""
 
 
 class Rates:
-    """Requests a minute of each caller: a bucket that fills evenly. It counts for this process; several gateways allow as many each."""
+    """Requests per minute of each caller: a token bucket of this process. Each of several gateways has its own."""
 
     def __init__(self, a_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._fills = a_minute / MINUTE
@@ -49,7 +49,7 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, who: str, words: str = "by this token") -> None:
-        """Count one request of `who`; `words` name it. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
+        """Count one request of `who`; `words` name it. Raises `HttpError` (429) with the seconds to wait if none is left."""
         now = self._clock()
         left, since = self._left.pop(who, (self._most, now))
         left = min(self._most, left + (now - since) * self._fills)
@@ -63,12 +63,12 @@ class Rates:
 
 
 class OpenStreams:
-    """Event streams that are open, of each caller."""
+    """The open event streams of each caller."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.open: Counter[str] = Counter()
-        """By token."""
+        """The number of streams by token."""
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
@@ -86,7 +86,7 @@ class OpenStreams:
 
 
 class OpenRequests:
-    """Requests of each caller that are being answered, streams among them: so many at most, and the connections that are left are for others."""
+    """The active requests of each caller, including streams: the limit leaves connections for other callers."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -108,8 +108,8 @@ class OpenRequests:
 
 
 class BoundedBody:
-    """A `receive` that accepts so many bytes at most, within `SENT_WITHIN` seconds. Raises `HttpError` (413) as soon as more arrives, and (408)
-    when the time is over. `left` reports a client that has gone, until the answer begins or the handler listens for that itself.
+    """A `receive` with limits. Raises `HttpError` (413) for more than `most` bytes, and (408) after `SENT_WITHIN` seconds. `left` reports a
+    disconnect, until the answer begins or the handler itself waits for a disconnect.
     """
 
     def __init__(self, receive: Receive, most: int, *, empty: bool = False) -> None:
@@ -130,7 +130,7 @@ class BoundedBody:
         return self._whole.is_set()
 
     async def left(self) -> None:
-        """Return once the client has sent its whole body and gone."""
+        """Return once the client has sent its whole body and disconnected."""
         await self._whole.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -139,7 +139,7 @@ class BoundedBody:
         if self._empty:
             self._empty = False
             return {"type": "http.request", "body": b"", "more_body": False}
-        if self._ended:  # the handler waits for its client to leave, and ends its work in its own way
+        if self._ended:  # the handler itself waits for a disconnect, and ends its work
             self.is_watched = False
             return await self._receive()
         try:
@@ -153,9 +153,9 @@ class BoundedBody:
         return message
 
     async def discard(self) -> bool:
-        """Read the rest of a refused body, at most as many bytes again and for two seconds. Return whether it has ended.
+        """Read the rest of a rejected body: at most as many bytes again, for two seconds. Return whether it has ended.
 
-        A client reads the refusal only once it has sent its body.
+        A client reads the response only after it has sent its body.
         """
         self._most *= 2
         try:
@@ -179,7 +179,7 @@ def too_large(most: int) -> HttpError:
 
 
 async def read_json(request: Request) -> JsonObject:
-    """Return the JSON object of a body. Raises `JsonError`, `TooLargeError` for more than `VALUES`, and `HttpError` (415, 422) where it is none."""
+    """Return a body's JSON object. Raises `JsonError`, `TooLargeError` above `VALUES`, and `HttpError` (415, 422) for other bodies."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise HttpError(415, f"the body must be application/json, not {kind[:80] or 'of no type'!r}")
@@ -190,7 +190,7 @@ async def read_json(request: Request) -> JsonObject:
 
 
 async def read_value(request: Request) -> Json:
-    """Return the JSON of a body, whatever it is. Raises `JsonError`, and `TooLargeError` for more than `VALUES`."""
+    """Return the JSON value of a body. Raises `JsonError`, and `TooLargeError` for more than `VALUES`."""
     body = await request.body()
 
     def parse() -> Json:

@@ -12,11 +12,11 @@ from perdure.sessions.wire import EVERYTHING
 from perdure.values.json import JsonObject
 
 READ: Final = "read"
-"""Look at sessions and runs of the tenant, and follow them."""
+"""Read sessions and runs of the tenant, and follow them."""
 SEND: Final = "send"
-"""Start runs, and say something in sessions."""
+"""Start runs, and send messages in sessions."""
 APPROVE: Final = "approve"
-"""Decide what waits for a person."""
+"""Decide approval requests."""
 GRANT: Final = "grant"
 """Approve coming runs of procedures."""
 UNDO: Final = "undo"
@@ -39,9 +39,9 @@ RIGHTS: Final = {
     "delete": "delete a session",
     EVERYTHING: "everything",
 }
-"""What a token may be given: what a session compares, and `read` and `send`, which are the gateway's own."""
+"""The valid rights of a token, with the words for errors. `read` and `send` are the gateway's own; a session checks the others."""
 UNSIGNED: Final = "from "
-"""The prefix of an address in place of a token's id: the caller's signature is not verified yet."""
+"""The prefix of an address that replaces the token's id: the caller's signature is not verified yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class Caller:
     """A caller whose token is known."""
 
     tenant: str
-    """Whose runs and sessions there are for it; another tenant's are not found (R10.2). Empty: those of no tenant."""
+    """The tenant of its runs and sessions; other tenants' are not found (R10.2). Empty: no tenant."""
     sender: str
-    """Who it is, as messages, runs and decisions record it."""
+    """The name that messages, runs and decisions record."""
     rights: frozenset[str]
-    """Of `RIGHTS`."""
+    """Keys of `RIGHTS`."""
     token: str
-    """The token's id, which is no secret: rates are kept, and lines logged, by it."""
+    """The token's id, which is not secret: the key of rates, and a field of log lines."""
     roles: frozenset[str] = frozenset()
-    """For quorums of approvals (R24.6) and the rule `needs` (R23.1): of the token, never of a body."""
+    """Roles for quorums of approvals (R24.6) and the rule `needs` (R23.1): from the token, never from a body."""
     context: JsonObject = field(default_factory=dict, hash=False, repr=False)
-    """What else is known of the sender, for rules, tools, hooks and approvers (R19.1): of the token, never of a body. Roles that
-    it does not name itself are in it as `roles`."""
+    """Data about the sender for rules, tools, hooks and approvers (R19.1): from the token, never from a body. The token's roles are
+    added as `roles`, unless it has this key."""
 
     def __post_init__(self) -> None:
         if self.roles and "roles" not in self.context:
@@ -70,27 +70,27 @@ class Caller:
     """The rights that this request was checked for, and whether the caller has them: for the audit log (R24.4)."""
 
     def may(self, right: str) -> bool:
-        """Whether it has the right."""
+        """Whether the caller has the right."""
         return EVERYTHING in self.rights or right in self.rights
 
     @property
     def name(self) -> str:
-        """The sender with its tenant, as lists of clients name it: `TENANT/SENDER`."""
+        """The sender with its tenant, as in lists of clients: `TENANT/SENDER`."""
         return f"{self.tenant}/{self.sender}" if self.tenant else self.sender
 
     def signed(self, decision: JsonObject) -> JsonObject:
-        """Return the decision with the caller's name and roles, in place of any that a body names."""
+        """Return the decision with the caller's name and roles, instead of any names in a body."""
         own = {key: value for key, value in decision.items() if key not in ("by", "roles")}
         return own | {"by": self.sender} | ({"roles": sorted(self.roles)} if self.roles else {})
 
     def check(self, right: str, what: str) -> None:
-        """Raise `HttpError` (403) where it may not; `what` is what it would have done."""
+        """Raise `HttpError` (403) if the caller lacks the right. `what`: the action, for the error's text."""
         self.checked[right] = self.may(right)
         if not self.checked[right]:
             raise HttpError(403, f"{self.sender!r} may not {what}: it takes the right {right!r}", kind="forbidden")
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller, whom the frame has identified before the route was called."""
+    """Return the caller, whom the frame has identified before it called the route."""
     caller: Caller = request.state.caller
     return caller

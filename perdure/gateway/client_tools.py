@@ -1,4 +1,4 @@
-"""Tools that a client declares and carries out itself, at any adapter."""
+"""Tools that a client declares and executes itself, at any adapter."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from perdure.tools.tool import CLIENT, parse_tool
 from perdure.values.json import Json, JsonObject, loads
 
 MOST_TOOLS: Final = 128
-"""Tools that a client carries out itself, in one request."""
+"""The most tools of a client in one request."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def is_function_name(name: object) -> TypeGuard[str]:
-    """Whether every provider takes this name of a function: 1 to 64 letters, digits, `_` and `-`."""
+    """Whether every provider accepts the function name: 1 to 64 letters, digits, `_` and `-`."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def client_tool(name: str, schema: object, description: object) -> JsonObject:
     """Return a client's tool as an agent file defines it. A call of it ends the answer until the client sends the result.
 
-    `schema`: JSON Schema of its parameters; empty: it takes none. `description`: left out unless it is a text. Raises `ToolDefinitionError`.
+    `schema`: JSON Schema of its parameters; empty without parameters. `description`: ignored unless it is a text.
+    Raises `ToolDefinitionError`.
     """
     tool: JsonObject = {"name": name, "parameters": schema or {"type": "object", "properties": {}}}
     if isinstance(description, str):
@@ -57,9 +58,9 @@ def read_page_tools(listed: Any, schema: str) -> list[JsonObject]:
 
 
 def context_with_tools(document: JsonObject, tools: list[JsonObject], source: str) -> list[Json]:
-    """Return the context of an agent file with the page's tools behind it.
+    """Return the context of an agent file with the page's tools after it.
 
-    `source`: of their results (R15.2); empty: they are trusted. Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+    `source`: the label of their results (R15.2); empty: trusted. Raises `HttpError` (422) for a tool with the name of an agent's tool.
     """
     own = document.get("context")
     context: list[Json] = own if isinstance(own, list) else []
@@ -72,7 +73,7 @@ def context_with_tools(document: JsonObject, tools: list[JsonObject], source: st
 
 
 def parse_result(text: Json) -> Json:
-    """Return the object or list that a call's result is as JSON, so that a plan can read in it; else the text."""
+    """Return a call's result, parsed if it is a JSON object or list, so that a plan can read its members; else the text."""
     if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
         try:
             return loads(text, source="a result")

@@ -21,7 +21,7 @@ STATUS: Final[dict[type[PerdureError], int]] = {
     errors.MessageRefusedError: 409,
     errors.DecisionError: 422,
     errors.ProtocolError: 422,
-    errors.SettingsError: 500,  # the gateway's own: nobody who asks can mend it
+    errors.SettingsError: 500,  # the gateway's own settings: a client cannot correct them
     errors.ServerError: 503,
     errors.ServerRefusalError: 502,
     errors.RunNotFoundError: 404,
@@ -36,7 +36,7 @@ STATUS: Final[dict[type[PerdureError], int]] = {
     errors.ToolError: 500,
     PerdureError: 400,
 }
-"""By error, or the nearest above it in the tree."""
+"""The status by error class, or by its nearest base class."""
 KINDS: Final = {
     400: "bad-request",
     401: "unauthorized",
@@ -53,15 +53,15 @@ KINDS: Final = {
     503: "unavailable",
     504: "timeout",
 }
-"""What a status is called where nothing more is known; Python's own words for some change from version to version."""
+"""The title of a status without a known problem: some of Python's own titles differ between versions."""
 AGAIN: Final = 2
-"""Seconds after which what was not answered for may be asked again."""
+"""Seconds after which a client may retry an unanswered request."""
 
 
 class HttpError(Exception):
-    """A request that is refused: the `status`, and in one line what is wrong and what would be right.
+    """A rejected request: the `status`, and in one line the error and the accepted form.
 
-    `kind`: the word by which a program knows it, by default one for the status; `more`: further members; `headers`: those that go along.
+    `kind`: the problem's type for programs, by default that of the status; `more`: further members; `headers`: headers of the response.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HttpError(Exception):
 
 
 def problem_of(error: Exception) -> HttpError | None:
-    """Return the problem that clients read for an error; `None`: the error is a bug, and clients learn nothing about it."""
+    """Return an error's problem for clients; `None` for a bug, whose details clients must not see."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
@@ -103,14 +103,14 @@ def problem_of(error: Exception) -> HttpError | None:
     kind = _kebab(type(error).__name__.removesuffix("Error"))
     if status >= 500 and isinstance(error, errors.SettingsError | errors.ToolError | errors.OutputError):
         return HttpError(status, "the gateway is not set up for this; its log says why", kind=kind)
-    if isinstance(error, errors.ServerError):  # the server's words name its address, and what else it knows
+    if isinstance(error, errors.ServerError):  # the text names the server's address, and other details
         return HttpError(
             status,
             "the gateway's Temporal server does not answer this now",
             kind=kind,
             headers={"Retry-After": str(AGAIN)},
         )
-    if isinstance(error, errors.ServerRefusalError):  # the same holds for what it says of a request
+    if isinstance(error, errors.ServerRefusalError):  # this text holds such details too
         return HttpError(status, "the gateway's Temporal server refuses this; the gateway's log says why", kind=kind)
     problems = [str(each) for each in getattr(error, "problems", ())]
     return HttpError(

@@ -22,17 +22,17 @@ _DATA: Final = re.compile(r"data:[^,]{0,200};base64,")
 _ADDRESS: Final = re.compile(
     r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?][^\s\\\x00-\x1f]*)?", re.IGNORECASE
 )
-"""An address that everybody reads in the same way: no user, no backslash."""
+"""A URL that every parser reads in the same way: no user, no backslash."""
 _PARTS: Final = ("content", "parts")
-"""Keys of a message's parts, by protocol."""
+"""The keys of a message's parts in the protocols."""
 
 
 async def with_stored_files(perdure: Perdure, body: JsonObject, key: str, tenant: str) -> JsonObject:
-    """Return the body with a text part, the file's line, in the place of each file that its messages hold as base64.
+    """Return the body with a text part, the file's line, in place of each base64 file of its messages.
 
-    `key`: of the list of messages. `tenant`: the caller's, who alone reads the files. Without storage the body stays, and the protocol says what it takes. A file that is
-    named by an address stays too: nothing is fetched. Raises `MediaError` for data that are no base64, and for files
-    that are too large.
+    `key`: the key of the list of messages. `tenant`: the only tenant that may read the files. Without storage the body stays
+    unchanged, and the protocol's parser decides. A file's URL stays too: it is never fetched. Raises `MediaError` for invalid base64,
+    and for files that are too large.
     """
     messages = body.get(key)
     if not isinstance(messages, list) or not perdure.stores_media:
@@ -46,10 +46,10 @@ async def with_stored_files(perdure: Perdure, body: JsonObject, key: str, tenant
 
 
 def fetched_problem(messages: Iterable[JsonObject], hosts: Sequence[str]) -> str | None:
-    """Return why the pictures of messages cannot be given to a model; `None`: they can.
+    """Return the reason why a model cannot have the messages' pictures; `None` if it can.
 
-    A picture is in the message itself, or has the address of a host that the agent allows (`config.image_hosts`). The
-    provider fetches it and may read an odd address in another way, so only plain addresses are taken.
+    A picture is in the message itself, or has a URL of a host that the agent allows (`config.image_hosts`). The
+    provider fetches it and may parse an odd URL differently, so only plain URLs are accepted.
     """
     for message in messages:
         content = message.get("content")
@@ -72,7 +72,7 @@ def fetched_problem(messages: Iterable[JsonObject], hosts: Sequence[str]) -> str
 async def load_files(perdure: Perdure, value: Json, tenant: str) -> list[Media]:
     """Return the files of a value with their bytes: the first ones, up to `MAX_FILES_SHOWN` and `MAX_MEDIA_SHOWN`.
 
-    A file that is not stored is left out.
+    Files that are not stored are left out.
     """
     wanted: dict[str, JsonObject] = {}
     room = MAX_MEDIA_SHOWN
@@ -98,7 +98,7 @@ def _with_texts(message: Json, changed: dict[int, JsonObject]) -> Json:
 
 
 def _files(messages: list[Json], where: str) -> Iterator[tuple[JsonObject, str, Media]]:
-    """Yield each part that holds a file, the type of the text in its place, and the file."""
+    """Yield each part with a file, the type of the text part that replaces it, and the file."""
     for at, message in enumerate(messages):
         for name in _PARTS:
             parts = message.get(name) if isinstance(message, dict) else None
@@ -117,7 +117,7 @@ def _file(data: str, name: str, where: str) -> Media:
 
 
 def _read(part: JsonObject) -> tuple[str, str] | None:
-    """Return the data and the name of the file that a part holds; `None`: it holds none, or only an address."""
+    """Return the data and the name of a part's file; `None` without a file, or with a URL only."""
     kind = part.get("type")
     inner = part.get(kind) if isinstance(kind, str) else None
     about: JsonObject = inner if isinstance(inner, dict) else {}
@@ -140,7 +140,7 @@ def _read(part: JsonObject) -> tuple[str, str] | None:
 
 
 def _inline(data: Json, name: Json, *, plain: bool = False) -> tuple[str, str] | None:
-    """Return data that are in the message itself: a `data:` address, or with `plain` base64 alone."""
+    """Return data of the message itself: a `data:` URL, or with `plain` bare base64."""
     if not isinstance(data, str) or not data or not (plain or _DATA.match(data)):
         return None
     return data, name if isinstance(name, str) else ""

@@ -1,4 +1,4 @@
-"""Guards: tokens, sign-in sessions, the CSRF token, and the headers that keep other sites out."""
+"""Guards: tokens, sign-in sessions, the CSRF token, and the headers that protect against other sites."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from perdure.sessions.wire import EVERYTHING
 from perdure.values.json import dumps
 
 SESSION: Final = "perdure_session"
-"""Names a browser, for its forms."""
+"""The cookie with a browser's id, for its forms."""
 SIGNED_IN: Final = "perdure_signed_in"
-"""Says that a browser has shown the token, without being it."""
+"""The cookie of a signed-in browser. It does not hold the token."""
 SESSION_SECONDS: Final = 12 * 3600
-"""A working day; whoever takes a cookie away has it for no longer."""
+"""The lifetime of a sign-in: a working day. A stolen cookie is not valid for longer."""
 TENANT: Final = "perdure_tenant"
-"""Cookie of a server without tokens: the tenant that its pages show."""
+"""The cookie with the tenant that the pages of a server without tokens show."""
 LOCAL: Final = "local"
-"""The id of no token at all."""
+"""The token id of the caller of a server without tokens."""
 FREE_GUESSES: Final = 5
-"""Wrong tokens of one address before the next has to wait."""
+"""The number of wrong tokens of an address before the next one must wait."""
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PAIR: Final = re.compile(r'\b(for|proto)=("[^"]*"|[^;,\s]+)')
-"""Of the header `Forwarded` (RFC 7239)."""
+"""A pair of the header `Forwarded` (RFC 7239)."""
 LONGEST_WAIT: Final = 60.0
-"""Seconds between guesses in the end: 1,440 a day."""
+"""The longest wait between guesses in seconds: 1,440 guesses a day."""
 _REMEMBERED: Final = 10_000
-"""Addresses that guessed wrong; the oldest is forgotten first."""
+"""The most addresses with wrong guesses that are kept; the oldest is forgotten first."""
 _PERSON: Final = "~"
-"""Begins the text of a person's session, as no token's id does."""
+"""The prefix of a person's session; no token's id has it."""
 _PERSON_ID: Final = re.compile(r"person-(\d+)-[0-9a-f]{12}")
-"""In place of a token's id: the end of the sign-in, in seconds since 1970, and a digest of the person."""
+"""A person's id in place of a token's: the end of the sign-in, in seconds since 1970, and a digest of the person."""
 _LARGEST_COOKIE: Final = 3_500
-"""Characters. Browsers keep 4,096 with the cookie's name, end and signature."""
+"""The most characters of a person. Browsers keep 4,096, with the cookie's name, end and signature."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    # With `no-referrer` a browser says of our own forms, too, that it cannot tell where they come from.
+    # With `no-referrer`, a browser sends `Origin: null` with our own forms too.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 class TooManyGuessesError(Exception):
-    """An address has to wait so many seconds before another token of its is looked at."""
+    """An address must wait this many seconds before its next token is checked."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Too many wrong tokens from here. Try again in {seconds:.0f} s.")
@@ -81,7 +81,7 @@ class TooManyGuessesError(Exception):
 
 
 def local_caller() -> Caller:
-    """Return the caller of a server without tokens: a person on this machine, who has all rights."""
+    """Return the caller of a server without tokens: a person on this machine, with all rights."""
     try:
         return Caller("", getpass.getuser(), frozenset({EVERYTHING}), LOCAL)
     except (OSError, KeyError):  # a user without a name
@@ -89,7 +89,7 @@ def local_caller() -> Caller:
 
 
 class Guards:
-    """One per server. Without `tokens` it trusts whoever reaches it, which is for loopback only. Raises `SettingsError`."""
+    """The authentication of one server. Without `tokens` it trusts every client, which is for loopback only. Raises `SettingsError`."""
 
     def __init__(
         self,
@@ -101,36 +101,36 @@ class Guards:
         secret: str | None = None,
         proxies: Sequence[str] = (),
     ) -> None:
-        """`tokens`: a text is the only one. `cookie` names the session of who signed in; `api_host` is an origin whose pages ask with it, in
-        place of this server's own. `secret` signs cookies: servers that have the same know each other's; by default its own. `proxies`:
-        addresses and networks whose `Forwarded` and `X-Forwarded-For` are believed."""
+        """`tokens`: a text is the only token. `cookie`: the name of the sign-in cookie. `api_host`: an origin whose pages send the cookie,
+        instead of this server's own. `secret` signs cookies; servers with the same secret accept each other's; random by default. `proxies`:
+        addresses and networks whose `Forwarded` and `X-Forwarded-For` are trusted."""
         self._tokens = OneToken(tokens) if isinstance(tokens, str) else tokens
-        self._is_word = isinstance(tokens, str)  # of any length, as the inbox and the codec server have it
+        self._is_word = isinstance(tokens, str)  # a token of any length, as for the inbox and the codec server
         self._clock = clock
         self._cookie = cookie
         self._api_host = api_host
         self._secret = secrets.token_bytes(32) if secret is None else sha256(secret.encode()).digest()
         self._guesses: dict[str, tuple[int, float]] = {}
-        """By address, and by token id: how many wrong ones, and when the next is looked at."""
+        """By address and by token id: the number of wrong tokens, and the time of the next check."""
         self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
 
     @property
     def open(self) -> bool:
-        """Whether no token is asked for."""
+        """Whether no token is required."""
         return self._tokens is None
 
     def scheme(self, request: Request) -> str:
-        """Return the scheme that the client has used: `http` or `https`."""
+        """Return the client's scheme: `http` or `https`."""
         return forwarded(request, self._proxies)[1]
 
     def admits(self, request: Request) -> bool:
-        """Whether the request knows a token, as a bearer, or has signed in. Raises `TooManyGuessesError`."""
+        """Whether the request has a valid bearer token or sign-in session. Raises `TooManyGuessesError`."""
         return self.caller(request) is not None
 
     def caller(self, request: Request) -> Caller | None:
-        """Return the caller, by a bearer token or a sign-in session; `None`: unknown. Raises `TooManyGuessesError`.
+        """Return the caller, by a bearer token or a sign-in session; `None` for an unknown caller. Raises `TooManyGuessesError`.
 
-        On a server without tokens a person sees all tenants, and works in the one that they have chosen.
+        On a server without tokens, a person sees all tenants, and works in a chosen one.
         """
         caller = self.signed_in(request) or self.bearer(request)
         if caller is not None and self.sees_all_tenants(caller):
@@ -138,22 +138,22 @@ class Guards:
         return caller
 
     def sees_all_tenants(self, caller: Caller) -> bool:
-        """Whether the caller may look at every tenant's runs: on a server without tokens, which only this machine reaches."""
+        """Whether the caller may see every tenant's runs: on a server without tokens, which only this machine can reach."""
         return self._tokens is None and caller.token == LOCAL
 
     def choose_tenant(self, request: Request, response: Response, tenant: str) -> None:
-        """Have this browser's pages show a tenant; empty: the runs of none."""
+        """Make this browser's pages show a tenant; empty: runs without a tenant."""
         self._set_cookie(request, response, TENANT, quote(tenant, safe=""))
 
     def bearer(self, request: Request) -> Caller | None:
-        """Return the caller by a bearer token alone. Raises `TooManyGuessesError`."""
+        """Return the caller by a bearer token only. Raises `TooManyGuessesError`."""
         if self._tokens is None:
             return local_caller()
         kind, _, text = request.headers.get("authorization", "").partition(" ")
         return self.caller_with(text.strip(), request) if kind.lower() == "bearer" else None
 
     def signed_in(self, request: Request) -> Caller | None:
-        """Return the caller by the session that sign-in has given their browser, while the session lasts and its token is valid."""
+        """Return the caller of a browser's sign-in session, while the session lasts and its token is valid."""
         named = self.signed_cookie(request, self._cookie)
         if named is None or self._tokens is None:
             return None
@@ -161,7 +161,7 @@ class Guards:
         return _person(who.removeprefix(_PERSON)) if who.startswith(_PERSON) else self._tokens.named(who)
 
     def is_let_in(self, caller: Caller) -> bool:
-        """Whether the token that a caller has shown is let in still, or the person's sign-in lasts."""
+        """Whether the caller's token is still valid, or the person's sign-in still lasts."""
         if self._tokens is None:
             return True
         if (person := _PERSON_ID.fullmatch(caller.token)) is not None:
@@ -169,8 +169,8 @@ class Guards:
         return self._tokens.named(caller.token) is not None
 
     def caller_with(self, text: str, request: Request) -> Caller | None:
-        """Return the owner of this token. A wrong token counts for its address and for the token's id. A right one is accepted however often
-        others guess from that address, unless it is a word that can be guessed. Raises `TooManyGuessesError` for a guess that comes too soon.
+        """Return the owner of this token. A wrong token counts for its address and for the token's id. A valid token is accepted despite
+        wrong guesses from its address, unless tokens are chosen texts. Raises `TooManyGuessesError` for a guess that comes too soon.
         """
         if self._tokens is None:
             return None
@@ -181,7 +181,7 @@ class Guards:
         if free_at > now and (caller is None or self._is_word):
             raise TooManyGuessesError(free_at - now)
         if caller is not None:
-            if self._is_word:  # who knows the one word there is has nothing to guess
+            if self._is_word:  # a client with the only valid token does not guess
                 self._guesses.pop(counted[0], None)
             return caller
         for each in counted:
@@ -193,17 +193,17 @@ class Guards:
         return None
 
     def address(self, request: Request) -> str:
-        """Return the address that asks, behind the proxies that are named; of IPv6 the network, for one machine has many."""
+        """Return the client's address behind the trusted proxies; for IPv6 the network, because one machine has many addresses."""
         return _network(forwarded(request, self._proxies)[0])
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
-        """Give the browser a session of its own, which holds nothing of the token but its id."""
+        """Set the browser's sign-in cookie. It holds the token's id only."""
         self.keep(request, response, self._cookie, f"{caller.token}.{secrets.token_urlsafe(16)}", SESSION_SECONDS)
 
     def sign_in_person(self, request: Request, response: Response, person: SignedInPerson, seconds: float) -> None:
-        """Give the browser a session of a person whom a provider has identified. The cookie holds the person, signed.
+        """Set the sign-in cookie of a person whom a provider has identified. The cookie holds the person, signed.
 
-        Raises `HttpError` (403) where a cookie has no room for their roles.
+        Raises `HttpError` (403) if a cookie is too small for their roles.
         """
         until = int(self._clock() + seconds)
         words = dumps([until, person.tenant, person.sender, list(person.roles), list(person.rights)])
@@ -213,13 +213,13 @@ class Guards:
         self.keep(request, response, self._cookie, f"{_PERSON}{packed}.{secrets.token_urlsafe(16)}", seconds)
 
     def keep(self, request: Request, response: Response, name: str, text: str, seconds: float) -> None:
-        """Have the browser keep a text, signed, for so many seconds. A page of another site may lead back with it only before sign-in."""
+        """Set a signed cookie for this many seconds. Cookies of sign-in and forms are strict: other sites' requests do not send them."""
         named = f"{int(self._clock() + seconds)}.{text}"
         strict = name in (self._cookie, SESSION)
         self._set_cookie(request, response, name, f"{named}.{self._sign(name, named)}", strict=strict)
 
     def signed_cookie(self, request: Request, name: str) -> str | None:
-        """Return the text that this server has given the browser under the name, while it lasts; `None`: there is none."""
+        """Return the text of a cookie that this server has signed, until it expires; `None` without one."""
         named, _, signature = request.cookies.get(name, "").rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(name, named).encode()):
             return None
@@ -227,29 +227,29 @@ class Guards:
         return text if int(until) > self._clock() else None
 
     def forget(self, response: Response, name: str) -> None:
-        """Have the browser forget a text."""
+        """Delete a cookie."""
         response.delete_cookie(name, httponly=True)
 
     def sign_out(self, response: Response) -> None:
-        """Have the browser forget its session."""
+        """Delete the sign-in cookie."""
         response.delete_cookie(self._cookie, httponly=True)
 
     def csrf(self, request: Request) -> tuple[str, str]:
-        """Return the session, new if there is none, and the token that its forms carry."""
+        """Return the browser's session, new if there is none, and its CSRF token."""
         session = request.cookies.get(SESSION) or secrets.token_urlsafe(16)
         return session, self._sign(SESSION, session)
 
     def sign_words(self, request: Request, words: str) -> str:
-        """Return the signature of words in an address to which this browser is sent."""
+        """Return the signature of words in a URL for this browser."""
         return self._sign("words", f"{request.cookies.get(SESSION, '')}:{words}")
 
     def own_words(self, request: Request, words: str, signature: str) -> str:
-        """Return the words where they were signed for this browser, else none: a link from elsewhere has the pages say nothing."""
+        """Return the words if they were signed for this browser, else an empty text: a foreign link must not put words on a page."""
         same = hmac.compare_digest(signature.encode(), self.sign_words(request, words).encode())
         return words if same else ""
 
     def is_own_form(self, request: Request, csrf: str) -> bool:
-        """Whether a form came from a page of ours, shown to this browser."""
+        """Whether a form came from our own page, in this browser."""
         session = request.cookies.get(SESSION, "")
         return bool(session) and hmac.compare_digest(csrf.encode(), self._sign(SESSION, session).encode())
 
@@ -261,7 +261,7 @@ class Guards:
         return response
 
     def _set_cookie(self, request: Request, response: Response, name: str, value: str, *, strict: bool = True) -> None:
-        # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
+        # Pages of `api_host` send the cookie with cross-site requests (SameSite=None), which requires TLS.
         elsewhere = (self._api_host or "").startswith("https:")
         secure = elsewhere or self.scheme(request) == "https"
         same_site: Literal["none", "strict", "lax"] = "none" if elsewhere else "strict" if strict else "lax"
@@ -279,7 +279,7 @@ def _person(packed: str) -> Caller:
 
 
 def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
-    """Return the client's address and the scheme that it has used: those of the connection, or those that the last of these `proxies` reports."""
+    """Return the client's address and the scheme that it has used: the connection's, or those that the last trusted proxy reports."""
     host, scheme = "" if request.client is None else request.client.host, request.url.scheme
     if not _is_in(host, proxies):
         return host, scheme
@@ -290,7 +290,7 @@ def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
             _host(each) for each in ",".join(request.headers.getlist("x-forwarded-for")).split(",") if each.strip()
         ]
     schemes = [hop["proto"] for hop in hops if "proto" in hop] or [request.headers.get("x-forwarded-proto", scheme)]
-    # From the right: what stands before the first address that is no proxy's, the client has said itself.
+    # From the right: the client itself wrote the entries before the first address that is not a proxy's.
     others = (each for each in reversed(addresses) if not _is_in(each, proxies))
     return next(others, addresses[0] if addresses else host), schemes[-1].strip()
 

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`: whether the gateway is there, and whether it can do anything."""
+"""`/livez` and `/readyz`: whether the gateway runs, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.gateway.adapter import Adapter, Gateway
 
 
 def health(gateway: Gateway) -> Adapter:
-    """Return the adapter of the two addresses. Everybody may ask; the answer is one word."""
+    """Return the adapter of the two paths. Everybody may call them; the answer is one word."""
 
     async def live(_: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -20,13 +20,13 @@ from perdure.gateway.bounds import HEADERS
 from perdure.hooks.events import GatewayStart, GatewayStop
 
 CONNECTIONS: Final = 1000
-"""At a time; further ones are refused."""
+"""The most concurrent connections; further ones are rejected."""
 PATIENCE: Final = 15.0
-"""Seconds in which a connection has to say its first request, and the system to hear that what was sent has come."""
+"""Seconds in which a connection must send its first request. Sent data must be acknowledged within twice the time."""
 
 
 class _Patient(H11Protocol):
-    """uvicorn's protocol, which also closes connections of clients that send nothing, or read nothing."""
+    """uvicorn's protocol. It also closes connections of clients that send or read nothing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,9 +56,9 @@ async def served(
     grace: float = 1.0,
     option: str = "--port",
 ) -> AsyncIterator[str]:
-    """Serve while the context lasts; the address, printed behind the `name`, if there is one. At its end `stopping` is called, and what is being answered has `grace` seconds.
+    """Serve while the context lasts. Yield the address, and print it after the `name`, if there is one.
 
-    Raises `SettingsError`, which names the port's `option`, where the port is taken.
+    At the end, call `stopping`; active requests then have `grace` seconds. Raises `SettingsError` with the port's `option` for a taken port.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -94,7 +94,7 @@ async def _started(app: Starlette, listening: socket.socket, connections: int) -
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    # Without `serve`, which would take over the process's signals.
+    # Not by `serve`, which would replace the process's signal handlers.
     await server.startup(sockets=[listening])
     return server
 
@@ -113,12 +113,12 @@ async def _ended(server: uvicorn.Server, listening: socket.socket, grace: float)
 
 
 async def run_start_hooks(hooks: HookRegistry, address: str) -> None:
-    """Run the hooks of a gateway that has begun to listen."""
+    """Run the start hooks of a gateway that listens."""
     await _run_hooks(hooks, "gateway_start", GatewayStart(address=address, at=_now()))
 
 
 async def run_stop_hooks(hooks: HookRegistry, address: str) -> None:
-    """Run the hooks after the server has stopped listening, and has answered all clients that it could."""
+    """Run the stop hooks, after the server no longer listens and has answered its clients."""
     await _run_hooks(hooks, "gateway_stop", GatewayStop(address=address, at=_now()))
 
 

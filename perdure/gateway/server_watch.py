@@ -1,4 +1,4 @@
-"""A bound for requests whose Temporal server is lost, or whose client has gone: the SDK tries again for 10 seconds, and a message is sent for 30."""
+"""A time limit for requests whose Temporal server is lost or whose client has disconnected: the SDK retries for 10 to 30 seconds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from perdure.errors import ServerError
 from perdure.gateway.bounds import BoundedBody
 
 LOOKS_AFTER: Final = 2.0
-"""Seconds without an answer after which the server is looked at, and again after as long."""
+"""Seconds without an answer before each check of the server."""
 _AGAIN: Final = 0.5
-"""Seconds between the two looks that find no server: one may meet a restart."""
+"""Seconds before a failed check is repeated: the server may be restarting."""
 
 
 class ServerWatch:
-    """Looks at the server while requests are answered slowly: one look for all of them."""
+    """Checks the server while requests are slow: one check for all of them."""
 
     def __init__(self, perdure: Perdure | None) -> None:
         self._perdure = perdure
         self._look: asyncio.Task[ServerError | None] | None = None
 
     async def bound(self, work: Coroutine[Any, Any, None], has_begun: Callable[[], bool], body: BoundedBody) -> None:
-        """Do the work of a request. `has_begun`: whether its answer has, which may then take its time. `body`: of the request.
+        """Run a request's work. `has_begun`: whether the answer has begun; then there is no time limit. `body`: the request's body.
 
-        Raises `ServerError`, and ends the work, if no server answers meanwhile, and `ClientDisconnect` if its client has gone.
+        Cancels the work, and raises `ServerError` if no server answers, `ClientDisconnect` if the client has disconnected.
         """
         task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(body.left())
         ends = asyncio.FIRST_COMPLETED
@@ -49,7 +49,7 @@ class ServerWatch:
             await asyncio.gather(task, leaving, return_exceptions=True)
 
     async def _lost(self) -> ServerError | None:
-        """Return why no server answers; `None`: one does."""
+        """Return the error if no server answers, else `None`."""
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._looked())
         return await asyncio.shield(self._look)

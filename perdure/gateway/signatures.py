@@ -18,18 +18,18 @@ from standardwebhooks import Webhook
 
 Scheme: TypeAlias = Literal["standard", "github", "stripe"]
 TOLERANCE: Final = 300
-"""Seconds that a signed time may lie before or after now; both specifications name five minutes."""
+"""The most seconds between a signed time and now; both specifications name five minutes."""
 SECRETS: Final = 4
-"""Secrets of one trigger at most. As many are compared for every delivery, so that the time shows neither their number nor an unknown name."""
+"""The most secrets of a trigger. Every delivery is compared with as many: the time must reveal neither their number nor an unknown name."""
 SIGNATURES: Final = 16
-"""Signatures of one delivery that are looked at: a sender sends one for each secret that it rotates."""
+"""The most signatures of a delivery that are checked: a sender sends one for each rotated secret."""
 _PREFIX: Final = "whsec_"
 _SECONDS: Final = re.compile(r"[0-9]{1,11}")
 _DECOY: Final = base64.b64encode(b"nobody's secret").decode()
 
 
 def check_secret(scheme: Scheme, secret: str) -> str | None:
-    """Return what is wrong with a secret, without the secret; `None`: it can be used."""
+    """Return a secret's problem, without the secret; `None` for a valid one."""
     if not secret:
         return "is empty"
     if scheme != "standard":
@@ -43,9 +43,9 @@ def check_secret(scheme: Scheme, secret: str) -> str | None:
 
 
 def verify(scheme: Scheme, secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Whether one of the secrets has signed this body, at a time that is not far from `now`, in seconds since 1970.
+    """Whether one of the secrets has signed this body, within `TOLERANCE` of `now`, in seconds since 1970.
 
-    `headers`: by lower-case name. GitHub signs no time. Compares `SECRETS` signatures whatever the delivery says, and raises nothing.
+    `headers`: by lower-case name. GitHub signs no time. Always compares with `SECRETS` secrets. Raises nothing.
     """
     padded = [*secrets[:SECRETS], *[_DECOY] * (SECRETS - len(secrets))]
     if scheme == "github":
@@ -70,12 +70,12 @@ def verify(scheme: Scheme, secrets: Sequence[str], headers: Mapping[str, str], b
 
 
 def _signature(scheme: Scheme, secret: str, headers: Mapping[str, str], moment: int, body: bytes) -> str:
-    """Return the signature that a holder of the secret would have sent; empty: nobody can have signed that."""
+    """Return the valid signature by this secret; empty for data that cannot be signed."""
     if scheme == "standard":
         try:
             when = datetime.fromtimestamp(moment, UTC)
             return Webhook(secret).sign(headers.get("webhook-id", ""), when, body.decode())
-        except (ValueError, OverflowError):  # a body that is not text, or a year that no calendar has
+        except (ValueError, OverflowError):  # a body that is not text, or an invalid year
             return ""
     signed = body if scheme == "github" else b"%d." % moment + body
     return hmac.new(secret.encode(), signed, sha256).hexdigest()
@@ -93,7 +93,7 @@ def _is_timely(at: str, now: float) -> bool:
 
 
 def delivery_id(scheme: Scheme, headers: Mapping[str, str], body: Mapping[str, object]) -> str:
-    """Return the sender's id of a delivery: the same each time it is sent; empty where it has none."""
+    """Return the sender's id of a delivery, the same for each retry; empty without one."""
     if scheme == "stripe":
         id = body.get("id")
         return id if isinstance(id, str) else ""
@@ -101,7 +101,7 @@ def delivery_id(scheme: Scheme, headers: Mapping[str, str], body: Mapping[str, o
 
 
 def event_of(scheme: Scheme, headers: Mapping[str, str], body: Mapping[str, object]) -> str:
-    """Return the type of the event: `issues.opened`, `invoice.paid`; empty where the delivery names none."""
+    """Return the type of the event: `issues.opened`, `invoice.paid`; empty if the delivery names none."""
     kind = headers.get("x-github-event", "") if scheme == "github" else body.get("type")
     if not isinstance(kind, str):
         return ""
@@ -110,5 +110,5 @@ def event_of(scheme: Scheme, headers: Mapping[str, str], body: Mapping[str, obje
 
 
 def is_wanted(event: str, wanted: Sequence[str]) -> bool:
-    """Whether an event is one of these, or below one: `issues` stands for `issues.opened`. Without any, all are wanted."""
+    """Whether an event matches one of these names: `issues` matches `issues.opened`. An empty list matches all events."""
     return not wanted or any(event == each or event.startswith(f"{each}.") for each in wanted)

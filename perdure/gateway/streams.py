@@ -1,4 +1,4 @@
-"""Server-sent events: answers that go on, and the bounds that they have."""
+"""Server-sent events: long answers, and their limits."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from perdure.values.json import dumps
 T = TypeVar("T")
 
 KEEP_ALIVE: Final = 15.0
-"""Seconds after which a silent stream sends a sign of life; then also whether its token is still let in is looked at."""
+"""Seconds after which a silent stream sends a keep-alive. Its token is checked again at the same interval."""
 READS_WITHIN: Final = 30.0
-"""Seconds in which a reader takes what is sent; one that does not is dropped, and goes on at its event when it comes back."""
+"""Seconds in which a reader must take sent data. A slower reader is dropped, and continues at its event after a reconnect."""
 AT_ONCE: Final = 0.25
-"""Seconds in which what goes wrong is a status; after them it is an event."""
+"""Seconds in which an error sets the response's status; later it is an event."""
 RETRY: Final = 2_000
-"""Milliseconds after which a browser comes back."""
+"""Milliseconds after which a browser reconnects."""
 _log: Final = logging.getLogger("perdure.gateway")
 
 
 def frame(data: str, *, event: str = "", id: str = "") -> str:
-    """Return one event as it goes over the wire; `data` in as many lines as it has."""
+    """Return one event in the wire format, with one `data` field for each line."""
     head = (f"id: {id}\n" if id else "") + (f"event: {event}\n" if event else "")
-    # Only these end a line for every reader; one that is alone would be read as a field.
+    # Only these characters end a line for every reader.
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return head + "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
 NO_PAUSE: Final = (math.inf, math.inf)
-"""For `with_pauses`: wait for the next event, however long that takes."""
+"""For `with_pauses`: wait for the next event without a limit."""
 
 
 async def with_pauses(
@@ -47,7 +47,7 @@ async def with_pauses(
 ) -> AsyncGenerator[Event | None, None]:
     """Yield the events, and `None` after each pause without one. Close `events` at the end.
 
-    `pauses` returns the seconds of the shortest pause after an event, and of the longest: each is twice the one before.
+    `pauses` returns the first pause after an event, and the longest, in seconds. Each pause is twice the previous one.
     """
     coming: asyncio.Future[Event | None] | None = None
     pause = 0.0
@@ -72,7 +72,7 @@ async def with_pauses(
 
 
 async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Return what `look` returns once that is not `None`. Each pause between two looks is twice the one before."""
+    """Call `look` until its result is not `None`, and return this result. Each pause is twice the previous one."""
     pause = 0.02
     while (found := await look()) is None:
         await asyncio.sleep(pause)
@@ -81,10 +81,10 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
 
 
 class EventStream(Response):
-    """Frames, as they come, until they end, whoever reads has gone, or the gateway ends.
+    """A response that streams frames until they end, the client disconnects, or the gateway ends.
 
-    What goes wrong on the way is the last event, `error`, with the problem as its data; what goes wrong at once is raised before anything was
-    sent, as is `HttpError` (429) where too many streams are open by the caller's token.
+    An early error is raised before the response begins, as is `HttpError` (429) for too many streams of the caller's token. A later error
+    is the last event, `error`, with the problem as its data.
     """
 
     media_type = "text/event-stream"
@@ -98,7 +98,7 @@ class EventStream(Response):
         *,
         retry: bool = True,
     ) -> None:
-        """`retry`: whether a browser gets the time after which to come back; to some clients that is an event, and one that they cannot read."""
+        """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event."""
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._gateway = gateway
@@ -154,21 +154,21 @@ class EventStream(Response):
 
 
 class _Coming:
-    """The next of the frames, on its way while whoever reads is waited for."""
+    """The next frame, read ahead while the client reads."""
 
     def __init__(self, frames: AsyncGenerator[str, None]) -> None:
         self._frames = frames
         self.next: asyncio.Future[str] = asyncio.ensure_future(anext(frames))
 
     async def fails_at_once(self) -> None:
-        """Raise what keeps the first from coming, if that is known soon: then it can still be a status."""
+        """Raise the error that prevents the first frame, while the response's status can still be chosen."""
         await asyncio.wait({self.next}, timeout=AT_ONCE)
         error = self.next.exception() if self.next.done() else None
         if error is not None and not isinstance(error, StopAsyncIteration):
             raise error
 
     def taken(self) -> str | None:
-        """Return the next part, and begin to read the one after it; `None`: there is no more. An error comes last."""
+        """Return the next frame, and begin to read the one after it; `None` at the end. An error is the last frame."""
         if self.next.cancelled():
             return None
         error = self.next.exception()
@@ -185,7 +185,7 @@ class _Coming:
 
 
 def stream_problem(error: BaseException) -> HttpError:
-    """Return the words for a client about an error that breaks its stream; the log has the rest."""
+    """Return the client's problem for an error that ends its stream. Log a bug with its traceback."""
     problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None:
         _log.error("a stream broke down", exc_info=error)

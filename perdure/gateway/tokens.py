@@ -28,14 +28,14 @@ from perdure.values.limits import MAX_ROLES
 from perdure.values.problems import first_problem
 
 PREFIX: Final = "perdure"
-"""With which each begins, so that a search for secrets finds it."""
+"""The prefix of each token, so that secret scanners find it."""
 ONE: Final = "token"
-"""The id of the only one, where it is a setting."""
+"""The id of a token that is a setting, and so the only one."""
 FORM: Final = re.compile(rf"{PREFIX}_([0-9a-z]+)_([A-Za-z0-9_-]{{43}})")
 
 
 def check_token(token: str | None) -> None:
-    """Raise `SettingsError` for a token that is empty: a variable that is not set would let everybody in."""
+    """Raise `SettingsError` for an empty token: an unset variable would give everybody access."""
     if token is not None and not token.strip():
         raise SettingsError("the token is empty: give one with --token or its variable, or leave both out")
 
@@ -44,14 +44,14 @@ class Tokens(Protocol):
     """The tokens that are valid."""
 
     def find(self, text: str) -> Caller | None:
-        """Return the owner of this token; `None`: it is unknown. Takes as long for any token."""
+        """Return the owner of this token; `None` for an unknown token. Takes the same time for any token."""
 
     def named(self, id: str) -> Caller | None:
         """Return the owner of the token with this id, while it is valid."""
 
 
 class OneToken:
-    """The only token there is, which may do everything of no tenant. Raises `SettingsError` where it is empty."""
+    """A single token, with all rights and no tenant. Raises `SettingsError` if it is empty."""
 
     def __init__(self, text: str) -> None:
         check_token(text)
@@ -66,7 +66,7 @@ class OneToken:
 
 
 class NoTokens:
-    """No token is valid: people sign in by a provider alone."""
+    """No valid tokens: people sign in by a provider only."""
 
     def find(self, text: str) -> Caller | None:
         del text
@@ -153,14 +153,14 @@ def digest(text: str) -> str:
 
 
 _AGAIN: Final = 1.0
-"""Seconds between two looks whether the file has changed."""
+"""Seconds between two checks for changes of the file."""
 _NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
 
 
 class TokenFile:
     """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "roles", "expires", "context"}]}`.
 
-    A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
+    A change is read within a second; an invalid change is ignored. Raises `SettingsError` if the file is invalid at first.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ def read_tokens(path: Path) -> list[TokenEntry]:
 
 
 def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:
-    """Put these in place of what is there, at once: a gateway that looks meanwhile sees the one or the other. Raises `SettingsError`."""
+    """Replace the file's tokens atomically: a gateway reads the old file or the new one. Raises `SettingsError`."""
     plain = [entry.model_dump(mode="json", exclude_none=True) for entry in entries]
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

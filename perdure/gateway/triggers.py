@@ -1,4 +1,4 @@
-"""Triggers: what they are, as a file or an application declares them, and what a delivery makes of one (R19.7)."""
+"""Triggers: their declaration in a file or an application, and the mapping of a delivery (R19.7)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perdure.values.references import MISSING, Expression, Missing, Reference, e
 from perdure.values.templates import parse_template
 
 KINDS: Final = ("body", "event", "delivery")
-"""What a mapping can refer to: `†body.issue.title`, the event's type, the delivery's id."""
+"""The names that a mapping can refer to: `†body.issue.title`, the event's type, the delivery's id."""
 NAME: Final = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _PLACE: Final = re.compile(r"(env|file):(.+)")
 
@@ -42,7 +42,7 @@ class MappingError(Exception):
 
 
 def _places(value: Any) -> tuple[Any, ...]:
-    """Return the places of the secrets. A file of triggers is no place for a secret itself."""
+    """Return the places of the secrets. A file of triggers must not contain a secret itself."""
     places = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not 0 < len(places) <= SECRETS:
         raise ValueError(f"must have 1 to {SECRETS} secrets, not {len(places)}")
@@ -105,7 +105,7 @@ class Trigger(BaseModel):
         return self
 
     def mapping(self) -> JsonObject:
-        """Return what takes values out of a delivery, by the key of the declaration."""
+        """Return the declaration's templates with references, by their key."""
         found: JsonObject = {} if self.context is MISSING else {"context": self.context}
         if self.session is not None:
             return {
@@ -115,7 +115,7 @@ class Trigger(BaseModel):
         return found if self.input is MISSING else {"input": self.input, **found}
 
     def secrets(self) -> list[str]:
-        """Return the secrets themselves. Raises `SettingsError` for one that is not there or cannot be used."""
+        """Return the secrets themselves. Raises `SettingsError` for a missing or invalid one."""
         found = []
         for place in _places(self.secret):
             where = "the secret" if isinstance(place, SecretStr) else place
@@ -153,9 +153,9 @@ class Mapped:
 
 
 def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Mapped:
-    """Return the values that the mapping takes out of a delivery. The body is data: references in its texts stay text.
+    """Return the values that the mapping reads from a delivery. The body is data: references in its texts stay text.
 
-    Raises `MappingError` where the body lacks a value that the mapping reads, or has one of another type.
+    Raises `MappingError` if the body lacks a value that the mapping reads, or if a value has another type.
     """
     given: dict[str, Json] = {"body": body, "event": event, "delivery": delivery}
 
@@ -211,7 +211,7 @@ def read_triggers(path: Path) -> dict[str, Trigger]:
 
 
 def trigger_faults(path: Path, agents: Path) -> tuple[dict[str, Trigger], list[str]]:
-    """Return the triggers of a file, and everything that is wrong with it, a line each. `agents`: the gateway's folder.
+    """Return the triggers of a file, and all its problems, a line each. `agents`: the gateway's folder.
 
     Raises `SettingsError` for a file that cannot be read.
     """
@@ -220,7 +220,7 @@ def trigger_faults(path: Path, agents: Path) -> tuple[dict[str, Trigger], list[s
 
 
 def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
-    """Yield what is wrong with what a trigger names: its secrets, its agent, and the context that its agent needs."""
+    """Yield the problems of a trigger's secrets, its agent, and the context that its agent requires."""
     try:
         trigger.secrets()
     except SettingsError as error:
@@ -234,14 +234,14 @@ def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
         return
     try:
         agent = Agent.read_to_run(folder / f"{stem}.json")
-    except PerdureError:  # the gateway's log says what is wrong with a file, also with one that changes later
+    except PerdureError:  # the gateway logs the problem of a file, also after a later change
         return
     if fault := _context_fault(trigger, agent):
         yield f"{name}.context: {fault}"
 
 
 def _context_fault(trigger: Trigger, agent: Agent[Any]) -> str:
-    """Return why no delivery has a context that fits the agent's type for it; empty: one may have."""
+    """Return the reason why the trigger's context can never match the agent's type for it; empty if it can match."""
     schema, context = agent.parsed.caller_context, trigger.context
     if context is MISSING or not parse_template(context)[0].sites:
         try:

@@ -35,12 +35,12 @@ from perdure.sessions.wire import digest
 from perdure.values.json import JsonObject, dumps
 
 Declared: TypeAlias = Mapping[str, Trigger | Mapping[str, Any]] | Path | str
-"""Triggers by name, or the file of them."""
+"""Triggers by name, or their file."""
 _REFUSED: Final = (
     "the delivery is refused: no trigger of this name has a secret that signed it within the last five minutes"
 )
-_NOBODY: Final = Trigger(scheme="github", secret="env:-", agent="-")  # noqa: S106  # a place, not a secret
-"""In place of a trigger that there is not: its delivery is verified, with no secret that is right, and so takes as long."""
+_NOBODY: Final = Trigger(scheme="github", secret="env:-", agent="-")  # noqa: S106  # the place of a secret, not a secret
+"""Replaces an unknown trigger: a delivery is verified without a valid secret, and so takes the same time."""
 _PING: Final = "ping"
 """GitHub's first delivery to a new webhook. It is no event of the repository."""
 
@@ -52,7 +52,7 @@ def triggers(gateway: Gateway) -> Adapter:
 
 
 def trigger_adapter(declared: Declared) -> AdapterMaker:
-    """Return the adapter of these triggers, for `create_app`. It raises `SettingsError` for a trigger that cannot work.
+    """Return the adapter of these triggers, for `create_app`. It raises `SettingsError` for an invalid trigger.
 
     create_app(perdure, settings, [api, trigger_adapter({"issues": Trigger(scheme="github", …)})])
     """
@@ -72,7 +72,7 @@ def trigger_adapter(declared: Declared) -> AdapterMaker:
 
 
 class _Deliveries:
-    """The deliveries of one trigger. Raises `SettingsError` if its agent or a secret of it is not there."""
+    """The deliveries of one trigger. Raises `SettingsError` if its agent or one of its secrets is missing."""
 
     def __init__(self, gateway: Gateway, name: str, trigger: Trigger) -> None:
         self._gateway, self._name, self._trigger = gateway, name, trigger
@@ -92,12 +92,12 @@ class _Deliveries:
         return self._trigger.sender or self._name
 
     async def receive(self, request: Request) -> Response:
-        """Verify a delivery, and start its run or send its message. Raises `HttpError` as an answer to its sender."""
+        """Verify a delivery, and start its run or send its message. Raises `HttpError` for its sender."""
         trigger = self._trigger
         headers = {name.lower(): value for name, value in request.headers.items()}
         raw = await request.body()
         given = (trigger.scheme, self._secrets, headers, raw, time.time())
-        # A large body is hashed beside the event loop, which goes on meanwhile.
+        # A large body is hashed in a thread, so that the event loop is not blocked.
         known = await asyncio.to_thread(verify, *given) if len(raw) > LARGE else verify(*given)
         if not known:
             raise HttpError(403, _REFUSED, kind="delivery-refused")
@@ -135,7 +135,7 @@ class _Deliveries:
         assert trigger.session is not None
         session = self._gateway.perdure.session(mapped.key, tenant=trigger.tenant, agent=agent)
         source, settings = self._source(agent), {}
-        if source:  # its run has read what others wrote
+        if source:  # the run reads untrusted data
             note = {"role": "user", "content": f"The trigger {self._name!r} sends what follows.", "_sources": [source]}
             settings = {"context": [*((session.agent or agent).document().get("context") or []), note]}
         receipt = await session.send(
@@ -150,7 +150,7 @@ class _Deliveries:
         return _accepted({"messageId": receipt.message_id, "runId": receipt.run_id})
 
     def _found_agent(self) -> Agent[Any]:
-        """Return the trigger's agent. Raise `HttpError` (503): its file was there, and is being changed."""
+        """Return the trigger's agent. Raise `HttpError` (503) while its file is invalid, e.g. during a change."""
         try:
             return self._agents.get(self._agent)
         except HttpError:

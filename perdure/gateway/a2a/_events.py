@@ -18,14 +18,14 @@ Update: TypeAlias = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
 
 
 class TaskUpdates(AnswerEvents[Update]):
-    """The updates of one task. What a model writes is its artifact; a later text replaces an earlier one, which was only said on the way."""
+    """The updates of one task. A model's text is the task's artifact; a later text replaces an earlier, intermediate one."""
 
     def __init__(self, run_id: str, context: str) -> None:
         super().__init__(run_id.rpartition("/")[2])
         self._run_id, self._context = run_id, context
         self._works = False
         self._name = ""
-        """Of the text that is the artifact now: `REQUEST.ATTEMPT`; empty: none counts."""
+        """The name of the text in the artifact: `REQUEST.ATTEMPT`; empty without a valid text."""
         self._written = ""
 
     def on_request(self, event: Event) -> Iterator[Update]:
@@ -39,11 +39,11 @@ class TaskUpdates(AnswerEvents[Update]):
             start = int(data["start"])
             if name != self._name and start == 0:
                 self._name, self._written = name, ""
-            if name == self._name and start <= len(self._written):  # else the rest waits for the end
+            if name == self._name and start <= len(self._written):  # otherwise the end event has the rest
                 yield from self._write(str(data["text"])[len(self._written) - start :])
         elif event.phase == "superseded" or not data.get("accepted"):
             self._name = ""
-        elif "text" not in (data.get("cut") or ()):  # else what was written is more of it
+        elif "text" not in (data.get("cut") or ()):  # otherwise the deltas hold more of the text
             yield from self._whole(name, str(data["text"]))
 
     def on_tool(self, event: Event) -> Iterator[Update]:
@@ -89,7 +89,7 @@ class TaskUpdates(AnswerEvents[Update]):
     def _status(self, status: TaskStatus, at: str | None, metadata: JsonObject | None = None) -> Update:
         if at is None:
             status.timestamp.GetCurrentTime()
-        else:  # what every stream of the task says
+        else:  # the same time in every stream of the task
             status.timestamp.FromJsonString(at)
         return TaskStatusUpdateEvent(
             task_id=self._run_id, context_id=self._context, status=status, metadata=struct(metadata or {})

@@ -1,4 +1,4 @@
-"""Messages of A2A's clients: a text for the agent, or decisions about what waits in a task."""
+"""Messages of A2A's clients: a text for the agent, or decisions on a task's approval requests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from perdure.values.limits import MAX_NAME
 from perdure.values.messages import visible_lines
 
 MOST: Final = 200
-"""Characters of an id that a client may choose."""
+"""The most characters of an id that a client chooses."""
 DECIDES: Final = (
     '{"interrupt": ID, "decision": "approve", "reject", "edit" or "answer", "reason"?, "params"?, "answer"?}'
 )
-"""The data part that decides, as a client reads it."""
+"""The form of a data part with a decision, in errors."""
 _VIA: Final = "a2a/"
-"""Before the id of the message that a decision came with, in the decision's `via`."""
+"""The prefix of the message's id in a decision's `via`."""
 _ASK_PERSON: Final = "ask_person"
 _KEYS: Final = {"interrupt", "decision", "reason", "params", "answer"}
 _WORDS: Final = re.compile(
@@ -39,28 +39,28 @@ _WORDS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class A2aMessage:
-    """A message, read."""
+    """A parsed message."""
 
     id: str
     context: str
-    """The session's key; empty: the message begins one."""
+    """The session's key; empty: the message begins a session."""
     task: str
-    """The run's id; empty: the message begins one."""
+    """The run's id; empty: the message begins a run."""
     text: str
     decisions: Sequence[InterruptAnswer]
 
 
 def files_of(message: Message) -> dict[int, Media]:
-    """Return the files that a message holds, by the number of their part. Raises `MediaError` for one that is too large."""
+    """Return the files that a message holds, by the number of their part. Raises `MediaError` for a file that is too large."""
     parts = enumerate(message.parts)
     return {number: Media(data=part.raw, name=part.filename) for number, part in parts if part.HasField("raw")}
 
 
 def read(message: Message, files: Mapping[int, Media]) -> A2aMessage:
-    """Return a message, with the line of each file in the file's place. `files`: those that can be stored, by their part.
+    """Return a message, with the line of each file in the file's place. `files`: files that can be stored, by their part.
 
-    Raises `HttpError` (422), in one line, for what is no message of a user, and `ContentTypeNotSupportedError` for
-    other files, and for addresses of files: nothing is fetched.
+    Raises `HttpError` (422), in one line, for an invalid user message, and `ContentTypeNotSupportedError` for
+    other files and for URLs of files, which are never fetched.
     """
     for key, id, least in (("messageId", message.message_id, 1), ("contextId", message.context_id, 0)):
         if not least <= len(id) <= MOST:
@@ -108,10 +108,10 @@ def _decision(data: JsonObject) -> InterruptAnswer:
 
 
 def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]]) -> InterruptAnswer:
-    """Return the decision that a text is, about the one request that waits.
+    """Return a text as the decision on the only request that waits.
 
     `run`: the last part of the id of the task's run. `waiting`: each request with the path of its run. Raises `HttpError` (422) for a text
-    that decides nothing, and where several requests wait.
+    without a decision, and if several requests wait.
     """
     if len(waiting) > 1:
         raise _wrong("parts", f"must be data parts, because {len(waiting)} requests wait: {DECIDES}")
@@ -133,14 +133,14 @@ def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]])
 
 
 def sent_with(answer: InterruptAnswer, message: str) -> InterruptAnswer:
-    """Return the answer with the id of its message, by which the task's history finds it."""
+    """Return the answer with the id of its message: the task's history finds it by this id."""
     return replace(answer, decision=answer.decision | {"via": f"{_VIA}{message}"[:MAX_NAME]})
 
 
 def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, CallView]]:
-    """Return the calls about which messages decided, by the id of the message and by their own as the task's run names them.
+    """Return the calls that messages decided, by the message's id and by the call's id in the task's run.
 
-    Answers to MCP servers are left out: no view has them. `views`: of the run and of those below it, with their paths.
+    Answers to MCP servers are left out: no view has them. `views`: the views of the run and its delegates' runs, with their paths.
     """
     found: dict[str, dict[str, CallView]] = {}
     for path, view in views:
@@ -154,7 +154,7 @@ def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, C
 
 
 def is_answer(call: CallView) -> bool:
-    """Whether the decision is the call's result: the answer to a question."""
+    """Whether the decision is the call's result, as the answer to a question is."""
     return call.approval is not None and call.approval.decision == "answer"
 
 
@@ -162,9 +162,9 @@ def exchange_of(
     task: str, context: str, id: str, calls: Mapping[str, CallView], answers: Mapping[str, Json]
 ) -> tuple[str, list[Message]]:
     """Return the time of a request to a person, and two messages for a task's history: the request, and the message with
-    this id, which decided.
+    this id, which has the decision.
 
-    `calls`: the calls that it decided about, by their ids. `answers`: the results of those that are questions.
+    `calls`: the decided calls, by their ids. `answers`: the results of calls that are questions.
     """
     about = {"context_id": context, "task_id": task}
     words = "\n".join(
@@ -175,7 +175,7 @@ def exchange_of(
     )
     texts = [_reply(call, answers.get(name)) for name, call in calls.items()]
     if not any(map(is_answer, calls.values())):
-        texts = [*dict.fromkeys(texts)]  # one decision about a plan is that of each of its calls
+        texts = [*dict.fromkeys(texts)]  # a decision on a plan is repeated for each of its calls
     asked = f"{task}:{digest([*calls], 16)}"
     return min(call.approval.requested_at for call in calls.values() if call.approval), [
         Message(message_id=asked, role=Role.ROLE_AGENT, parts=[Part(text=words)], **about),

@@ -1,4 +1,4 @@
-"""The methods of A2A. The library parses requests and writes answers; what is here finds the task, and sends what a client wants."""
+"""The methods of A2A. The library parses requests and writes answers; this module finds the task and executes the method."""
 
 from __future__ import annotations
 
@@ -103,20 +103,20 @@ _log: Final = logging.getLogger("perdure.gateway")
 PAGE: Final = 50
 MOST_ON_PAGE: Final = 100
 _CANCELLED_WITHIN: Final = 10.0
-"""Seconds in which a cancelled run mostly has ended; the task is answered as it is after them."""
+"""Seconds to wait for the end of a cancelled run; then the task is returned in its present state."""
 _ENDED: Final = {state for status, state in STATES.items() if status != "running"}
 _KINDS: Final[dict[int, type[A2AError]]] = {
     403: InvalidRequestError,
     404: TaskNotFoundError,
     409: UnsupportedOperationError,
 }
-"""By status; other problems of a request are `InvalidParamsError`."""
+"""A2A's errors by status; other problems of a request are `InvalidParamsError`."""
 _ANY: Final = {TEXT, JSON, "*/*", "text/*", "application/*", "text"}
-"""Media types of an output that a client may accept."""
+"""The media types of outputs that the adapter can return."""
 
 
 class CallContexts(ServerCallContextBuilder):
-    """Contexts of calls: each has its request, and so its caller."""
+    """Builds the contexts of calls: each has its HTTP request, and so its caller."""
 
     def build(self, request: Request) -> ServerCallContext:
         return ServerCallContext(state={"headers": dict(request.headers), "request": request})
@@ -124,7 +124,7 @@ class CallContexts(ServerCallContextBuilder):
 
 @contextmanager
 def _as_a2a() -> Any:
-    """Translate errors into A2A's. One that is a bug is logged, and a client learns nothing about it."""
+    """Translate errors into A2A's. A bug is logged, and the client gets no details."""
     try:
         yield
     except (A2AError, asyncio.CancelledError, GeneratorExit):
@@ -152,7 +152,7 @@ def _method(
 
 
 class A2AMethods(RequestHandler):
-    """Each method takes what its caller wants of the agent whose address was called."""
+    """The methods of A2A, for the agent whose URL was called."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -173,7 +173,7 @@ class A2AMethods(RequestHandler):
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Task | Message | Update, None]:
-        """Send a message, and yield its task and what becomes of it."""
+        """Send a message, and yield its task and the task's updates."""
         with _as_a2a():
             call = _MethodCall(self._gateway, self._trees, context)
             _check_configuration(params)
@@ -189,7 +189,7 @@ class A2AMethods(RequestHandler):
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Task | Update, None]:
-        """Yield a task, and what becomes of it. What a model has written since its beginning comes again, from the first piece."""
+        """Yield a task and its updates. The model's text is repeated from its first piece."""
         with _as_a2a():
             call = _MethodCall(self._gateway, self._trees, context)
             call.caller.check(READ, "follow a task")
@@ -275,7 +275,7 @@ class A2AMethods(RequestHandler):
 
 
 class _MethodCall:
-    """One call of a method: its caller, and the agent that it is for."""
+    """One call of a method: its caller and its agent."""
 
     def __init__(self, gateway: Gateway, trees: RunTreeReader, context: ServerCallContext) -> None:
         self._gateway = gateway
@@ -289,7 +289,7 @@ class _MethodCall:
         return self._gateway.agents.get(self._name)
 
     async def session_of(self, task: str) -> Session:
-        """Return the session of a task. Raises `RunNotFoundError`, also for a delegate's run: it is no task."""
+        """Return the session of a task. Raises `RunNotFoundError`, also for a delegate's run, which is not a task."""
         if task.count("/") != 1:
             raise RunNotFoundError(task)
         return await self._gateway.own_session_of(self.caller, task)
@@ -297,9 +297,9 @@ class _MethodCall:
     async def send(
         self, message: Message, push: TaskPushNotificationConfig | None = None
     ) -> tuple[Session, str | None]:
-        """Send a message, or decide what it decides, and return its session and the id of its run; `None`: it was a command.
+        """Send a message or its decisions. Return its session and its run's id; `None` for a command.
 
-        `push`: an address that is informed of that run.
+        `push`: a URL that receives push notifications of the run.
         """
         self.caller.check(SEND, "send messages to an agent")
         if push is not None:
@@ -310,12 +310,12 @@ class _MethodCall:
         return session, run_id
 
     def check_push(self) -> None:
-        """Raise where the gateway sends no push notifications at all."""
+        """Raise if the gateway sends no push notifications."""
         if not self._gateway.settings.callback_hosts:
             raise PushNotificationNotSupportedError
 
     def judge_push(self, push: TaskPushNotificationConfig) -> None:
-        """Raise where the address of a config may not be informed. A worker judges it once more."""
+        """Raise if a config's URL is not allowed. A worker checks the URL again."""
         self.check_push()
         hosts = self._gateway.settings.callback_hosts
         problem = check_callback(push.url)
@@ -328,7 +328,7 @@ class _MethodCall:
     async def push_to(
         self, push: TaskPushNotificationConfig, session: Session, run_id: str
     ) -> TaskPushNotificationConfig:
-        """Inform an address of a task, and return its config with its id."""
+        """Register a task's push notifications, and return the config with its id."""
         self.caller.check(READ, "follow a task")
         self.judge_push(push)
         try:
@@ -348,7 +348,7 @@ class _MethodCall:
         return config_of(webhook)
 
     async def pushed_to(self, task: str) -> list[StatusWebhook]:
-        """Return the addresses that this caller has named for a task."""
+        """Return the caller's push notification configs of a task."""
         self.caller.check(READ, "follow a task")
         self.check_push()
         return await (await self.session_of(task)).status_webhooks(task, sender=self.caller.sender)
@@ -360,7 +360,7 @@ class _MethodCall:
         if files:
             await perdure.save_media(*files.values(), tenant=self.caller.tenant)
         if not a2a_message.task:
-            # The same message, sent again, begins the same context; another one of the same id does not.
+            # The same message, sent again, begins the same context; a different message with the same id does not.
             same = ["a2a", self.caller.sender, self._name, a2a_message.id, a2a_message.text]
             context = a2a_message.context or digest(same, 32)
             session = self._gateway.session(self.caller, context, self._name)
@@ -372,12 +372,12 @@ class _MethodCall:
         return session, a2a_message.task
 
     async def _deliver(self, session: Session, message: tuple[str, str]) -> str | None:
-        # Without its `taskId` a message begins a task, also while another one of the context works.
+        # A message without a `taskId` begins a task, also while another task of the context works.
         delivery = await deliver(session, self.caller, self._own_run, message=message, answers=[], mode="followup")
         return delivery.run_id
 
     async def _continue(self, session: Session, message: A2aMessage) -> None:
-        """Take a message to a task: a decision, or more to say to the run that works."""
+        """Send a message to an existing task: a decision, or a message to its active run."""
         view = await session.view_run(message.task)
         answers = list(message.decisions)
         if not answers and view is not None and view.status == "running" and (waiting := await self._waiting(view)):
@@ -385,7 +385,7 @@ class _MethodCall:
             answers = [decision_of(message.text, message.task.rpartition("/")[2], waiting)]
             await self._key(message).take()
         elif not answers and await self._key(message).answer() is not None:
-            return  # this text has decided before
+            return  # this text has been taken as a decision before
         if answers:
             if f"{session.id}/{answers[0].run}" != message.task:
                 raise HttpError(422, "the message's parts decide in another task than its taskId")
@@ -407,7 +407,7 @@ class _MethodCall:
         )
 
     def _key(self, message: A2aMessage) -> RequestKey:
-        """Return the key of a text that decides, so that it does not become a message when it is sent again."""
+        """Return the idempotency key of a text that is a decision: sent again, it must not become a message."""
         caller = self.caller
         wanted = IdempotentStart.of(caller.tenant, caller.sender, f"a2a:{message.id}", [message.task, message.text])
         return RequestKey(self._gateway.perdure, caller.tenant, wanted)
@@ -416,7 +416,7 @@ class _MethodCall:
         return await self._gateway.own_run(self.caller, id)
 
     async def _waiting(self, view: RunView) -> list[tuple[str, WaitingView]]:
-        """Return what this client decides, once the run waits for nothing else."""
+        """Return the requests that this client can decide, once the run waits for nothing else."""
         if not self.caller.may(APPROVE) or view.status != "running":
             return []
         run = self._gateway.perdure.get_run(view.run_id)
@@ -425,7 +425,7 @@ class _MethodCall:
         return await self._trees.waiting(run, tree) if tree.rests else []
 
     async def updates(self, session: Session, run_id: str) -> AsyncGenerator[Update, None]:
-        """Yield a task's updates, until it has ended or waits for this client. The files of its output are the last part of its artifact."""
+        """Yield a task's updates, until it has ended or waits for this client. The artifact ends with the files of the output."""
         run = self._gateway.perdure.get_run(run_id)
         updates = TaskUpdates(run_id, session.key)
         stream = AnswerStream(run, session, self._trees, updates, repr, self.caller.may(APPROVE))
@@ -481,12 +481,14 @@ class _MethodCall:
         run = self._gateway.perdure.get_run(run_id)
         view, waiting = await with_output(run, view), await self._waiting(view)
         at = max([(await run.started_at()).isoformat(), *_times(view)])
-        context = view.owner.session or await self._context(session)  # a run before its first task knows no owner
+        context = view.owner.session or await self._context(
+            session
+        )  # a run does not know its owner before its first workflow task
         files = await self._files(view) if with_files else []
         return task_of(view, context, at, waiting, messages, files)
 
     async def history(self, params: SendMessageRequest, session: Session, run_id: str) -> list[Message]:
-        """Return the history of the task of the message that was just sent."""
+        """Return the task history for the message that was just sent."""
         length, message = _history_length(params.configuration), params.message
         if length == 0:
             return []
@@ -497,9 +499,9 @@ class _MethodCall:
 
     async def messages(self, session: Session, run_id: str, length: int | None = None) -> list[Message]:
         """Return the history of a run's task: the user's messages that the session still has, and each request to a person
-        with the message that decided about it.
+        with its decision.
 
-        `length`: only so many of the last messages; `None`: all.
+        `length`: the number of last messages; `None`: all.
         """
         if length == 0:
             return []
@@ -536,7 +538,7 @@ class _MethodCall:
             try:
                 whole = loads(await self._gateway.perdure.get_run(below(run_id, path)).value(id))
                 return whole.get("result") if isinstance(whole, dict) else None
-            except RunError:  # no worker replays it: the beginning is in the view
+            except RunError:  # no worker replays the run: the view has the value's beginning
                 return call.shown
 
         asked = {name: call for each in calls.values() for name, call in each.items() if is_answer(call)}
@@ -552,21 +554,21 @@ class _MethodCall:
         return (await session.about()).session
 
     async def check_status(self) -> None:
-        """Raise `HttpError` (422) for a status that the protocol does not have: the library reads it as none."""
+        """Raise `HttpError` (422) for an unknown status: the library would ignore it."""
         body = await self._request.json()
         status = body["params"].get("status") if isinstance(body.get("params"), dict) else None
-        if isinstance(status, str) and status not in TaskState.keys():  # noqa: SIM118  # an enum of protobuf is no mapping
+        if isinstance(status, str) and status not in TaskState.keys():  # noqa: SIM118  # an enum of protobuf is not a mapping
             raise HttpError(422, f"status must be one of {', '.join(TaskState.keys()[1:])}")
 
     async def tasks(self, params: ListTasksRequest, length: int) -> ListTasksResponse:
-        """Return a page of the agent's tasks, the newest first. `length`: so many of the last messages of each."""
+        """Return a page of the agent's tasks, the newest first. `length`: the number of last messages of each task."""
         size = params.page_size if params.HasField("page_size") else PAGE
         if not 1 <= size <= MOST_ON_PAGE:
             raise HttpError(422, f"pageSize must be a number from 1 to {MOST_ON_PAGE}")
         of = f"{session_id(self.caller.tenant, params.context_id)}/" if params.context_id else SESSION_PREFIX
         statuses = [status for status, state in STATES.items() if state == params.status]
         if params.status and not statuses:
-            statuses = ["running"]  # of which some wait
+            statuses = ["running"]  # a waiting task is a running run
         closed = " OR ".join(f"ExecutionStatus = '{STATUSES[status]}'" for status in statuses)
         query = f"WorkflowId STARTS_WITH '{of}'" + (f" AND ({closed})" if closed else "")
         selection = Selection(agent=self._agent.name, tenant=self.caller.tenant, query=query)
@@ -577,7 +579,7 @@ class _MethodCall:
                 session = await self.session_of(row.id)
                 messages = await self.messages(session, row.id, length)
                 found.append(await self.task(session, row.id, messages, with_files=False))
-            except (RunNotFoundError, RunError):  # a delegate's run, or one that no worker answers for
+            except (RunNotFoundError, RunError):  # a delegate's run, or a run without a worker
                 continue
         kept = [task for task in found if _fits(task, params)]
         if not params.include_artifacts:
@@ -631,5 +633,5 @@ def _times(view: RunView) -> list[str]:
 
 
 def _done(message: Message) -> Message:
-    """Return the answer to a command, which no run takes."""
+    """Return the answer to a command, which starts no run."""
     return agent_message(f"{message.message_id}:done", [Part(text="done")])

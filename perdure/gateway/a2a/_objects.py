@@ -60,8 +60,8 @@ def card_of(
 ) -> AgentCard:
     """Return an agent's card.
 
-    `url`: of its methods. `with_token`: whether the gateway lets in callers with a token alone. `with_files`: whether
-    it takes and returns files. `with_push`: whether it informs addresses of a task.
+    `url`: the URL of its methods. `with_token`: whether the gateway requires a token. `with_files`: whether
+    it takes and returns files. `with_push`: whether it sends push notifications.
     """
     modes = [TEXT, JSON, *(["*/*"] if with_files else [])]
     about = agent.description or f"Runs the agent {agent.name}."
@@ -94,15 +94,15 @@ def task_of(
 ) -> Task:
     """Return a run as a task, whose id is the run's.
 
-    `view`: of the run, with its whole output. `context`: the session's key. `at`: ISO 8601, the time of the last change. `waiting`: requests that
-    this client decides, once the run waits for nothing else. `files`: those of the output, with their bytes.
+    `view`: the run's view, with its whole output. `context`: the session's key. `at`: the time of the last change, ISO 8601.
+    `waiting`: requests that this client can decide, once the run waits for nothing else. `files`: the output's files, with their bytes.
     """
     status = input_required(view.run_id, waiting) if waiting else ended_status(view)
     status.timestamp.FromJsonString(at)
     artifacts = [] if (artifact := artifact_of(view)) is None else [artifact]
     parts = [file_part(each) for each in files]
     for each in artifacts:
-        if parts and read_media(view.output) is not None:  # the file is the whole output
+        if parts and read_media(view.output) is not None:  # the output is one file, without text
             del each.parts[:]
         each.parts.extend(parts)
     about = {"perdure": {"status": view.status, "stopReason": view.stop_reason}}
@@ -118,7 +118,7 @@ def submitted(run_id: str, context: str, history: Iterable[Message] = ()) -> Tas
 
 
 def ended_status(view: RunView) -> TaskStatus:
-    """Return the status of a run that waits for nobody, with the reason where it ended without an output."""
+    """Return the status of a run that waits for nobody, with the reason if it ended without an output."""
     status = TaskStatus(state=STATES[view.status])
     if view.status not in ("running", "completed"):
         status.message.CopyFrom(agent_message(f"{view.run_id}:end", [Part(text=failure_of(view))]))
@@ -126,7 +126,7 @@ def ended_status(view: RunView) -> TaskStatus:
 
 
 def input_required(run_id: str, waiting: Sequence[tuple[str, WaitingView]]) -> TaskStatus:
-    """Return the status of a run that waits for people. Its message has what is asked, and as data what a decision names."""
+    """Return the status of a run that waits for people. Its message has the requests as text, and their ids as data."""
     run = run_id.rpartition("/")[2]
     requests: list[Json] = [
         _request(interrupt_id(below(run, path), each.call, each.digest), each) for path, each in waiting
@@ -150,7 +150,7 @@ def _request(interrupt: str, request: WaitingView) -> JsonObject:
 
 
 def artifact_of(view: RunView) -> Artifact | None:
-    """Return the output of a run as an artifact; `None`: it has none."""
+    """Return the output of a run as an artifact; `None` without an output."""
     if view.status != "completed" or view.output is None:
         return None
     if not isinstance(view.output, str):
@@ -174,7 +174,7 @@ def agent_message(id: str, parts: Iterable[Part]) -> Message:
 
 
 def config_of(webhook: StatusWebhook) -> TaskPushNotificationConfig:
-    """Return an address that is informed of a task."""
+    """Return a task's push notification config."""
     config = TaskPushNotificationConfig(id=webhook.id, task_id=webhook.run_id, url=webhook.url, token=webhook.token)
     if webhook.scheme:
         authentication = AuthenticationInfo(scheme=webhook.scheme, credentials=webhook.credentials)
@@ -183,10 +183,10 @@ def config_of(webhook: StatusWebhook) -> TaskPushNotificationConfig:
 
 
 def value(plain: Any) -> Value:
-    """Return JSON in the protocol's form."""
+    """Return JSON as a protobuf value."""
     return ParseDict(plain, Value())
 
 
 def struct(plain: JsonObject) -> Struct:
-    """Return a JSON object in the protocol's form."""
+    """Return a JSON object as a protobuf struct."""
     return ParseDict(plain, Struct())

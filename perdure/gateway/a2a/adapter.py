@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 _INVALID_PARAMS: Final = -32602
-"""JSON-RPC's code for parameters that do not fit the method."""
+"""JSON-RPC's code for invalid parameters."""
 _CONTENT_TYPE: Final = -32005
 """A2A's code for a kind of content that is not supported."""
 
 
 def a2a_adapter(gateway: Gateway) -> Adapter:
-    """Return the adapter by which each agent is an A2A agent. Without the library (`pip install perdure[a2a]`) it has no routes."""
+    """Return the adapter that serves each agent as an A2A agent. Without the library (`pip install perdure[a2a]`) it has no routes."""
     if importlib.util.find_spec("a2a") is None:
         return Adapter("a2a", [])
 
@@ -43,7 +43,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
         from perdure.gateway.a2a._methods import A2AMethods, CallContexts
 
-        # It logs each refusal with a stack; the client has its reason, and the gateway's own log the faults.
+        # The library logs each rejected request with a traceback. The client gets the reason, and the gateway logs bugs itself.
         logging.getLogger("a2a.server.routes").setLevel(logging.CRITICAL)
         logging.getLogger("a2a.compat").setLevel(logging.CRITICAL)
         return JsonRpcDispatcher(A2AMethods(gateway), CallContexts(), enable_v0_3_compat=True)
@@ -54,7 +54,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
             words = f"the request's Content-Type is {clip(kind, 60)!r}; it must be application/json"
             return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": _CONTENT_TYPE, "message": words}})
         library = dispatcher()
-        with suppress(JsonError):  # which the protocol has an answer of its own for
+        with suppress(JsonError):  # the protocol has its own error for invalid JSON
             sent = await read_value(request)
             if isinstance(sent, dict) and (words := _problem_of_0_3(sent)):
                 error = {"code": _INVALID_PARAMS, "message": f"Invalid params: {words}"}
@@ -62,7 +62,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
         response: Response = await library.handle_requests(request)
         if not isinstance(response, StreamingResponse):
             return response
-        # The library's own stream knows no bounds, and does not end with the gateway.
+        # The library's own stream has no limits, and does not end with the gateway.
         return EventStream(gateway, caller_of(request), _frames(response.body_iterator), retry=False)
 
     async def card(request: Request) -> Response:
@@ -94,9 +94,9 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
 
 def _problem_of_0_3(sent: JsonObject) -> str:
-    """Return the problem of a request of version 0.3 that is valid but for its parameters; else an empty text.
+    """Return the problem of a 0.3 request with invalid parameters; an empty text for any other request.
 
-    The library answers that the whole request is invalid (-32600), in several lines.
+    The library would call the whole request invalid (-32600), in several lines.
     """
     from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 

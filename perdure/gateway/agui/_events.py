@@ -46,29 +46,29 @@ from perdure.values.json import Json, JsonObject, dumps
 
 
 class MessageTexts:
-    """One is open at most. `messages`: all that the client has, in the order of sending; `prefix`: of the ids of these."""
+    """The text messages of an answer, at most one open. `messages`: all of the client's, in order; `prefix`: the prefix of their ids."""
 
     def __init__(self, prefix: str, messages: list[JsonObject], *, reasoning: bool = False) -> None:
         self._prefix = prefix
         self._messages = messages
         self._reasoning = reasoning
         self._known = {str(each.get("id")) for each in messages}
-        """Ids that were sent; a message that a client has in part is sent anew, under another id."""
+        """Ids that were sent. A message that a client has in part is sent again, under another id."""
         self._name = ""
-        """Of the one that is being written: empty, none is."""
+        """The name of the text being written; empty without one."""
         self._message: JsonObject | None = None
-        """The one that is open."""
+        """The open message."""
 
     def is_other(self, name: str) -> bool:
-        """Whether another is open than this one."""
+        """Whether another message is open."""
         return self._message is not None and self._name != name
 
     def differs(self, name: str, text: str) -> bool:
-        """Whether what is open is no beginning of this text."""
+        """Whether the open message is not a beginning of this text."""
         return self._message is not None and (self._name != name or not text.startswith(self._written))
 
     def write(self, name: str, start: int, text: str) -> Iterator[BaseEvent]:
-        """Yield a piece of the text, which follows `start` characters. Without the characters before it a piece waits for the end."""
+        """Yield a piece of the text after `start` characters. Skip a piece after a gap: `whole` sends the rest."""
         if self._base(name) in self._known or start > len(self._written):
             return
         yield from self._write(name, text[len(self._written) - start :])
@@ -81,18 +81,18 @@ class MessageTexts:
         yield from self.close()
 
     def forget(self, request: object, text: str | None = None) -> bool:
-        """Remove each text of the Request from the messages but one that equals `text`. Return whether there was any.
+        """Remove the Request's texts from the messages, except one that equals `text`. Return whether any was removed.
 
-        Texts of another connection count, too.
+        Texts of another connection are removed too.
         """
         wrong = list(self._of(f"{self._prefix}-{request}", "."))
         kept = next((each for each in reversed(wrong) if each["content"] == text), None)
         return self._remove(each for each in wrong if each is not kept)
 
     def forget_attempts(self, request: object, end: int) -> bool:
-        """Remove the texts of the Request's attempts below `end` from the messages. Return whether there was any.
+        """Remove the texts of the Request's attempts below `end` from the messages. Return whether any was removed.
 
-        A client that came back may hold the text of a later attempt: that one stays, in its place.
+        A reconnected client may hold the text of a later attempt: it stays in its place.
         """
         of_request = list(self._of(f"{self._prefix}-{request}", "."))
         return self._remove(each for each in of_request if _attempt(str(each["id"])) < end)
@@ -155,13 +155,13 @@ class MessageTexts:
 
 
 def _attempt(id: str) -> int:
-    """Return the attempt in a text's id, such as 2 of `…:msg-1.2-3`; 0 where a client made up the id."""
+    """Return the attempt in a text's id, such as 2 of `…:msg-1.2-3`; 0 for a client's own id."""
     number = id.rpartition(".")[2].partition("-")[0]
     return int(number) if number.isdecimal() and len(number) < 10 else 0
 
 
 def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
-    """Return the operations that make `after` of `before`; whatever is no object is replaced whole."""
+    """Return the operations that change `before` into `after`; a value that is not an object is replaced as a whole."""
     if same(before, after):
         return []
     if not isinstance(before, dict) or not isinstance(after, dict):
@@ -176,7 +176,7 @@ def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
 
 
 def same(one: Json, other: Json) -> bool:
-    """Whether they are one JSON value: Python holds `1` and `true` to be the same."""
+    """Whether both are the same JSON value: in Python, `1` equals `True`."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -193,7 +193,7 @@ def _answer(request: WaitingView) -> JsonObject:
 
 
 def interrupt_of(request: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
-    """Return the interrupt of a request. `run`: the run that asks, as `interrupt_id` names it; `run_id`: its id; `call`: the call, as the client knows it."""
+    """Return the interrupt of a request. `run`: as in `interrupt_id`; `run_id`: the run's id; `call`: the client's id of the call."""
     plan = request.calls is not None
     shown: JsonObject = {"calls": request.calls} if plan else {"params": request.params}
     if request.items is not None:
@@ -222,7 +222,7 @@ def _decision(request: WaitingView) -> JsonObject:
 
 
 NOT_COUNTED: Final = "perdure.not_counted"
-"""The name of the event for an answer that came too late: its interrupt was decided already."""
+"""The name of the event for a late answer: its interrupt was decided already."""
 
 
 class AguiEvents(AnswerEvents[BaseEvent]):
@@ -256,7 +256,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         )
 
     def state(self, state: JsonObject) -> Iterator[BaseEvent]:
-        """Yield the run's state as it is now: whole the first time, then what has changed."""
+        """Yield the run's present state: the whole state the first time, then its changes."""
         if self._state is None:
             yield StateSnapshotEvent(snapshot=state)
         elif changes := patch(self._state, state):
@@ -264,12 +264,12 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         self._state = state
 
     def not_counted(self, interrupts: Iterable[str]) -> Iterator[BaseEvent]:
-        """Yield an event for answers that came too late."""
+        """Yield an event for each late answer."""
         for each in interrupts:
             yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
-        """Yield the interrupt of a run that waits for a person, or for the page's tools. `waiting`: each request with the path of the run that asks."""
+        """Yield the interrupt of a run that waits for a person or the page's tools. `waiting`: each request with its run's path."""
         for path, request in waiting:
             if request.calls is None:
                 yield from self._announce(self._call_id(request.call, path), request.tool, request.params)
@@ -281,7 +281,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         ]
         if interrupts:
             yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
-        else:  # the page's calls alone; clients before 1.0 refuse an outcome that names them
+        else:  # only calls of the page; clients before 1.0 reject an outcome that names them
             yield self._finished(outcome=RunFinishedSuccessOutcome())
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
@@ -302,7 +302,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         yield RunErrorEvent(message=problem.detail, code=problem.kind)
 
     def done(self) -> BaseEvent:
-        """Return the last event of an input that needs no run: a command."""
+        """Return the last event of a command, which needs no run."""
         return self._finished(outcome=RunFinishedSuccessOutcome())
 
     def _finished(self, **more: Any) -> BaseEvent:
@@ -353,9 +353,9 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         yield from texts.write(name, int(data["start"]), str(data["text"]))
 
     def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        """Yield a text that counts."""
+        """Yield an accepted text."""
         name, text = text_name(data), str(data["text"])
-        if "text" in (data.get("cut") or ()):  # then what was written is more of it
+        if "text" in (data.get("cut") or ()):  # the deltas hold more of the text
             yield from self._text.close()
             return
         self._answered = self._answered or bool(data.get("output"))
@@ -402,7 +402,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         )
 
     def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        if id not in self._calls or id in self._results:  # it never ran, or the client has been told
+        if id not in self._calls or id in self._results:  # the call never ran, or the client has its result
             return
         self._results.add(id)
         if "result" in data:

@@ -15,41 +15,39 @@ from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject
 
 MOST: Final = 200
-"""Characters of an id that a client may choose."""
+"""The most characters of an id that a client chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class AguiRequest:
-    """An input, read."""
+    """A parsed input."""
 
     thread: str
     run: str
     """The client's own id of the run."""
     message: tuple[str, str] | None
-    """The id and the text of a user's message; without a message and without answers, the request follows the running run."""
+    """The id and the text of a user's message. Without a message and answers, the request follows the active run."""
     answers: list[InterruptAnswer]
     messages: list[JsonObject] = field(default_factory=list)
-    """All that the client has."""
+    """All messages of the client."""
     context: list[tuple[str, str]] = field(default_factory=list)
-    """Data of its page: what each is, and its value."""
+    """Data of its page: description and value."""
     tools: list[JsonObject] = field(default_factory=list)
-    """Tools that the page carries out, as an agent file defines them."""
+    """The page's own tools, as an agent file defines them."""
     results: list[ClientResult] = field(default_factory=list)
-    """Results of calls since the user's message that the answer is to: the page's own, and those that it was sent."""
+    """Results of calls since the user's last answered message: the page's own results, and results that it received."""
 
     @property
     def ends_with_results(self) -> bool:
-        """Whether the page sends results alone: the user's last message is one that a run has taken."""
+        """Whether the page sends results only: a run has already taken the user's last message."""
         return bool(self.results) and self.messages[-1].get("role") != "user"
 
     def settings(self, document: JsonObject, source: str) -> JsonObject:
-        """Return the keys of the agent file that differ in the message's own run: it has the page's tools, and the page's data behind its context.
+        """Return the agent file's keys that differ in the message's run: the context has the page's tools and data too.
 
-        `source`: of the data and of the tools' results (R15.2). Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+        `source`: the label of the data and the tools' results (R15.2). Raises `HttpError` (422) for a name of one of the agent's tools.
         """
-        if (
-            not (self.context or self.tools) or self.answers
-        ):  # with answers, the message goes to the run that they answer
+        if not (self.context or self.tools) or self.answers:  # with answers, the message goes to their run
             return {}
         parameters: JsonObject = {"_sources": [source]} if source else {}
         data = [
@@ -60,7 +58,7 @@ class AguiRequest:
 
 
 def read(body: JsonObject) -> AguiRequest:
-    """Read a request. Raise `HttpError` (422), in one line, for what is no input and for what would be passed over."""
+    """Read a request. Raise `HttpError` (422), in one line, for an invalid input and for unsupported parts."""
     try:
         run_input = RunAgentInput.model_validate(body)
     except ValidationError as error:
@@ -91,7 +89,7 @@ def read(body: JsonObject) -> AguiRequest:
 
 
 def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:
-    """Return the user's last message; beside answers to interrupts only a message at the end."""
+    """Return the user's last message; with answers to interrupts, only a message at the end."""
     users = [each for each in run_input.messages if each.role == "user"]
     if not users or (follows and run_input.messages[-1].role != "user"):
         return None
@@ -105,7 +103,7 @@ def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | No
 
 
 def _results(messages: Sequence[Any]) -> list[ClientResult]:
-    """Return the results since the user's message before, in their order. A user's message that is last is a new one."""
+    """Return the results since the user's last answered message, in order. A user's message at the end is new."""
     found: list[ClientResult] = []
     for message in reversed(messages[:-1] if messages and messages[-1].role == "user" else messages):
         if message.role == "user":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def agui_adapter(gateway: Gateway) -> Adapter:
-    """Return the adapter by which each agent answers in AG-UI's threads. Without the library (`pip install perdure[agui]`) it has no routes."""
+    """Return the adapter for AG-UI's threads. Without the library (`pip install perdure[agui]`) it has no routes."""
     if importlib.util.find_spec("ag_ui") is None:
         return Adapter("ag-ui", [])
 
@@ -56,12 +56,12 @@ def agui_adapter(gateway: Gateway) -> Adapter:
 async def _with_results(
     gateway: Gateway, caller: Caller, session: Session, agui_request: AguiRequest
 ) -> tuple[AguiRequest, str | None]:
-    """Return the request with the results of calls that wait for the page as answers, and the run that it follows.
+    """Return the request, with the results of waiting calls as answers, and the id of the run that it follows.
 
-    `None`: the request names none. Raises `HttpError` (403).
+    `None`: the request names no run. Raises `HttpError` (403).
     """
     results = agui_request.results
-    if agui_request.answers:  # those of one run
+    if agui_request.answers:  # all answers are for one run
         results = [each for each in results if each.run == agui_request.answers[0].run]
     if not results:
         return agui_request, None
@@ -84,9 +84,9 @@ async def _answer(
     settings: JsonObject,
     key: RequestKey | None,
 ) -> Response:
-    """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed.
+    """Send messages and decisions, then stream the answer. An error sets the status, before the stream begins.
 
-    `run_id`: of the run that a request without both follows; `None`: of the one that runs.
+    `run_id`: the run that a request without messages and decisions follows; `None`: the active run.
     """
     from perdure.gateway.agui._events import AguiEvents, as_frame
 
@@ -122,6 +122,6 @@ async def _answer(
 
 
 async def only(*frames: str) -> AsyncGenerator[str, None]:
-    """Yield the frames of an answer whose events are all known."""
+    """Yield the frames of an answer whose events are known in advance."""
     for each in frames:
         yield each

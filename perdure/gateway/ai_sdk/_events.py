@@ -17,17 +17,17 @@ from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import MISSING
 
 PLAN: Final = "plan"
-"""The name of the tool part that asks about a whole plan."""
+"""The name of the tool part that requests approval of a whole plan."""
 
 
 class _Texts:
-    """The texts of one kind, of which one is open at most: `text` or `reasoning`."""
+    """The texts of one kind, `text` or `reasoning`. At most one is open."""
 
     def __init__(self, kind: str, run: str, shown: Mapping[str, str]) -> None:
         self._kind, self._run, self._shown = kind, run, shown
         self._number = 0
         self._name = ""
-        """Of the one that is being written: `REQUEST.ATTEMPT`; empty, none is."""
+        """The name of the text being written: `REQUEST.ATTEMPT`; empty without one."""
         self._written = ""
 
     @property
@@ -48,8 +48,8 @@ class _Texts:
         return self._shown_of(name) == text
 
     def write(self, name: str, start: int, text: str) -> Iterator[JsonObject]:
-        """Yield a piece behind so many characters. Of a text whose beginning is not there, or was shown by an earlier answer, the rest
-        waits for the end."""
+        """Yield a piece of the text after `start` characters. Skip a piece after a gap, or of a text that an earlier answer has shown:
+        `whole` sends the rest."""
         if self._shown_of(name):
             return
         if self._name not in ("", name):
@@ -58,24 +58,24 @@ class _Texts:
             yield from self._write(name, text[len(self._written) - start :])
 
     def whole(self, name: str, text: str) -> Iterator[JsonObject]:
-        """Yield what is missing of the whole text, and close it."""
+        """Yield the missing rest of the text, and close it."""
         if self._name and (self._name != name or not text.startswith(self._written)):
             yield from self.close(superseded=True)
         shown = self._shown_of(name)
-        if shown and text.startswith(shown):  # the answer before this one ended within the text
+        if shown and text.startswith(shown):  # the previous answer ended within the text
             yield from self._write(name, text[len(shown) :], start=len(shown))
         else:
             yield from self._write(name, text[len(self._written) :])
         yield from self.close()
 
     def close(self, *, superseded: bool = False) -> Iterator[JsonObject]:
-        """Close the open text; `superseded`: it does not count, and a page leaves it out."""
+        """Close the open text. `superseded`: it is invalid, and a page hides it."""
         if self._name:
             yield self._chunk("end", **(self._about(superseded=True) if superseded else {}))
         self._name, self._written = "", ""
 
     def drop(self, request: object, attempt: int | None = None) -> Iterator[JsonObject]:
-        """Close the open text as superseded if it is of this Request, and of an attempt up to this one."""
+        """Close the open text as superseded if it belongs to this Request and to an attempt up to `attempt`."""
         number, _, of = self._name.partition(".")
         if number == str(request) and (attempt is None or int(of) <= attempt):
             yield from self.close(superseded=True)
@@ -91,7 +91,7 @@ class _Texts:
 
 
 class UiMessageEvents(AnswerEvents[JsonObject]):
-    """The chunks of one answer. `run`: the end of the run's id. `before`: Requests up to this number were shown."""
+    """The chunks of one answer. `run`: the end of the run's id. `before`: Requests up to this number are already shown."""
 
     runs_tools = True
 
@@ -99,7 +99,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         continued = chat_request.continued
         own = [part for part in (continued or {"parts": []})["parts"] if is_tool(part)]
         ended = (part for part in own if str(part.get("state")).startswith("output-"))
-        # Only to calls of its own message can a result be added.
+        # A result can be added to calls of the same message only.
         super().__init__(run, map(_call_of, own), map(_call_of, ended))
         self._run_id, self._before = run_id, before
         self._continues = continued is not None
@@ -110,13 +110,13 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             _call_of(part) for each in chat_request.messages for part in each["parts"] if is_tool(part)
         } - self._calls
         self._asked: dict[str, tuple[str, JsonObject]] = {}
-        """Calls about which a person or the page was asked, by id: tool and parameters."""
+        """Calls that wait for a person or the page, by id: tool and parameters."""
         self._step = 0
         self._answered = False
         """Whether the run's output was sent as a text."""
         self._outputs = PartialOutputEvents()
         self._output: Json = None
-        """The output that the page shows, if it is no text."""
+        """The output that the page shows, if it is not a text."""
 
     def begin(self) -> Iterator[JsonObject]:
         """Yield the first chunk."""
@@ -143,7 +143,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
     def end(self, ended: RunView) -> Iterator[JsonObject]:
         view, text = ended, output_text(ended)
         yield from self._close()
-        if self._continues and not self._step:  # else a page may take the answers of its last step for new ones
+        if self._continues and not self._step:  # otherwise a page may take the answers of its last step for new ones
             yield from self._begin_step(max(1, self._before))
         if text and not self._answered:
             yield from self._begin_step()
@@ -163,7 +163,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         yield {"type": "error", "errorText": problem.detail}
 
     def done(self) -> Iterator[JsonObject]:
-        """Yield the answer to a command, which no run takes."""
+        """Yield the answer to a command, which starts no run."""
         yield from self.begin()
         yield {"type": "finish"}
 
@@ -187,7 +187,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield from self._written(self._text, event)
         elif not event.data.get("accepted"):
             yield from self._text.drop(event.data["request"])
-        elif "text" in (event.data.get("cut") or ()):  # what was written is more of it
+        elif "text" in (event.data.get("cut") or ()):  # the deltas hold more of the text
             yield from self._text.close()
         else:
             name, text = text_name(event.data), str(event.data["text"])
@@ -199,7 +199,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
                 yield from self._text.whole(name, text)
 
     def _shown_output(self, output: Json) -> Iterator[JsonObject]:
-        """Yield the output as far as it is known: a part that takes the place of the one before it (R20.7)."""
+        """Yield the output so far: the part replaces the previous one (R20.7)."""
         if output not in (None, self._output):
             self._output = output
             yield {"type": "data-output", "id": f"output-{self._run}", "data": output}
@@ -225,8 +225,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             )
         elif event.phase == "end":
             asked = self._asked.pop(id, None)
-            if asked is not None and event.data["status"] in ("done", "rejected"):  # it ended without a start
-                # As the worker's own: a page that is loaded anew does not send its answer again.
+            if asked is not None and event.data["status"] in ("done", "rejected"):  # the call ended without a start
+                # As the worker's own call: a reloaded page does not send its answer again.
                 yield from self._announce(id, *asked, providerExecuted=True)
             yield from self._result(id, event.data)
 
@@ -247,7 +247,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield {"type": "tool-input-available", "toolCallId": id, "toolName": tool, "input": params, **more}
 
     def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[JsonObject]:
-        if id not in self._calls or id in self._results:  # it never ran, or the page has its end
+        if id not in self._calls or id in self._results:  # the call never ran, or the page has its result
             return
         self._results.add(id)
         status = data["status"]
@@ -261,7 +261,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield {"type": "tool-output-error", "toolCallId": id, "errorText": str(words)}
 
     def _begin_step(self, number: int = 0) -> Iterator[JsonObject]:
-        """Begin a step, where none is open. An answer that is continued begins in the step that the page shows."""
+        """Begin a step if none is open. A continued answer begins in the step that the page shows."""
         if number or not (self._step or self._continues):
             if self._step:
                 yield {"type": "finish-step"}
@@ -284,7 +284,7 @@ def _call_of(part: Mapping[str, Any]) -> str:
 
 
 def _shown_texts(messages: Iterable[UiMessage]) -> dict[str, str]:
-    """Return the texts that a page shows of runs, by name. A part may hold the rest of an earlier one, from its `start`."""
+    """Return the texts of runs that a page shows, by name. A part may continue an earlier part, from its `start`."""
     shown: dict[str, str] = {}
     for part in (part for message in messages for part in message["parts"]):
         metadata: Json = part.get("providerMetadata")
@@ -297,7 +297,7 @@ def _shown_texts(messages: Iterable[UiMessage]) -> dict[str, str]:
 
 
 def _new_id(chat_request: PageChatRequest, run: str, run_id: str) -> str:
-    """Return the id of a new message: the run's, so that an answer that is resumed has the same one."""
+    """Return the id of a new message: the run's id, so that a resumed answer has the same id."""
     shown = [each for each in chat_request.messages if each["role"] == "assistant" and each["id"] == run]
     id = chat_request.message[0] if chat_request.message is not None else ""
     return f"{run}:{id}" if shown and run_id else run or f"{id}:answer"

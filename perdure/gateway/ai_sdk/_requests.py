@@ -12,25 +12,25 @@ from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject
 
 MOST: Final = 200
-"""Characters of an id that a client may choose."""
+"""The most characters of an id that a client chooses."""
 UiMessage: TypeAlias = dict[str, Any]
-"""A message as the page keeps it: `{id, role, parts}`. Its parts are the page's own, so nothing of them is trusted."""
+"""A message as the page keeps it: `{id, role, parts}`. The page writes its parts, so they are untrusted."""
 _TRIGGERS: Final = ("submit-message", "regenerate-message")
 
 
 @dataclass(frozen=True, slots=True)
 class PageChatRequest:
-    """A request of `useChat`, read."""
+    """A parsed request of `useChat`."""
 
     chat: str
     """The session's key."""
     message: tuple[str, str] | None
-    """The id and the text of the user's message that is last; `None`: the request answers what waits."""
+    """The id and the text of the user's last message; `None`: the request answers approval requests."""
     answers: list[InterruptAnswer]
     messages: list[UiMessage]
-    """All that the page shows."""
+    """All messages of the page."""
     tools: list[JsonObject]
-    """Tools that the page carries out, as an agent file defines them."""
+    """The page's own tools, as an agent file defines them."""
 
     @property
     def continued(self) -> UiMessage | None:
@@ -38,17 +38,17 @@ class PageChatRequest:
         return self.messages[-1] if self.message is None else None
 
     def settings(self, document: JsonObject, source: str) -> JsonObject:
-        """Return the keys of the agent file that differ in the message's own run: it has the page's tools, too.
+        """Return the agent file's keys that differ in the message's run: the context has the page's tools too.
 
-        `source`: of their results (R15.2). Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+        `source`: the label of their results (R15.2). Raises `HttpError` (422) for a tool with the name of an agent's tool.
         """
-        if not self.tools or self.answers:  # with answers, the message goes to the run that they answer
+        if not self.tools or self.answers:  # with answers, the message goes to their run
             return {}
         return {"context": context_with_tools(document, self.tools, source)}
 
 
 def read(body: JsonObject) -> PageChatRequest:
-    """Read a request. Raise `HttpError` (422), in one line, for a body that `useChat` does not send, and for what would be passed over."""
+    """Read a request. Raise `HttpError` (422), in one line, for an invalid body and for unsupported parts."""
     chat, messages, trigger = body.get("id"), body.get("messages"), body.get("trigger", _TRIGGERS[0])
     if not isinstance(chat, str) or not 0 < len(chat) <= MOST:
         raise _wrong("id", f"must be the chat's id, of 1 to {MOST} characters")
@@ -102,7 +102,7 @@ def is_tool(part: dict[str, Any]) -> bool:
 
 
 def _answers(message: UiMessage) -> Iterator[InterruptAnswer]:
-    """Yield the page's answers in the last step of a message; a step before it was answered before."""
+    """Yield the page's answers in the last step of a message; earlier steps are already answered."""
     parts = message["parts"]
     first = max((at for at, part in enumerate(parts) if part.get("type") == "step-start"), default=0)
     for part in filter(is_tool, parts[first:]):

@@ -33,7 +33,7 @@ HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 def ai_sdk_adapter(gateway: Gateway) -> Adapter:
-    """Return the adapter by which each agent answers in the chats of `useChat`."""
+    """Return the adapter that lets each agent answer in the chats of `useChat`."""
 
     trees = RunTreeReader()
 
@@ -70,12 +70,12 @@ class _Chats:
     caller: Caller
     trees: RunTreeReader = field(default_factory=RunTreeReader)
     find_run: FindRun | None = None
-    """By default the API's own."""
+    """By default the API's runs."""
 
     async def answer(
         self, chat_request: PageChatRequest, agent: Agent[Any], source: str, key: RequestKey | None = None
     ) -> AsyncGenerator[str, None]:
-        """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent.
+        """Send the message and the decisions, and return the frames of the answer. Raises before the first frame.
 
         `source`: see `Gateway.client_source`.
         """
@@ -95,7 +95,7 @@ class _Chats:
         return self._stream(delivery.run_id, session, events, delivery.late)
 
     async def resume(self, chat: str) -> AsyncGenerator[str, None] | None:
-        """Return the frames of the answer that is being given, from its beginning; `None`: nothing runs in the chat."""
+        """Return the frames of the active answer, from its beginning; `None` without an active run in the chat."""
         self.caller.check(READ, "follow what runs in a chat")
         session = self.perdure.session(chat, tenant=self.caller.tenant)
         try:
@@ -139,9 +139,10 @@ async def chat_response(
 ) -> Response:
     """Return the response of an application's own route to a request of `useChat`.
 
-    `body`: the request's JSON. `sender`, `tenant` and `context`: the user as your application has verified them; they are never taken from
-    the body. `rights`: what the user may do; without `approve` a stream goes on when somebody else has decided. `roles`: the user's, for quorums. `key`: the session's
-    (default: the sender and the chat's id, so that nobody reads another's chat). A refusal is a response with its status.
+    `body`: the request's JSON. `sender`, `tenant` and `context`: the user, verified by your application; they are never taken from
+    the body. `rights`: the user's rights; without `approve`, a stream continues once somebody else has decided. `roles`: the user's roles,
+    for quorums. `key`: the session's key (default: the sender and the chat's id, so that nobody reads another's chat). An error is a
+    response with its status.
 
         @app.post("/api/chat")
         async def chat(request: Request, who: Annotated[Customer, Depends(signed_in)]) -> Response:
@@ -162,7 +163,7 @@ async def chat_response(
 async def resume_response(
     perdure: Perdure, chat: str, *, sender: str, tenant: str = "", key: str | None = None
 ) -> Response:
-    """Return the response of an application's own route to `useChat({resume: true})`: the answer that is being given, or 204.
+    """Return the response of an application's own route to `useChat({resume: true})`: the active answer, or 204.
 
     @app.get("/api/chat/{id}/stream")
     async def resume(id: str, who: Annotated[Customer, Depends(signed_in)]) -> Response:

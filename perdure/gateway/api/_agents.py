@@ -1,4 +1,4 @@
-"""The agents that a gateway knows, over HTTP."""
+"""The agents of a gateway over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.values.json import JsonObject
 
 
 def shown(agent: Agent[Any]) -> JsonObject:
-    """Return what a client has to know to use the agent."""
+    """Return a client's description of the agent."""
     document = agent.document()
     inputs = [each.get("schema", True) for each in document["context"] if each.get("type") == "input"]
     return {

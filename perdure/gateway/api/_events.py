@@ -1,5 +1,5 @@
-"""Events of runs and sessions over HTTP, as server-sent events: each has its cursor as its id, so that who comes back, here or at another
-gateway, goes on behind the last that they have read (R10.14)."""
+"""Events of runs and sessions over HTTP, as server-sent events: each has its cursor as its id, so that a reconnected client,
+here or at another gateway, continues after its last event (R10.14)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _streamed(request: ApiRequest[WireModel, EventsQuery], events: AsyncGenerato
 
 
 def _from(request: ApiRequest[WireModel, EventsQuery]) -> str | None:
-    """Return the cursor of the header, else of the query. A browser that comes back sends its position in a header, to the same address."""
+    """Return the cursor of the header, else of the query. A browser that reconnects sends its position in a header."""
     return request.request.headers.get("last-event-id") or request.query.from_
 
 

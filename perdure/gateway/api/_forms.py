@@ -1,4 +1,4 @@
-"""Forms of the API: bodies and queries, and answers that are no type of the engine's own."""
+"""Forms of the API: bodies and queries, and answers that are not types of the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.values.limits import MAX_STANDING_USES
 from perdure.values.messages import Mode
 
 LONGEST_WAIT = 60.0
-"""Seconds that one request waits: proxies give up after some."""
+"""The most seconds that one request waits: proxies time out."""
 
 
 class Paged(WireModel):

@@ -35,7 +35,7 @@ PLACES: Final[Mapping[str, str]] = {
     "schedule": "The schedule's name.",
     "standing": "The standing approval's name.",
 }
-"""What stands in paths."""
+"""The parameters of paths."""
 OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 """The schema of an object whose keys are not described here."""
 
@@ -53,7 +53,7 @@ class EmptyForm(WireModel):
 
 @dataclass(frozen=True)
 class ApiRequest(Generic[BodyT, QueryT]):
-    """A request as an operation is given it: read, and by somebody who may ask."""
+    """An operation's request: validated, from a permitted caller."""
 
     gateway: Gateway
     request: Request
@@ -62,18 +62,18 @@ class ApiRequest(Generic[BodyT, QueryT]):
     query: QueryT
 
     def named(self, place: str) -> str:
-        """Return a parameter of the path."""
+        """Return a path parameter."""
         return str(self.request.path_params[place])
 
     @property
     def key(self) -> RequestKey | None:
-        """The idempotency key in the header. Raises `RunError` for what is none."""
+        """The idempotency key in the header. Raises `RunError` for an invalid key."""
         return RequestKey.of(
             self.gateway, self.request, self.caller, self.body.model_dump(mode="json", exclude_unset=True)
         )
 
     async def run(self) -> Run[Any]:
-        """Return the run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""
+        """Return the run that the path names. Raises `RunNotFoundError` for an unknown run and for another tenant's."""
         return await self.gateway.own_run(self.caller, self.named("run"))
 
 
@@ -82,7 +82,7 @@ class Operation:
     """An operation of the API. The caller needs `right`, which is checked before anything is read."""
 
     name: str
-    """In the document, and in clients that are made of it."""
+    """The name in the document, and in clients generated from it."""
     method: Literal["GET", "POST", "DELETE"]
     path: str
     summary: str
@@ -95,7 +95,7 @@ class Operation:
     media: str = "application/json"
 
     def route(self, gateway: Gateway) -> Route:
-        """Return the operation as a route of starlette. Ids and keys may hold slashes."""
+        """Return the operation as a starlette route. Ids and keys may contain slashes."""
 
         async def answer(request: Request) -> Response:
             caller = caller_of(request)
@@ -108,7 +108,7 @@ class Operation:
 
 
 def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
-    """Validate the input. Raise `HttpError` with everything that is wrong."""
+    """Validate the input. Raise `HttpError` with all problems."""
     if isinstance(given, dict) and len(given) > len(model.model_fields) + MOST:
         given = _cut(model, given)
     try:
@@ -119,19 +119,19 @@ def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
 
 
 def _cut(model: type[BaseModel], given: JsonObject) -> JsonObject:
-    """Return an object without most of the keys that the model does not have: each of them is an error, which costs time, and few are reported."""
+    """Return an object with only a few of its unknown keys: each is an error, which takes time, and few are reported."""
     names = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
     unknown = islice((key for key in given if key not in names), MOST + 1)
     return {key: given[key] for key in (*(key for key in given if key in names), *unknown)}
 
 
 def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with JSON, of whatever texts: half a character is written as JSON escapes it."""
+    """Return JSON. A text's lone surrogates are written as JSON escapes."""
     return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
 
 
 async def waited(request: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
-    """Answer with `{status, startedAt, endedAt, error?}` (R10.1)."""
+    """Return `{status, startedAt, endedAt, error?}` (R10.1)."""
     found = await until_stopping(request, wait(request.query.timeout))
     return answered((found or await wait(0)).as_json())
 

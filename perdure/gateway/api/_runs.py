@@ -42,7 +42,7 @@ async def start(request: ApiRequest[StartRun]) -> Response:
         agent,
         body.input if "input" in body.model_fields_set else MISSING,
         key=body.key or header,
-        approval=body.approval,  # type: ignore[arg-type]  # judged there
+        approval=body.approval,  # type: ignore[arg-type]  # validated there
         sender=caller.sender,
         tenant=caller.tenant,
         context=caller.context,
@@ -72,7 +72,7 @@ async def show(request: ApiRequest) -> Response:
 
 
 async def wait(request: ApiRequest[Paged, WaitQuery]) -> Response:
-    """Wait for the end of a run; of a session's run also before it has begun."""
+    """Wait for the end of a run; for a session's run also before its begin."""
     id, gateway = request.named("run"), request.gateway
     if id.startswith(SESSION_PREFIX):
         session = await gateway.own_session_of(request.caller, id)
@@ -215,4 +215,4 @@ RUNS: Final = (
     ),
     Operation("showRun", "GET", _R, "Show a run as it stands or ended.", show, READ, answers={200: RunResult}),
 )
-"""What stands for a path with more behind it comes after it: ids may hold slashes."""
+"""A longer path comes before its prefix, because ids may contain slashes."""

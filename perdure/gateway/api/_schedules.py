@@ -17,7 +17,7 @@ from perdure.values.references import MISSING
 
 
 def _named(request: ApiRequest[Any, Any]) -> Schedule:
-    """Return the schedule that the path names; nobody can name another tenant's."""
+    """Return the schedule that the path names. A path cannot name another tenant's."""
     return request.gateway.perdure.schedule(request.named("schedule"), tenant=request.caller.tenant)
 
 

@@ -31,7 +31,7 @@ def _session(request: ApiRequest[Any, Any], agent: str | None = None) -> Session
 
 
 def _who(request: ApiRequest[Any, Any]) -> dict[str, Any]:
-    """Sender and rights are the token's (R10.9)."""
+    """Return the sender and the rights of the token (R10.9)."""
     return {"sender": request.caller.sender, "rights": sorted(request.caller.rights)}
 
 
@@ -223,4 +223,4 @@ SESSIONS: Final = (
     Operation("deleteSession", "DELETE", _S, "Delete a session and its runs.", delete, "delete", answers={204: None}),
     Operation("showSession", "GET", _S, "Show a session as it stands.", show, READ, answers={200: SessionView}),
 )
-"""What stands for a path with more behind it comes after it: keys may hold slashes."""
+"""A longer path comes before its prefix, because keys may contain slashes."""

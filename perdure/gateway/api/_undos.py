@@ -63,4 +63,4 @@ UNDOS: Final = (
         answers={201: StartedRun},
     ),
 )
-"""Before `showRun`, whose path takes all that follows."""
+"""These come before `showRun`, whose path matches any suffix."""

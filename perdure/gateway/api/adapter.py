@@ -60,7 +60,7 @@ def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) ->
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
     schemas = {"Problem": _PROBLEM, **definitions.get("$defs", {})}
     for schema in schemas.values():
-        if "description" in schema:  # a docstring: its first paragraph is about the data, others are about Python
+        if "description" in schema:  # a docstring: its first paragraph describes the data, others describe Python
             schema["description"] = " ".join(schema["description"].partition("\n\n")[0].split())
     for adapter in others:
         paths |= adapter.paths

@@ -1,4 +1,4 @@
-"""A request of an MCP client: who sends it, what its client can do, and errors in the protocol's form."""
+"""A request of an MCP client: its caller, its client's capabilities, and errors in the protocol's form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.gateway.errors import HttpError
 
 McpContext: TypeAlias = ServerRequestContext[Any, Request]
 TASKS: Final = "io.modelcontextprotocol/tasks"
-"""The extension by which a client of 2026-07-28 takes a task for a result."""
+"""The extension of 2026-07-28 by which a client accepts a task in place of a result."""
 
 
 def caller_in(context: McpContext) -> Caller:
@@ -31,7 +31,7 @@ def caller_in(context: McpContext) -> Caller:
 
 
 def is_modern(context: McpContext) -> bool:
-    """Whether the client speaks 2026-07-28 or a later version, in which each request names what its client can do."""
+    """Whether the client uses version 2026-07-28 or later, in which each request lists its client's capabilities."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
@@ -42,7 +42,7 @@ def takes_tasks(context: McpContext) -> bool:
 
 
 def check_takes_tasks(context: McpContext, task_id: str) -> None:
-    """Raise `MCPError` where the client has not declared the extension for tasks (-32021), or its header names another task (-32020)."""
+    """Raise `MCPError` if the client has not declared the extension for tasks (-32021), or its header names another task (-32020)."""
     require_client_extension(context, TASKS)
     assert context.request is not None
     if decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != task_id:
@@ -51,17 +51,17 @@ def check_takes_tasks(context: McpContext, task_id: str) -> None:
 
 
 def may_decide(context: McpContext) -> bool:
-    """Whether the client can ask its user by a form, and its token may decide what waits for a person."""
+    """Whether the client can show its user a form, and its token may decide approval requests."""
     capabilities = context.session.client_capabilities
     elicitation = capabilities.elicitation if capabilities else None
-    # A client that names no mode has forms.
+    # A client that names no mode supports forms.
     has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
     return is_modern(context) and has_forms and caller_in(context).may(APPROVE)
 
 
 @contextmanager
 def as_mcp(missing: str = "there is no such task") -> Iterator[None]:
-    """Translate errors into MCP's. `missing`: the words for a run that is not there, or is another tenant's."""
+    """Translate errors into MCP's. `missing`: the words for an unknown run, or another tenant's."""
     try:
         yield
     except RunNotFoundError:

@@ -17,12 +17,12 @@ from perdure.gateway.answers import InterruptAnswer
 from perdure.values.json import JsonObject, dumps, loads
 
 Waiting: TypeAlias = Sequence[tuple[str, WaitingView]]
-"""Requests that wait, each with the path of the run that asks."""
+"""Waiting requests, each with its run's path."""
 _CHOICES: Final = ("approve", "reject")
 
 
 def exact_keys(waiting: Waiting) -> dict[str, tuple[str, WaitingView]]:
-    """Return the requests by keys that name exactly what is shown: `1.0/6f1ed002ab`, below a delegate's call `1.0/2.1/…`."""
+    """Return the requests by keys with the digest of the shown content: `1.0/6f1ed002ab`, in a delegate's run `1.0/2.1/…`."""
     return {f"{joined(path, request.call)}/{request.digest}": (path, request) for path, request in waiting}
 
 
@@ -32,7 +32,7 @@ def input_requests(waiting: Waiting) -> types.InputRequests:
 
 
 def input_required(run_id: str, waiting: Waiting) -> types.InputRequiredResult:
-    """Return the answer to a call that waits for its client's user. The state names the run, and what each form showed."""
+    """Return the answer to a call that waits for its client's user. The state names the run and the content of each form."""
     asked: dict[str, str] = {}
     forms: types.InputRequests = {}
     for exact, (_, request) in exact_keys(waiting).items():
@@ -45,7 +45,7 @@ def input_required(run_id: str, waiting: Waiting) -> types.InputRequiredResult:
 
 
 def read_state(state: str) -> tuple[str, dict[str, str]]:
-    """Return the run that a call waited for, and the exact key of each form. Raises `MCPError` for a state that none has sent."""
+    """Return the run that a call waited for, and the exact key of each form. Raises `MCPError` for an invalid state."""
     try:
         found = loads(base64.b64decode(state, altchars=b"-_", validate=True).decode())
     except (binascii.Error, ValueError, JsonError):
@@ -57,12 +57,12 @@ def read_state(state: str) -> tuple[str, dict[str, str]]:
 
 
 def wrong_state() -> MCPError:
-    """Return the error for a `requestState` that belongs to no call of this tool by this sender."""
+    """Return the error for a `requestState` that is not of a call of this tool by this sender."""
     return MCPError(types.INVALID_PARAMS, "requestState: it is not the state of a call of this tool: leave it out")
 
 
 def decisions(waiting: Waiting, responses: Mapping[str, Any]) -> list[InterruptAnswer]:
-    """Return what the responses, by exact keys, decide. One to a request that does not wait is left out, as is an empty one."""
+    """Return the decisions of the responses, by exact keys. Skip empty ones, and those to requests that do not wait."""
     found = []
     for key, (path, request) in exact_keys(waiting).items():
         response = responses.get(key)
@@ -74,7 +74,7 @@ def decisions(waiting: Waiting, responses: Mapping[str, Any]) -> list[InterruptA
 
 
 def dismissed(responses: Iterable[Any]) -> bool:
-    """Whether the user has closed a form without a choice."""
+    """Whether the user has dismissed a form."""
     return any(isinstance(each, types.ElicitResult) and each.action == "cancel" for each in responses)
 
 
@@ -112,7 +112,7 @@ def _decision(request: WaitingView, response: types.ElicitResult) -> JsonObject 
         return {"decision": "reject", "reason": "the user has declined it"}
     if request.server:
         return {"decision": "answer", "answer": content}
-    if request.question:  # a form of one field, whatever its client calls it
+    if request.question:  # a form with one field, of any name
         answer = content.get("answer", next(iter(content.values())) if len(content) == 1 else None)
         return None if answer is None else {"decision": "answer", "answer": answer}
     reason: JsonObject = {"reason": str(content["reason"])} if content.get("reason") else {}

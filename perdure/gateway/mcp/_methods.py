@@ -56,7 +56,7 @@ from perdure.values.json import JsonObject
 from perdure.values.problems import none_of
 
 LISTED: Final = 50
-"""Tasks on a page."""
+"""The number of tasks on a page."""
 CAPABILITY: Final = types.ServerTasksCapability(
     list=types.TasksListCapability(),
     cancel=types.TasksCancelCapability(),
@@ -65,16 +65,16 @@ CAPABILITY: Final = types.ServerTasksCapability(
 _RELATED: Final = "io.modelcontextprotocol/related-task"
 _CANCELLED_WITHIN: Final = 10.0
 _FOUND_WITHIN: Final = 5.0
-"""Seconds in which the server's index has a run that was started before its cancellation was sent."""
+"""Seconds in which the server's index lists a run that was started before its cancellation arrived."""
 _LOOK_AGAIN: Final = 0.25
 SESSION: Final = "mcp-session-id"
-"""The header that names the client's connection to which a request belongs: request ids are unique within it."""
+"""The header with the client's session: request ids are unique within it."""
 _KEY: Final = "perdure/key"
-"""Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
+"""The key of `_meta` with a call's idempotency key: a call that is sent again starts no second run."""
 
 
 class _TaskServer(Server[Any]):
-    """The library's server, which knows the types of tasks, and leaves their methods to whoever serves them."""
+    """The library's server, with the capability of tasks: the library has their types, but not their methods."""
 
     def get_capabilities(self, *args: Any, **given: Any) -> types.ServerCapabilities:
         found = super().get_capabilities(*args, **given)
@@ -89,13 +89,13 @@ class _UpdateTaskParams(types.RequestParams):
 
 
 def mcp_server(methods: McpMethods, prompts: Prompts, resources: Resources) -> Server[Any]:
-    """Return a server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
+    """Return a server without state between requests: any number of gateways can answer one client."""
     server = _TaskServer(
         "perdure",
         version=version("perdure"),
         title="Perdure's agents",
         on_list_tools=methods.list_tools,
-        on_call_tool=methods.call_tool,  # type: ignore[arg-type]  # a task is the extension's: the library does not know it
+        on_call_tool=methods.call_tool,  # type: ignore[arg-type]  # the library does not know the extension's tasks
         on_list_prompts=prompts.list_prompts,
         on_get_prompt=prompts.prompt,
         on_list_resources=resources.list_resources,
@@ -114,13 +114,13 @@ def mcp_server(methods: McpMethods, prompts: Prompts, resources: Resources) -> S
 
 
 class McpMethods:
-    """Each takes what was asked, and whose token it was asked with."""
+    """The methods of MCP, for tools and tasks."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._trees = RunTreeReader()
         self._calls: dict[str, Run[Any]] = {}
-        """Calls that wait for their run here, by the beginning of its id."""
+        """The runs of calls that wait in this gateway, by the prefix of the run's id."""
 
     async def list_tools(self, context: McpContext, _: Any) -> types.ListToolsResult:
         caller_in(context).check("read", "look at agents")
@@ -129,7 +129,7 @@ class McpMethods:
         )
 
     async def as_task(self, ctx: McpContext, call_next: CallNext) -> HandlerResult:
-        """Answer a call of 2025-11-25 that asks for a task with it at once."""
+        """Return the task at once for a call of version 2025-11-25 that requests a task."""
         params = ctx.params or {}
         if is_modern(ctx) or ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
             return await call_next(ctx)
@@ -141,8 +141,8 @@ class McpMethods:
     async def call_tool(
         self, context: McpContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | JsonObject:
-        """Run the agent and wait for its end, or for its client's user. A client that closes the connection, or cancels the request,
-        cancels the run. Since 2026-07-28 a client that takes tasks gets one at once.
+        """Run the agent, and wait until it ends or waits for the client's user. A closed connection or a cancelled request cancels the run.
+        Since 2026-07-28, a client that accepts tasks gets one at once.
         """
         given = {"name": params.name, "arguments": params.arguments}
         if takes_tasks(context) and params.request_state is None:
@@ -166,7 +166,7 @@ class McpMethods:
                 return input_required(run.id, waiting)
             return await self._result(context, run)
         except asyncio.CancelledError:
-            if not self._gateway.stopping.is_set():  # else it goes on, and is found by its id
+            if not self._gateway.stopping.is_set():  # otherwise the run continues, and is found by its id
                 await asyncio.shield(run.cancel())
             raise
         except PerdureError as error:
@@ -175,7 +175,7 @@ class McpMethods:
             self._calls.pop(beginning, None)
 
     async def _continue(self, context: McpContext, params: types.CallToolRequestParams, state: str) -> Run[Any]:
-        """Decide what the client's user has decided, and return the run that a call waits for. Raises `MCPError` for another's state."""
+        """Send the user's decisions, and return the run that a call waits for. Raises `MCPError` for another caller's state."""
         caller = caller_in(context)
         caller.check("send", "run an agent")
         agent = self._agent(params.name)
@@ -192,7 +192,7 @@ class McpMethods:
         return run
 
     async def _decide(self, context: McpContext, run: Run[Any], responses: Mapping[str, Any]) -> None:
-        """Decide in the run and below it. `responses`: by exact keys. What does not wait any more is left as it is."""
+        """Send decisions to the run and its delegates' runs. `responses`: by exact keys. Skip requests that no longer wait."""
         caller = caller_in(context)
         caller.check(APPROVE, "decide what waits for a person")
         view = await run.view()
@@ -200,7 +200,7 @@ class McpMethods:
         await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller)
 
     async def _waiting(self, run: Run[Any], view: RunView) -> Waiting:
-        """Return what people decide in the run and below it, at this moment."""
+        """Return the requests that wait now for people, in the run and its delegates' runs."""
         if view.status != "running":
             return []
         busy = any(call.status == "running" for call in view.calls)
@@ -208,8 +208,8 @@ class McpMethods:
         return await self._trees.waiting(run, tree)
 
     async def cancel_call(self, caller: Caller, session: str, request_id: object) -> None:
-        """Cancel the run of a call that the same sender has made in this session, through any gateway. Without a session no call is meant:
-        clients that share a token count their requests alike."""
+        """Cancel the run of the sender's call in this session, made through any gateway. Do nothing without a session: request ids of
+        clients with the same token are not unique."""
         if not (beginning := _beginning(caller, session, request_id)):
             return
         if (run := self._calls.get(beginning)) is not None:
@@ -219,7 +219,7 @@ class McpMethods:
         runs = Selection(status="running", query=f"WorkflowId STARTS_WITH '{beginning}'")
         clock = asyncio.get_running_loop().time
         until = clock() + _FOUND_WITHIN
-        # Nothing tells when the server's index has a run.
+        # No event reports that the server's index lists a run.
         while not await self._gateway.perdure.cancel_runs(runs) and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN)
 
@@ -236,7 +236,7 @@ class McpMethods:
         return detailed(view, created, waiting, result)
 
     async def update_task(self, context: McpContext, params: _UpdateTaskParams) -> JsonObject:
-        """Decide what the client's user has decided in the run."""
+        """Send the user's decisions to the run."""
         _check_method(context, "tasks/update", modern=True)
         check_takes_tasks(context, params.task_id)
         with as_mcp():
@@ -244,7 +244,7 @@ class McpMethods:
         return {}
 
     async def _result(self, context: McpContext, run: Run[Any]) -> types.CallToolResult:
-        """Return the result of a run once it has ended, with the files of its output beside it (R20.3)."""
+        """Return the result of a run once it has ended, with the files of its output (R20.3)."""
         view = await run.wait()
         result = result_of(view)
         tenant = caller_in(context).tenant
@@ -253,7 +253,7 @@ class McpMethods:
         return result
 
     async def task_result(self, context: McpContext, params: types.GetTaskPayloadRequestParams) -> JsonObject:
-        """Return the answer that `tools/call` would have given, as soon as there is one."""
+        """Return the result of `tools/call`, once the task has ended."""
         _check_method(context, "tasks/result", modern=False)
         with as_mcp():
             run = await self._own(context, params.task_id)
@@ -316,7 +316,7 @@ class McpMethods:
         return agents[name]
 
     async def _follow(self, context: McpContext, run: Run[Any]) -> Waiting:
-        """Report the progress to a client that wants it, until the run ends, or waits for the client's user alone: return for what."""
+        """Report progress on request, until the run ends or waits only for the client's user. Return the waiting requests."""
         token = (context.meta or {}).get("progress_token")
         progress, steps = CallProgress(run.id), 0.0
         if not may_decide(context) and not isinstance(token, str | int):
@@ -357,13 +357,13 @@ class McpMethods:
 
 
 def _check_method(context: McpContext, method: str, *, modern: bool) -> None:
-    """Raise `MCPError` where the client's version of the protocol does not have the method."""
+    """Raise `MCPError` if the client's protocol version does not have the method."""
     if is_modern(context) is not modern:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found", data=method)
 
 
 def _beginning(caller: Caller, session: str, request_id: object) -> str:
-    """Return the beginning of a call's run id, which no other caller can produce. Empty: no session identifies the request."""
+    """Return the prefix of a call's run id, which no other caller can produce; empty without a session."""
     if not session or not isinstance(request_id, str | int):
         return ""
     return f"mcp-{digest([caller.tenant, caller.sender, session, str(request_id)])}-"

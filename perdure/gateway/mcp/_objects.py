@@ -21,7 +21,7 @@ from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
 
 POLL: Final = 1000
-"""Milliseconds between two looks at a task, as a client is advised."""
+"""The poll interval of tasks for clients, in milliseconds."""
 _STATUS: Final[dict[str, types.TaskStatus]] = {
     "running": "working",
     "completed": "completed",
@@ -35,7 +35,7 @@ _LONGEST: Final = 1000
 
 
 def tool_of(name: str, agent: Agent[Any]) -> types.Tool:
-    """Return the agent as a tool: its input is the tool's, and an output that is an object is its structured content."""
+    """Return the agent as a tool. The agent's input is the tool's; an output that is an object is structured content."""
     output = agent.parsed.output_schema
     shaped = isinstance(output, dict) and output.get("type") == "object"
     return types.Tool(
@@ -80,7 +80,7 @@ def _result(text: str, *, structured: Json = None, is_error: bool = False) -> ty
 
 
 def task_of(view: RunView, created: str) -> types.Task:
-    """Return a run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
+    """Return a run as a task, whose id is the run's. `created`: ISO 8601. The namespace's retention bounds the task's lifetime."""
     status: types.TaskStatus = "input_required" if requests_of_people(view.waiting) else _STATUS[view.status]
     return types.Task(
         task_id=view.run_id,
@@ -94,7 +94,7 @@ def task_of(view: RunView, created: str) -> types.Task:
 
 
 def written(task: types.Task) -> JsonObject:
-    """Return the task as it goes over the wire. The protocol wants `ttl`, also where it is `null`: the library's writer leaves that out."""
+    """Return the task as JSON. The protocol requires `ttl`, even if it is `null`; the library leaves out `null`."""
     plain: JsonObject = task.model_dump(mode="json", by_alias=True, exclude_none=True)
     return plain | {"ttl": task.ttl}
 
@@ -115,14 +115,14 @@ def _last(view: RunView, created: str) -> str:
 
 
 def now() -> str:
-    """Return the present time in the form of tasks."""
+    """Return the present time in ISO 8601, as tasks have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallToolResult | None) -> JsonObject:
     """Return a run as a task of 2026-07-28.
 
-    `waiting`: requests that this client's user decides. `result`: of a run that has ended; a failed run is a result, too.
+    `waiting`: requests that this client's user can decide. `result`: the result of a run that has ended, also of a failed one.
     """
     status = "input_required" if waiting else "working"
     more: JsonObject = {"inputRequests": _plain(input_requests(waiting))} if waiting else {}
@@ -142,7 +142,7 @@ def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallTo
 
 
 def plain(result: types.Result) -> JsonObject:
-    """Return a result as it goes over the wire."""
+    """Return a result as JSON."""
     found: JsonObject = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return found
 
@@ -152,7 +152,7 @@ def _plain(requests: types.InputRequests) -> JsonObject:
 
 
 class CallProgress(AnswerEvents[str | Waiting]):
-    """The progress of a call in words, and at last what its client's user decides, if the run waits for that alone."""
+    """The progress of a call in words, and then the waiting requests, if the run waits only for its client's user."""
 
     def interrupt(self, waiting: Waiting) -> Iterator[str | Waiting]:
         yield waiting

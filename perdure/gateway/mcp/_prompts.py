@@ -1,4 +1,4 @@
-"""Agents as prompts: their instructions, with an input in its place, for a client's own model."""
+"""Agents as prompts: their instructions and an input, for a client's own model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.values.problems import none_of
 
 JSON: Final = "application/json"
 MOST: Final = 100
-"""Completions in an answer, as the protocol bounds them."""
+"""The protocol's limit of completions in an answer."""
 
 
 class Prompts:
@@ -36,7 +36,7 @@ class Prompts:
         )
 
     async def prompt(self, context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        """Return what an agent's model reads first: its instructions, its data and the input. The input is validated as a run's."""
+        """Return an agent's instructions, its data and the input. The input is validated like a run's."""
         with as_mcp():
             caller_in(context).check("read", "look at agents")
             agent = self._agent(params.name)
@@ -47,7 +47,7 @@ class Prompts:
         )
 
     def complete(self, name: str, argument: types.CompletionArgument) -> list[str]:
-        """Return the values of a prompt's argument that begin so: those that the input's schema lists. Raises `MCPError`."""
+        """Return the values of a prompt's argument with this prefix, from the input's schema. Raises `MCPError`."""
         schema = _properties(self._agent(name)).get(argument.name, {})
         options = ["true", "false"] if schema.get("type") == "boolean" else schema.get("enum", [])
         return [text for each in options if (text := _text(each)).startswith(argument.value)]
@@ -75,7 +75,7 @@ def _properties(agent: Agent[Any]) -> dict[str, JsonObject]:
 
 
 def _value(agent: Agent[Any], name: str, text: str) -> Json:
-    """Return an argument as the input's schema has it: a prompt's arguments are texts."""
+    """Return an argument converted to the input schema's type: a prompt's arguments are texts."""
     kind = _properties(agent).get(name, {}).get("type", "string")
     if kind == "string" or (isinstance(kind, list) and "string" in kind):
         return text

@@ -84,7 +84,7 @@ class Resources:
         )
 
     async def complete(self, context: McpContext, params: types.CompleteRequestParams) -> types.CompleteResult:
-        """Complete an argument of a prompt, or the id of a run or a session in a resource's address."""
+        """Complete an argument of a prompt, or the id of a run or a session in a resource's URI."""
         caller, argument = _reader(context), params.argument
         with as_mcp():
             if isinstance(params.ref, types.PromptReference):

@@ -1,4 +1,4 @@
-"""The route `/mcp`. The methods behind it are imported where the library is there."""
+"""The route `/mcp`. Its methods are imported if the library is installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
     from perdure.gateway.mcp._resources import Resources
 
     methods, prompts = McpMethods(gateway), Prompts(gateway)
-    # The gateway's frame has looked at Host and Origin.
+    # The gateway's frame has checked Host and Origin.
     manager = StreamableHTTPSessionManager(
         mcp_server(methods, prompts, Resources(gateway, prompts)),
         stateless=True,
@@ -42,9 +42,11 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
             request_body: Json = None
-            with suppress(JsonError):  # which the protocol has an answer of its own for
+            with suppress(JsonError):  # the protocol has its own error for invalid JSON
                 request_body = await read_value(request)
-            if _is(request_body, "notifications/cancelled"):  # the library looks for the call on this connection alone
+            if _is(
+                request_body, "notifications/cancelled"
+            ):  # the library would look for the call on this connection only
                 params = request_body.get("params")
                 id = params.get("requestId") if isinstance(params, dict) else None
                 await methods.cancel_call(caller_of(request), request.headers.get(SESSION, ""), id)
@@ -65,10 +67,10 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         try:
             async with manager.run():
                 yield
-        except BaseExceptionGroup as group:  # its task group wraps what ended the application
+        except BaseExceptionGroup as group:  # the library's task group wraps the application's error
             raise group.exceptions[0] from None
 
-    # A session is a name alone: there is nothing to end (DELETE), nor to say unasked, so a GET would hold a connection for nothing.
+    # A session is only a name: there is nothing to delete (DELETE). The server sends no unrequested messages, so a GET would stay silent.
     return Adapter("mcp", [Route("/mcp", McpEndpoint(), methods=["POST"])], lifespan=lifespan)
 
 
