@@ -1,5 +1,5 @@
-"""Trying models: small tasks with made-up tools, played for real by the engine, and judged by what happened.
+"""Checks of models: the engine runs small tasks with made-up tools, and judges the results.
 
-A room of its own above the engine and its hosting, as the demo is: the tasks are data, the judgement is pure, and only
-`play` starts anything. `perdure models check` prints what comes of it.
+The package depends on the engine and its hosting. The tasks are data, the judgement has no side effects, and only
+`play` starts runs. `perdure models check` prints the report.
 """

@@ -1,4 +1,4 @@
-"""Tasks played by the engine, and judged by what happened."""
+"""Runs of the tasks by the engine, and the judgement of their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from perdure.values.json import Json, shorten
 
 
 def judge(task: Task, view: RunView) -> list[str]:
-    """Return what is wrong, each problem in one line; none if the task was done."""
+    """Return the problems of a run, one line each; none if the task was done."""
     if view.status != "completed":
         return [view.error or f"the run {view.status}"]
     if view.stop_reason not in ("output", "answer", "task_complete"):
@@ -82,7 +82,9 @@ def _output(task: Task, view: RunView) -> Iterator[str]:
 
 
 def _same(given: Json, wanted: Json) -> bool:
-    """Whether the values are equal, but for letters' case and the blanks around a text; `2` is `2.0`, `true` is no `1`."""
+    """Whether the values are equal, except for letters' case and the blanks around a text; `2` is `2.0`, `true` is not
+    `1`.
+    """
     if isinstance(wanted, str):
         return isinstance(given, str) and given.strip().casefold() == wanted.strip().casefold()
     if isinstance(wanted, dict):
@@ -101,7 +103,7 @@ def _times(count: int) -> str:
 
 DIALECTS = ("solution", "tools", "script")
 _GRACE = 30.0
-"""Seconds that a run is given beyond its deadline, for its last Request."""
+"""Seconds beyond a run's deadline, for its last Request."""
 
 
 async def check_models(
@@ -116,9 +118,9 @@ async def check_models(
     timeout: float = 120.0,
     on_result: Callable[[TaskResult], None] = lambda _: None,
 ) -> CheckReport:
-    """Let both models do the tasks in each dialect; `on_result` receives the result of each.
+    """Run the tasks with both models in each dialect; `on_result` receives the result of each.
 
-    `parallel` tasks run at once, each for at most `timeout` seconds. Raises `RunError` where a model does not answer at all.
+    `parallel` tasks run at once, each for at most `timeout` seconds. Raises `RunError` if a model does not answer.
     """
     models = list(dict.fromkeys([fast, smart]))
     for model in models:
@@ -126,7 +128,7 @@ async def check_models(
     rows: list[Row] = []
     async with embedded_server(ui=False) as server:
         tools = load_tools(["perdure.checking.tools"])
-        # What is in force for workers (who is asked, rates, …) is no matter of the models'.
+        # The settings of workers (approvals, rates, …) do not apply to a check of models.
         plain = changed(Settings.model_construct(), {"prices": prices})
         worker = build_worker(server.client, tools, settings=plain, endpoints=endpoints)
         async with worker:
@@ -141,7 +143,8 @@ async def check_models(
 
 
 async def _reach(endpoints: Endpoints, model: str) -> None:
-    """Ask one small question, so that a wrong address, key or name is one line and not dozens of failed runs."""
+    """Send one small request, so that a wrong address, key or name gives one error in place of dozens of failed
+    runs."""
     try:
         async with endpoints.ask(model, {"messages": [{"role": "user", "content": "Answer with the word OK."}]}):
             pass
@@ -153,7 +156,7 @@ async def _reach(endpoints: Endpoints, model: str) -> None:
 
 
 class _Bench:
-    """A client of the server with the worker, and how its runs are played."""
+    """A client that runs the tasks on the server with the worker."""
 
     def __init__(self, client: Client, parallel: int, timeout: float, on_result: Callable[[TaskResult], None]) -> None:
         self._perdure = Perdure(client, task_queue=TASK_QUEUE)
@@ -162,7 +165,9 @@ class _Bench:
         self._on_result = on_result
 
     async def row(self, model: str, dialect: str, tasks: Sequence[Task]) -> Row:
-        """Play the first task ahead: what the server does not understand is learnt once, and where it refuses, no more is asked."""
+        """Run all tasks of one model and dialect. The first runs alone: it finds unsupported features, and a refusal
+        ends the row.
+        """
         first, *rest = tasks
         played = [await self._play(first, model, dialect)]
         if played[0].requests == 0:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from perdure.values.json import JsonObject
 
 ENOUGH: Final = 2 / 3
-"""Of the tasks that a model has to have done in a dialect that is recommended: below, repairing plans costs more than they save."""
+"""The least share of done tasks for a recommended dialect: below it, repairs of plans cost more than plans save."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,16 @@ class TaskResult:
     dialect: str
     task: str
     problems: tuple[str, ...] = ()
-    """What is wrong, each in one line; none where it was done."""
+    """The problems, one line each; none if the task was done."""
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
     cost: float | None = 0.0
-    """Dollars; `None` where no price is known."""
+    """Dollars; `None` if a price is unknown."""
     calls: int = 0
     most_at_once: int = 0
-    """Calls in one answer, at most."""
+    """The most calls in one answer."""
 
     @property
     def passed(self) -> bool:
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """One task after the other."""
+        """The sum of the tasks' seconds."""
         return sum(each.seconds for each in self.played)
 
     @property
@@ -96,7 +96,7 @@ class Row:
 @dataclass(frozen=True)
 class Recommendation:
     config: JsonObject | None
-    """For an agent file; `None` where no dialect does."""
+    """The recommended `config` of an agent file; `None` if no dialect is good enough."""
     why: tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ class CheckReport:
     smart: str
     rows: tuple[Row, ...]
     understands: dict[str, JsonObject] = field(default_factory=dict)
-    """Model → what its server understands; see `understanding`."""
+    """Model → the features that its server supports; see `understanding`."""
 
     @property
     def recommendation(self) -> Recommendation:
@@ -124,7 +124,9 @@ class CheckReport:
 
 
 def understanding(rows: Sequence[Row], found: JsonObject) -> JsonObject:
-    """Return what a model's server understands, from its rows and from what it was found not to understand (`Endpoints.not_understood`)."""
+    """Return the features that a model's server supports, from its rows and its unsupported features
+    (`Endpoints.not_understood`).
+    """
     played = [each for row in rows for each in row.played]
     native = [each for each in played if each.dialect == "tools"]
     unknown = found["unknown"]
@@ -142,7 +144,9 @@ def understanding(rows: Sequence[Row], found: JsonObject) -> JsonObject:
 
 
 def recommend(rows: Sequence[Row], fast: str, smart: str) -> Recommendation:
-    """Return the dialect in which most is done, of equals the one with the fewest tokens; and whether both models are needed."""
+    """Return the dialect with the most done tasks, of equals the one with the fewest tokens, and whether both models
+    are needed.
+    """
     by_dialect: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_dialect.setdefault(row.dialect, {})[row.model] = row

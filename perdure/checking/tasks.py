@@ -1,4 +1,4 @@
-"""The tasks, as data: what is asked, with which tools, and what has to have happened in the end."""
+"""The tasks as data: the request, the tools, and the expected result."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ SYSTEM: Final = (
 
 @dataclass(frozen=True)
 class ExpectedCall:
-    """A call that has to have ended well."""
+    """A call that must succeed."""
 
     tool: str
     params: JsonObject = field(default_factory=dict)
-    """Parameters as they reached the tool; others are free."""
+    """Expected parameters, as the tool receives them; others may have any value."""
     wired: bool = False
-    """Whether it has to have read a reference: the model was not to copy the value out."""
+    """Whether the call must read a reference: the model must not copy the value."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing that a model has to be able to do."""
+    """One ability that a model must have."""
 
     name: str
     shows: str
-    """What it shows if it is done."""
+    """The ability that the task proves."""
     request: str
     tools: tuple[str, ...] = ()
     output: JsonObject = field(default_factory=dict)
-    """The output that has to be given; `{}`: any."""
+    """The expected output; `{}`: any."""
     schema: JsonObject = field(default_factory=dict)
-    """Of the output. `{}`: made from `output`."""
+    """The schema of the output; `{}`: made from `output`."""
     done: tuple[ExpectedCall, ...] = ()
-    """Calls that have to have ended well: as many of each tool as are listed, no more."""
+    """Calls that must succeed: of each tool exactly as many as are listed."""
     once: tuple[str, ...] = ()
-    """Tools whose calls all have to stand in one answer."""
+    """Tools whose calls must all be in one answer."""
     failed: tuple[str, ...] = ()
-    """Tools of which a call has to have failed."""
+    """Tools with exactly one failed call."""
     never: tuple[str, ...] = ()
-    """Tools of which no call may have ended well."""
+    """Tools without a successful call."""
     order: tuple[str, ...] = ()
-    """Tools, each of which has to have ended before the next one starts."""
+    """Tools in their order: each must end before the next one starts."""
     approval: JsonObject = field(default_factory=dict)
     """`config.approval`."""
 
@@ -73,7 +73,7 @@ class Task:
 
 
 def _schema(value: Any) -> JsonObject:
-    """Return the schema that such an output fits."""
+    """Return the schema of such an output."""
     if isinstance(value, dict):
         properties = {key: _schema(each) for key, each in value.items()}
         return {"type": "object", "properties": properties, "required": list(value), "additionalProperties": False}

@@ -1,7 +1,7 @@
 """Datasets and evaluators of agents, on `pydantic-evals` (R22.3).
 
-Datasets, cases, judges, and evaluators of tools and Requests are those of `pydantic-evals`. This package has what they lack about plans: `Flows`, `NoFlow`,
-`Approvals`, `MaxCost` and `MaxTokens`. It needs the extra `evals`.
+Datasets, cases, judges, and evaluators of tools and Requests are those of `pydantic-evals`. This package adds
+evaluators of plans: `Flows`, `NoFlow`, `Approvals`, `MaxCost` and `MaxTokens`. It needs the extra `evals`.
 """
 
 from perdure.evals.evaluators import OURS, Approvals, Flows, MaxCost, MaxTokens, NoFlow, run_of

@@ -1,4 +1,4 @@
-"""Evaluators of plans: which values flow where, what people are asked about, and what a run costs."""
+"""Evaluators of plans: the flow of values, approval requests, and the cost of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def _tools(graph: networkx.DiGraph[str]) -> dict[str, str]:
 
 
 def _reached(graph: networkx.DiGraph[str], source: str, target: str) -> tuple[str, str] | None:
-    """Return a call of the tool `source` and one of the tool `target` that reads its result, or what was made of it."""
+    """Return a call of the tool `source` and one of the tool `target` that reads its result, or a value derived from
+    it.
+    """
     tools = _tools(graph)
     for call in [each for each, tool in tools.items() if tool == source]:
         for reader in sorted(networkx.descendants(graph, call)):
@@ -66,7 +68,7 @@ class Flows(Evaluator[object, object, object]):
     exact: bool = False
 
     def evaluate(self, ctx: EvaluatorContext[object, object, object]) -> EvaluationReason:
-        """Return whether all flows are there, and else which one is missing."""
+        """Return whether all flows exist, or else the missing one."""
         graph = _flows(run_of(ctx))
         pairs = [(str(source), str(target)) for source, target in self.expected]
         if missing := [pair for pair in pairs if _reached(graph, *pair) is None]:
@@ -93,7 +95,7 @@ class NoFlow(Evaluator[object, object, object]):
     target: str
 
     def evaluate(self, ctx: EvaluatorContext[object, object, object]) -> EvaluationReason:
-        """Return whether there is no such flow, and else between which calls."""
+        """Return whether there is no such flow, or else its two calls."""
         found = _reached(_flows(run_of(ctx)), self.source, self.target)
         if found is None:
             return EvaluationReason(True, f"no result of {self.source} reaches {self.target}")
@@ -114,7 +116,7 @@ class Approvals(Evaluator[object, object, object]):
     expected: list[str]
 
     def evaluate(self, ctx: EvaluatorContext[object, object, object]) -> EvaluationReason:
-        """Return whether the tools are the same, and else how they differ."""
+        """Return whether the tools are the same, or else the difference."""
         asked = {call.tool for call in run_of(ctx).calls if call.approval is not None}
         if missing := sorted({*self.expected} - asked):
             return EvaluationReason(False, f"nobody was asked about {', '.join(missing)}")
@@ -125,7 +127,7 @@ class Approvals(Evaluator[object, object, object]):
 
 @dataclass(repr=False)
 class MaxCost(Evaluator[object, object, object]):
-    """Whether a run costs so many dollars at most; a run whose price is not known does not pass.
+    """Whether a run costs at most this many dollars; a run with an unknown price does not pass.
 
     ```python
     MaxCost(0.05)
@@ -144,7 +146,7 @@ class MaxCost(Evaluator[object, object, object]):
 
 @dataclass(repr=False)
 class MaxTokens(Evaluator[object, object, object]):
-    """Whether a run uses so many tokens at most, those of its delegates too.
+    """Whether a run and its delegates use at most this many tokens.
 
     ```python
     MaxTokens(20_000)

@@ -32,8 +32,8 @@ def load_evaluators(
 ) -> list[Evaluator[Any, Any, Any]]:
     """Return the evaluators that a dataset file names, as `"MaxCost"` or `{"MaxCost": 0.05}`.
 
-    `types`: classes of the application beside those of `pydantic-evals` and of this package. Raises `SettingsError` for a name that nobody has, or
-    arguments that do not fit.
+    `types`: classes of the application beside those of `pydantic-evals` and of this package. Raises `SettingsError` for
+    an unknown name, or invalid arguments.
 
     ```python
     evaluators = load_evaluators([{"MaxCost": 0.05}, "IsPolite"], [IsPolite])
@@ -56,7 +56,7 @@ def load_evaluators(
 
 @dataclasses.dataclass(repr=False)
 class _ThreadedEvaluator(Evaluator[Any, Any, Any]):
-    """An evaluator that runs the code of another one in a thread, so that the worker goes on meanwhile."""
+    """An evaluator that runs the code of another one in a thread, so that it does not block the worker."""
 
     inner: Evaluator[Any, Any, Any]
 
@@ -142,7 +142,7 @@ async def score_run(
     metrics = {"requests": view.requests, "tokens": usage.tokens} | ({} if usage.cost is None else {"cost": usage.cost})
 
     class OfRun(CaseLifecycle[Any, Any, Any]):
-        """The run's own data, in place of what the task recorded."""
+        """A case lifecycle with the run's own data, in place of the data that the task recorded."""
 
         async def prepare_context(self, ctx: EvaluatorContext[Any, Any, Any]) -> EvaluatorContext[Any, Any, Any]:
             own: dict[str, Any] = {

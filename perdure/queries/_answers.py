@@ -1,4 +1,4 @@
-"""Answers of runs and sessions to queries, whichever worker leaves meanwhile."""
+"""Answers of runs and sessions to queries, also if a worker stops meanwhile."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from perdure.errors import RunError
 from perdure.values.limits import QUERY_TIMEOUT
 
 TIMEOUT: Final = timedelta(seconds=QUERY_TIMEOUT)
-"""Time of one query."""
+"""The timeout of one query."""
 BESIDE: Final = 0.3
-"""Part of that time after which a query is sent once more: a worker may first replay a long history."""
+"""Share of that time after which the query is sent again: a worker may first replay a long history."""
 _PAUSE: Final = 0.05
-"""Seconds until a query that the server took back is sent again; twice as long each time."""
+"""Seconds until a query that the server cancelled is sent again; twice as long each time."""
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
-"""Server's words on an execution whose first task it delays, as of one that has just continued as new."""
+"""The server's message for an execution whose first task it delays, such as one that has just continued as new."""
 _NONDETERMINISM: Final = "[TMPRL1100]"
 _PASSING: Final = (_NONDETERMINISM, "[TMPRL1101]")
-"""Words of a worker that had no processor time for two seconds, or whose history grew while it answered. A worker that
-cannot replay a workflow has the same words, each time.
+"""Messages of a worker that had no processor time for two seconds, or whose history grew while it answered. A worker
+that cannot replay a workflow sends the same message each time.
 """
 _ENOUGH: Final = 3
-"""Times that a worker has to repeat it."""
+"""The number of such messages that counts as an error."""
 
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Raise `CancelledError` where the caller cancels an update, or its time is over. The SDK raises an error of the server."""
+    """Raise `CancelledError` if the caller cancels an update, or its time is over. The SDK raises a server error
+    then."""
     try:
         yield
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
@@ -74,8 +75,8 @@ async def answer_of(
 ) -> Any:
     """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    A worker that leaves, as in every deploy, may leave with queries in hand. The server gives them to no other worker:
-    it reports them as cancelled, or nothing until their time is over. Raise what `WorkflowHandle.query` raises; without
+    A worker that stops, as in every deploy, may leave queries unanswered. The server gives them to no other worker: it
+    reports them as cancelled, or reports nothing until their timeout. Raise what `WorkflowHandle.query` raises; without
     an answer, its `RPCError`.
     """
     loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
@@ -106,7 +107,7 @@ async def answer_of(
 
 
 async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
-    """Return the execution before continue-as-new. Raise `RPCError` where it is not kept any more."""
+    """Return the execution before continue-as-new. Raise `RPCError` if it is no longer kept."""
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
         if started.continued_execution_run_id:
@@ -116,12 +117,14 @@ async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> 
 
 
 def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:
-    """Return why a run or session gave no answer: its worker's words, or that this worker cannot replay it, and what to do."""
+    """Return the error of a query without an answer: the worker's message, or that it cannot replay the run, with a
+    remedy.
+    """
     return cannot_replay(workflow_id, str(error)) if str(error).startswith(_NONDETERMINISM) else str(error)
 
 
 def cannot_replay(workflow_id: str, why: str) -> str:
-    """Return the sentences on a run or session whose workers are of another version, and what to do."""
+    """Return the message for a run or session whose workers have another version, with a remedy."""
     return (
         f"a worker is there and cannot replay {workflow_id!r}, whose history another version has written ({why}). "
         f"Start workers of that version, or end it at once: perdure terminate {workflow_id}"

@@ -1,4 +1,4 @@
-"""The way to the audit workflow of a task queue (R24.4)."""
+"""The client of a task queue's audit workflow (R24.4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TO_SERVER: Final = timedelta(seconds=10)
 
 
 async def record_entries(client: Client, task_queue: str, batch: AuditBatch) -> None:
-    """Send entries to the audit workflow of the queue, which starts with the first."""
+    """Send entries to the audit workflow of the queue. The first batch starts it."""
     await client.start_workflow(
         AUDIT_WORKFLOW,
         AuditState(),

@@ -1,4 +1,4 @@
-"""The effects of a run, and what was undone of them, as the server and the workers know them (R23.4)."""
+"""The effects of a run with the state of their undo, from the server and the workers (R23.4)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from perdure.values.limits import MAX_UNDO_DEPTH
 
 
 async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
-    """Return the effects of a run, of all its executions, with what its undo runs have undone.
+    """Return the effects of all executions of a run, with the state of their undo.
 
-    Of a delegate's call it has the runs below that have effects left. Raises `RunError` for a run that has not begun, and what a query raises.
+    A delegate's call has the runs below that have effects left. Raises `RunError` for a run that has not begun, and the
+    errors of a query.
     """
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
@@ -50,7 +51,7 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
 
 
 def _named(node: str, execution: int) -> str:
-    """Return the name of a barrier between plans, which each execution counts from 0."""
+    """Return the unique name of a barrier between plans: each execution counts its barriers from 0."""
     return f"{node}/{execution}" if node.startswith("plan ") else node
 
 
@@ -82,7 +83,7 @@ async def describe(client: Client, workflow_id: str) -> WorkflowExecutionDescrip
 
 
 async def was_undone(client: Client, run_id: str) -> bool:
-    """Whether anything of the run was ever undone."""
+    """Whether any effect of the run was ever undone."""
     return await describe(client, undo_id(run_id, 1)) is not None
 
 
@@ -94,7 +95,7 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
     if found.open:
         raise RunError(f"{run_id} is being undone: wait for the end of {found.open}")
     undone = [effect for effect in found.effects if effect.status == "undone"]
-    # A delegate without effects counts as undone there. Its run was not.
+    # There a delegate without effects counts as undone, but its run was not undone.
     return {
         effect.call
         for effect in undone
@@ -118,7 +119,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
     reason = f"{sum(one.status == 'cannot be undone' for one in below)} of its calls cannot be undone"
     if status == "unknown" and "done" in standing:
-        status = "done"  # its own undo stops where something is unknown
+        status = "done"  # its own undo stops at unknown effects
     has_kept = "cannot be undone" in standing
     return effect.model_copy(
         update={"status": status if below else "undone", "below": runs, "reason": reason if has_kept else ""}
@@ -126,7 +127,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
 
 
 async def runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
-    """Yield the run with this id; of a loop's workflow the runs that it has started."""
+    """Yield the run with this id; for a loop's workflow the runs that it has started."""
     description = await describe(client, workflow_id)
     if description is None:
         return

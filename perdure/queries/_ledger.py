@@ -1,4 +1,4 @@
-"""The ledger of a tenant: its answers, and updates that start it."""
+"""The client of a tenant's ledger: queries, and updates that start it."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ from perdure.sessions.wire import Fate, several_senders
 from perdure.values.json import Json, ValuePage, pack
 
 _STORED: Final = 4_000
-"""Bytes from which on a segment goes to external storage; its summary, which the Web UI shows, is shorter."""
+"""The least bytes of a segment for external storage; its summary, which the Web UI shows, is shorter."""
 
 
 async def start_segment(client: Client, id: str, segment: Segment, task_queue: str, *, replace: bool = False) -> None:
-    """Start the workflow of a segment. Raise `WorkflowAlreadyStartedError` where there has been one of this id.
+    """Start the workflow of a segment. Raise `WorkflowAlreadyStartedError` if its id was ever used.
 
     `replace`: end the execution of this id, and start this one in its place.
     """
@@ -55,7 +55,7 @@ async def start_segment(client: Client, id: str, segment: Segment, task_queue: s
 
 
 def _storing_client(client: Client) -> Client:
-    """Return the client with external storage for values from `_STORED` bytes on, if it has any.
+    """Return the client with external storage for values of at least `_STORED` bytes, if it has any.
 
     A segment is kept for long and seldom read.
     """
@@ -69,7 +69,7 @@ def _storing_client(client: Client) -> Client:
 
 
 async def read_segment(client: Client, id: str, number: int) -> Segment:
-    """Return a segment as the input of its workflow. Raise what `answer_of` raises."""
+    """Return a segment as the input of its workflow. Raise the errors of `answer_of`."""
     handle = client.get_workflow_handle(id)
     entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList)
     index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str)
@@ -85,17 +85,17 @@ class SessionReader:
         self._session = session
 
     async def at_hand(self, after: int) -> HeldEntries:
-        """Return the entries that the session has itself. Raise `RunError` without an answer."""
+        """Return the entries that are not archived. Raise `RunError` without an answer."""
         found: HeldEntries = await self._ask(self._session, ENTRIES_QUERY, HeldEntries, after)
         return found
 
     async def segment(self, id: str) -> EntryList:
-        """Return the entries of a segment. Raise `RunError` where it is gone."""
+        """Return the entries of a segment. Raise `RunError` if it no longer exists."""
         found: EntryList = await self._ask(id, SEGMENT_ENTRIES_QUERY, EntryList)
         return found
 
     async def whole(self, run_id: str, what: str) -> Json:
-        """Return a whole value of a run. Raise `RunError` where its history is gone, or it lacks the value."""
+        """Return a whole value of a run. Raise `RunError` if its history no longer exists, or lacks the value."""
         parts: list[str] = []
         offset: int | None = 0
         while offset is not None:
@@ -110,9 +110,10 @@ class SessionReader:
     async def find(
         self, spans: Sequence[SegmentSpan], message_id: str, sender: str = ""
     ) -> MessageEntry | CommandEntry | None:
-        """Return a message's entry, in whichever segment: a few questions, however many there are.
+        """Return a message's entry from the archived segments, with few queries for any number of segments.
 
-        Raises `RunError` where one does not answer, and without `sender` where several senders have a message of this id.
+        Raises `RunError` if a segment does not answer, and without `sender` if several senders have a message of this
+        id.
         """
         found: dict[str, MessageEntry | CommandEntry] = {}
         for span in reversed(spans):
@@ -132,7 +133,7 @@ class SessionReader:
         return next(iter(found.values()), None)
 
     async def fate(self, message_id: str, sender: str = "") -> Fate:
-        """Return what became of a message that the session has not at hand any more. Raises `RunError` as `find` does."""
+        """Return the fate of a message that is archived. Raises `RunError` as `find` does."""
         hand = await self.at_hand(0)
         entry = await self.find(hand.spans, message_id, sender)
         if entry is None:
@@ -147,14 +148,16 @@ class SessionReader:
         return fate
 
     async def end_of(self, run_id: str, after: int | None = None) -> Fate | None:
-        """Return how a run ended and what it replied: behind a place, or the newest first; `None`: the transcript has no end of it."""
+        """Return the end and the reply of a run, searched after an entry or else from the newest on; `None`: the
+        transcript has none.
+        """
         fate = Fate(known=True, run_id=run_id, state="ended")
         replied = False
         async for entry in newest_first(self) if after is None else oldest_first(self, after):
             if isinstance(entry, RunEntry) and entry.run_id == run_id:
                 fate.status, fate.ended_at = "ok" if entry.status == "completed" else "error", entry.at
                 fate.started_at = entry.started_at
-                replied = replied or entry.status == "forked"  # this session began in the middle of it
+                replied = replied or entry.status == "forked"  # this session began as a fork within the run
             elif isinstance(entry, ReplyEntry) and entry.run_id == run_id:
                 fate.reply, fate.error, replied = entry.text, entry.why, True
             if replied and fate.status is not None:

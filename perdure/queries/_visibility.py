@@ -23,9 +23,9 @@ _T = TypeVar("_T")
 
 
 async def read_memo(found: WorkflowExecution, key: str, default: _T, type_hint: type[_T]) -> _T:
-    """Return a value of a run's memo, or `default` where it has none that this process can decode.
+    """Return a value of a run's memo, or `default` if it has none that this process can decode.
 
-    A list does not fail because one run of it is encrypted with another key, or has a memo that somebody else wrote.
+    So one run with another encryption key, or with a memo of another program, does not make a list fail.
     """
     try:
         value: _T = await found.memo_value(key, default, type_hint=type_hint)
@@ -35,30 +35,34 @@ async def read_memo(found: WorkflowExecution, key: str, default: _T, type_hint: 
 
 
 class SearchAttributes:
-    """Registers `ATTRIBUTES` once per worker. Nothing is set that the namespace does not know: that would fail a run's tasks for ever."""
+    """The registration of `ATTRIBUTES`, once per worker. An attribute that the namespace lacks would fail a run's
+    tasks, so only `known` ones are set.
+    """
 
     def __init__(self) -> None:
         self.known: list[str] = []
-        """Those that can be used, once `ensure` was asked."""
+        """The usable attributes, after `ensure`."""
         self._problem: str | None = None
         self._requested = False
         self._lock = asyncio.Lock()
 
     async def ensure(self, client: Client) -> str | None:
-        """Register those that are not there; why some cannot be used, or `None`. A refusal for good is not asked for again."""
+        """Register missing attributes, and return the reason why some cannot be used, or `None`. A permanent refusal is
+        not retried.
+        """
         async with self._lock:
             if not self._requested:
                 try:
                     refused = await self._register(client)
                     self._requested = True
-                except RPCError as error:  # it cannot even say what it knows
+                except RPCError as error:  # it does not even list its attributes
                     refused = f"({error.message})"
                     self._requested = error.status in _REFUSALS
                 self._problem = None if refused is None else self._words(client, refused)
             return self._problem
 
     def forget(self) -> None:
-        """Ask again before the next run: the server that is there now may know others."""
+        """Register again before the next run: another server may have other attributes."""
         self._requested = False
 
     def _words(self, client: Client, refused: str) -> str:
@@ -88,7 +92,7 @@ class SearchAttributes:
         except RPCError as together:
             if together.status in _REFUSALS:
                 return f"({together.message})"
-            for name in missing:  # a namespace may have room for some, and two workers may start at once
+            for name in missing:  # a namespace may accept only some, and two workers may start at once
                 try:
                     await add_attributes(client, [name])
                 except RPCError as error:
@@ -100,7 +104,7 @@ class SearchAttributes:
 
 
 async def add_attributes(client: Client, names: list[str]) -> None:
-    """Register these of `ATTRIBUTES`. Raises `RPCError`, e.g. where one of them is there already."""
+    """Register these `ATTRIBUTES`. Raises `RPCError`, e.g. if one of them already exists."""
     if names:
         request = AddSearchAttributesRequest(namespace=client.namespace)
         for name in names:

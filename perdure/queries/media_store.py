@@ -1,4 +1,4 @@
-"""The store of files: each once, under the digest of its bytes, where large values are stored (R20.3)."""
+"""The store of files: each file once, under the digest of its bytes, in the storage of large values (R20.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_STORAGE: Final = "files need storage: set PERDURE_STORAGE (a folder, or s3://
 _T = TypeVar("_T")
 _PLAIN: Final = {"encoding": b"binary/plain"}
 _AT_ONCE: Final = 8
-"""Files that are stored, or loaded, at once."""
+"""The number of files that are stored, or loaded, at once."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class NamedStorage(Protocol):
     """A storage of large values that also takes a value under a name."""
 
     async def put_named(self, name: str, data: bytes) -> None:
-        """Store the bytes under a name. A name has the same bytes for good: nothing is written where it exists."""
+        """Store the bytes under a name. The bytes of a name never change: an existing name is not written again."""
         ...
 
     async def get_named(self, name: str) -> bytes | None:
@@ -38,7 +38,7 @@ class NamedStorage(Protocol):
 
 @runtime_checkable
 class FilesConverter(Protocol):
-    """A data converter with a storage of its own for files, beside the external storage, which also takes large values."""
+    """A data converter with a separate storage for files, beside the external storage of large values."""
 
     @property
     def files(self) -> NamedStorage | None:
@@ -50,7 +50,7 @@ class ErasableStorage(Protocol):
     """A storage from which the values of one workflow can be removed (R24.5)."""
 
     async def delete_named(self, name: str) -> bool:
-        """Remove the bytes of this name; whether they were there."""
+        """Remove the bytes of this name, and return whether they existed."""
         ...
 
     async def list_named(self) -> list[str]:
@@ -58,7 +58,7 @@ class ErasableStorage(Protocol):
         ...
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Replace the bytes of this name. Do nothing where there are none."""
+        """Replace the bytes of this name. Do nothing if there are none."""
         ...
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
@@ -97,8 +97,8 @@ async def encode_again(converter: DataConverter, name: str, payload: Payload) ->
 class MediaStore:
     """The files of a tenant, for clients and workers that have this converter. Its codec encodes what is stored.
 
-    `tenant`: the owner of the run, session or caller (`""`: none). A file of another tenant is not found, as if it were
-    not stored, whoever knows its digest.
+    `tenant`: the owner of the run, session or caller (`""`: none). A file of another tenant is not found, even
+    by its digest, as if it were not stored.
     """
 
     def __init__(self, converter: DataConverter, tenant: str = "") -> None:
@@ -135,11 +135,13 @@ class MediaStore:
             fill_media(file, found[file.digest])
 
     async def get(self, value: MediaValue) -> bytes:
-        """Return the bytes of a file. Raises `MediaError` if they are not stored, or if their number is another."""
+        """Return the bytes of a file. Raises `MediaError` if they are not stored, or if their number differs from the
+        value's.
+        """
         data = await self.find(value.digest)
         if data is None:
             raise MediaError(f"the file {value.line} is not stored here")
-        if len(data) != value.bytes:  # sums are checked by the numbers that values name
+        if len(data) != value.bytes:  # limits on sums use the numbers in the values
             raise MediaError(f"the file {value.line} has {len(data):,} bytes")
         return data
 
@@ -156,7 +158,7 @@ class MediaStore:
         return payload.data if await asyncio.to_thread(_digest, payload.data) == digest else None
 
     async def delete(self, digest: str) -> bool:
-        """Remove the file of this digest; whether it was there."""
+        """Remove the file of this digest, and return whether it existed."""
         return isinstance(self._storage, ErasableStorage) and await self._storage.delete_named(self._name(digest))
 
     async def _put(self, digest: str, data: bytes) -> None:
@@ -167,14 +169,14 @@ class MediaStore:
         await self._storage.put_named(self._name(digest), payload.SerializeToString())
 
     def _name(self, digest: str) -> str:
-        """Return the name of a stored file: its digest, and of a tenant's file a digest of both."""
+        """Return the name of a stored file: its digest; for a tenant's file a digest of the tenant and its digest."""
         if not self._tenant:
             return digest.removeprefix("sha256:")
         return hashlib.sha256(f"{len(self._tenant)}:{self._tenant}{digest}".encode()).hexdigest()
 
 
 def _batches(files: Mapping[str, _T]) -> Iterator[list[tuple[str, _T]]]:
-    """Yield the files that are stored, or loaded, at once."""
+    """Yield batches of files that are stored, or loaded, at once."""
     items = list(files.items())
     for first in range(0, len(items), _AT_ONCE):
         yield items[first : first + _AT_ONCE]

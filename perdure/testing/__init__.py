@@ -1,4 +1,5 @@
-"""Testing one's own agent: plans, runs, people, faults and models without a key (R14). What is not used is not loaded."""
+"""Tests of your own agents: plans, runs, people, faults, and models without a key (R14). Unused modules are not
+loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that needs no script: it calls each tool once, with values made from its schema (R14.4)."""
+"""A model without a script, which calls each tool once, with values made from the tool's schema (R14.4)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENDS_THE_RUN: Final = ("task_complete",)
 
 
 class AutoModel(ScriptedModel):
-    """A model that needs no script. In each run it calls every tool once in its first answer, and gives an output in
+    """A model without a script. In each run it calls every tool once in its first answer, and returns an output in
     the second; both match their schemas.
 
-    `values`: by tool, parameters that are not made up; those beside them are made where they are required. `skip`:
-    tools that are not called. `output`: used in place of one made from the agent's schema. `seed`: the same values for
-    the same seed. Delegates that the agent was given are answered in the same way. Raises `CannotMakeError` for a
+    `values`: by tool, fixed parameters; other parameters are made up if they are required. `skip`:
+    tools that are not called. `output`: used in place of one made from the agent's schema. `seed`: the same seed makes
+    the same values. The agent's delegates receive answers in the same way. Raises `CannotMakeError` for a
     schema for which it finds no value.
 
     ```python
@@ -69,7 +69,7 @@ class AutoModel(ScriptedModel):
         return Turn({"calls": [], "output": self._output_of(agent, request.run_id)}, dialect=dialect)
 
     def _agent_of(self, run_id: str) -> Agent[Any] | None:
-        """Return the root's agent, or that of the delegate that a call of the run above is."""
+        """Return the agent of a run: the root's, or that of the delegate whose call started the run."""
         above, _, call = run_id.rpartition("/")
         if above not in self._called:
             return self._root
@@ -98,7 +98,7 @@ class AutoModel(ScriptedModel):
 
 
 def _beside(given: JsonObject, schema: JsonObject) -> JsonObject:
-    """Return the schema of the parameters that are still to be made, beside those that are given: the required ones."""
+    """Return the schema of the required parameters that are not in `given`."""
     if not given:
         return schema
     required = [name for name in schema.get("required", []) if name not in given]

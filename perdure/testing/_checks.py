@@ -1,4 +1,4 @@
-"""A plan checked before anything runs: no server, no model, no tool."""
+"""Checks of a plan without a run: no server, no model, no tool."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from perdure.values.references import MISSING
 AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
 """An agent in Python, an agent file's JSON, a list of messages, or an agent file by path or by name."""
 ToolLike: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | str"
-"""A function decorated with `@tool`, a module of such functions by name, or a definition of a tool that is going to be faked."""
+"""A function decorated with `@tool`, a module of such functions by name, or the definition of a tool that will be
+faked.
+"""
 
 
 def as_agent(agent: AgentLike) -> Agent[Any]:
-    """Return the agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
+    """Return the agent of any accepted form. Raises `AgentError`, or `SettingsError` for a file that does not exist."""
     if isinstance(agent, Agent):
         return agent
     if isinstance(agent, str | os.PathLike):
@@ -39,7 +41,7 @@ def as_agent(agent: AgentLike) -> Agent[Any]:
 
 
 def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registry:
-    """Return the agent's own functions, and these. Raises `ToolDefinitionError`."""
+    """Return the agent's own functions, and those of `tools`. Raises `ToolDefinitionError`."""
     given = list(tools)
     registry = load_tools(each for each in given if isinstance(each, str))
     found: list[ToolFunction] = [] if agent is None else agent.functions
@@ -66,7 +68,7 @@ def _without_code(definition: JsonObject) -> ToolFunction:
 
 
 def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
-    """Return the definitions that stand in the agent itself, by name."""
+    """Return the tool definitions in the agent's own file, by name."""
     messages = (message for message in agent.parsed.messages() if isinstance(message, ToolMessage))
     found = (message.tool for message in messages if isinstance(message.tool, dict))
     return {str(item.get("name")): item for item in found}
@@ -74,8 +76,7 @@ def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
 
 @dataclass(frozen=True)
 class Checked:
-    """The facts about a plan that are known before it runs. Calls are named by their ids, `1.0`, `1.1`, … in the order
-    in which they are written.
+    """The facts about a plan before it runs. The ids of calls, `1.0`, `1.1`, …, follow the written order.
 
     ```python
     checked = check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order])
@@ -85,27 +86,27 @@ class Checked:
     """
 
     problems: list[str]
-    """Everything that is wrong, one line each; empty for a plan that can run."""
+    """All problems, one line each; empty for a plan that can run."""
     levels: list[list[str]]
-    """What would run in parallel, in the order of the levels."""
+    """The calls that would run in parallel, level by level."""
     approvals: dict[str, str]
-    """The calls that a person would be asked about, and why."""
+    """The calls that need approval, with the reasons."""
     sources: list[tuple[str, str]]  # R15.7
-    """Call id and way of each parameter that is not written out in the plan: `("1.1", "pay.iban ← †state.mail.iban ← read_mail (written
-    by others)")`."""
+    """Call id and provenance of each parameter that is not a literal in the plan: `("1.1", "pay.iban ← †state.mail.iban
+    ← read_mail (written by others)")`."""
     makespan: float
-    """Seconds from first start to last end, by the tools' `duration`s (1 s where none is known)."""
+    """Seconds from first start to last end, by the tools' `duration`s (1 s for a tool without one)."""
     calls: list[JsonObject]
-    """As they were read, whatever the dialect."""
+    """The calls as they were parsed, the same in every dialect."""
     output: Json
-    """What the Solution gives beside its calls, references and all."""
+    """The Solution's output, with its references."""
     plan: Plan
     unknown: list[str]
-    """Tools of which only the name is known: their parameters were not checked."""
+    """Tools whose definitions are unknown: their parameters were not checked."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
+        """Whether the plan has no problems."""
         return not self.problems
 
     @property
@@ -114,7 +115,7 @@ class Checked:
         return [call.spec.tool_name for call in self.plan.written() if call.id in self.approvals]
 
     def mermaid(self) -> str:
-        """Return a drawing of the plan in Mermaid's language, for a failure's message or a review.
+        """Return a Mermaid diagram of the plan, for a failure's message or a review.
 
         ```python
         print(check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order]).mermaid())
@@ -139,11 +140,11 @@ def check(
 ) -> Checked:
     """Validate a plan of this agent, simulate it, and find the calls that need approval.
 
-    `tools`: functions and modules that the agent names, beside those that it has as functions; of other tools only the
-    name is known. `input`, `state`: the run's input, and the state before it. `durations`: seconds by tool. `assume`:
-    call id → `failed`, or the alternative of its output path that it takes. Raises `AgentError` or `InputError` for an
-    agent or an input with which no run would start, and `AgentError` for a text that is not a plan in any dialect.
-    Faults of a plan are in `problems`.
+    `tools`: functions and modules that the agent names, beside those that it has as functions; the definitions of other
+    tools are unknown. `input`, `state`: the run's input, and the state before it. `durations`: seconds by tool.
+    `assume`: call id → `failed`, or the alternative of its output path that it takes. Raises `AgentError` or
+    `InputError` for an invalid agent or input, and `AgentError` for a text that is not a plan in any dialect. Faults of
+    a plan are in `problems`.
 
     ```python
     checked = check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order])
@@ -172,7 +173,7 @@ def check(
 
 
 def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
-    """Return who would be asked. Conditions are judged where their parameters are known, and else count as if they held."""
+    """Return the calls that need approval, with the reasons. A condition with unknown parameters counts as true."""
     found: dict[str, str] = {}
     for step in simulation.steps:
         found |= {} if step.inside is None else _approvals(step.inside, guard)

@@ -11,11 +11,11 @@ from perdure.values.json import Json, JsonObject
 from perdure.values.references import Path, show
 
 _LABELLED: Final = re.compile(r"\$(?P<label>\w+)(?:\.(?P<path>[^$]+))?\$")
-"""A reference of NESTFUL's: `$var1.geoId$`, `$var_1.result$`, `$var3$`."""
+"""A reference in NESTFUL: `$var1.geoId$`, `$var_1.result$`, `$var3$`."""
 _NUMBERED: Final = re.compile(r"\b(?P<label>API_call_\d+)\b")
-"""A reference of NesTools' and Seal-Tools': `API_call_0`."""
+"""A reference in NesTools and Seal-Tools: `API_call_0`."""
 _RESULT: Final = "var_result"
-"""The name of the call that stands for the answer, in NESTFUL."""
+"""The name of the call that is the answer, in NESTFUL."""
 
 
 def gold_plan(
@@ -26,10 +26,10 @@ def gold_plan(
     `calls`: the dataset's calls: `name`, `arguments` and `label`, or `api_name` (`api`), `parameters` and `responses`.
     `tools`: the dataset's definitions, whose `responses` name the fields of a result; without them a call with one
     response returns that value itself. `whole`: the field of a label that stands for the whole result; `None`: none.
-    The output is that of NESTFUL's `var_result`, else the last call's result. A parameter `_from` is written `from_`, as
-    the tool that has it takes it.
+    The output is that of NESTFUL's `var_result`, else the last call's result. A parameter `_from` becomes `from_`, the
+    name in Perdure's tools.
 
-    Raises `ValueError` for a call without a name, and for a reference that no call before it answers.
+    Raises `ValueError` for a call without a name, and for a reference to no earlier call.
 
     ```python
     plan = gold_plan([{"name": "add", "label": "$var_1", "arguments": {"a": 1, "b": 2}}])

@@ -1,4 +1,4 @@
-"""An agent run for real on this machine, inside a test: `run_locally` (R14.3, R14.5)."""
+"""`run_locally`: a server, a worker and a model on this machine, for a test (R14.3, R14.5)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
-"""Who answers: a script, a model with one, or a real one; `None`: whoever is asked fails the test."""
+"""The model: a script, a scripted model, or a real one; `None`: any Request fails the test."""
 
 _BUILT_IN = built_in(ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"]))
-"""All of them, so that the definition of each is known to its fake."""
+"""All built-in tools: a fake needs the definition of its tool."""
 _OFFERED = [tool.name for tool in built_in(ToolSettings.model_construct())]
 
 
@@ -73,9 +73,9 @@ class Local:
         self.agent = agent
         self.client = client
         self.perdure: Perdure = LocalPerdure(client, task_queue, following)
-        """The Python API on this server: what a test waits for through it skips time, too."""
+        """The Python API on this server: waits through it skip time, too."""
         self.model = model
-        """The scripted model: what it was asked is in `model.requests`."""
+        """The scripted model: `model.requests` has its requests."""
         self.task_queue = task_queue
         self._toolbox = toolbox
         self.following = following
@@ -92,9 +92,9 @@ class Local:
         context: object = None,
         callback: str | None = None,
     ) -> LocalRun[Any]:
-        """Start a run of the agent, or of another one. Time does not pass by itself until something is waited for.
+        """Start a run of the agent, or of another one. Time does not pass before the test waits.
 
-        All but `agent` and the errors are those of `perdure.Perdure.start`.
+        All parameters but `agent`, and the errors, are those of `perdure.Perdure.start`.
 
         ```python
         run = await local.start({"request": "Order three apples."})
@@ -124,8 +124,8 @@ class Local:
         return self.perdure.session(key, agent=self.agent if agent is None else as_agent(agent), **more)
 
     async def settle(self) -> None:
-        """Wait until nothing happens any more by itself: all replies are delivered or given up, all retries and timers
-        are over.
+        """Wait until nothing happens without a new action: all replies are delivered or given up, and all retries and
+        timers are over.
 
         ```python
         await local.settle()
@@ -156,7 +156,7 @@ class Local:
         return await self.following.clock.now()
 
     async def skip(self, duration: Duration) -> None:
-        """Let time pass; what is due meanwhile happens. `duration`: seconds, a `timedelta`, or words such as `2h`.
+        """Let time pass, with all events that are due. `duration`: seconds, a `timedelta`, or a text such as `2h`.
 
         ```python
         await local.skip("2 days")
@@ -165,7 +165,7 @@ class Local:
         await self.following.skip(timedelta(seconds=seconds(duration)))
 
     def executions(self, tool: str | None = None) -> list[Execution]:
-        """Return each time that a tool's code ran, in the order of beginning; without a name, those of all tools.
+        """Return the executions of a tool's code, in the order of their beginning; without a name, those of all tools.
 
         ```python
         assert [each.params["fruit"] for each in local.executions("order")] == ["apple"]
@@ -174,9 +174,9 @@ class Local:
         return [each for each in self._toolbox.executions if tool in (None, each.tool)]
 
     def assert_once(self, tool: str, **params: Any) -> None:
-        """Check that the tool's effect was made exactly once: for one idempotency key, in any number of attempts.
+        """Check that the tool's effect happened exactly once: for one idempotency key, in any number of attempts.
 
-        A tool whose code ran at more than one attempt, to its end or into an exception, has to take a `ToolContext`:
+        A tool whose code ran in more than one attempt, with a result or an exception, must take a `ToolContext`:
         without its key it cannot know that it ran before. `params`: only calls with these resolved parameters. Raises
         `AssertionError`.
 
@@ -200,8 +200,8 @@ class Local:
             raise AssertionError(f"{tool} ran: {'; '.join(map(str, ran))}")
 
     def check(self) -> None:
-        """Raise `AssertionError` for scripted parts that were not used, and for unseen failures; the end of
-        `run_locally` does so too.
+        """Raise `AssertionError` for scripted parts that were not used, and for failures that no wait has raised. The
+        end of `run_locally` does so too.
 
         ```python
         local.check()
@@ -242,16 +242,16 @@ async def run_locally(
     `tools`: functions and modules with the tools that the agent names. `fakes`: by name, replacements of tools: a
     function (sync or async; a parameter `context` takes the `ToolContext`), a value to return, or an exception to
     raise; definition and policy stay the real tool's. `hooks`: functions with `@hook`, beside those of the modules.
-    `routes`: functions with `@reply_route` or `@notification_route`, likewise.
-    `evaluators`: classes of evaluators of `pydantic-evals`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
-    of the worker (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a
-    running server: its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`:
-    modules whose functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: real seconds that a
-    wait may take (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's (default: files stay
-    in memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is taken from the
-    environment.
+    `routes`: functions with `@reply_route` or `@notification_route`, likewise. `evaluators`: classes of evaluators of
+    `pydantic-evals`, likewise. `people`: the persons who decide (`approve`, …). `faults`: the deaths of the worker
+    (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a running server:
+    its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`: modules whose
+    functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: the most real seconds of a wait
+    (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's (default: files stay in
+    memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
+    taken from the environment.
 
-    At its end it raises `AssertionError` for answers that no Request used, questions without an answer, people who had
+    At its end it raises `AssertionError` for answers that no Request used, Requests without an answer, people who had
     nothing to decide, and faults that never happened.
 
     ```python
@@ -289,13 +289,13 @@ async def run_locally(
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),
-            "grace": 0.0,  # what still runs when a test is over is not waited for
+            "grace": 0.0,  # do not wait for work that continues after the test
             "workflow_pollers": 2,  # more cost each test CPU time, also on the server
             "activity_pollers": 2,
             "agents": _folder(agents, known, stack),
             "approval_floor": approval_floor,
         }
-        # With faults a workflow goes to whichever worker lives, so none remembers it.
+        # With faults any living worker may get a workflow, so none caches it.
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         if not isinstance(more := worker.get("endpoints"), Endpoints):
             servers = {} if isinstance(model, AsyncOpenAI) else scripted.servers()
@@ -338,7 +338,7 @@ def _check_routes(functions: list[Callable[..., Any]]) -> None:
 
 
 def _client(client: Client, faults: list[Kill]) -> Client:
-    """Return a client of which time passes by the clock, and not by a wait for a result."""
+    """Return a client whose waits for results do not skip time."""
     quick = [QuickTasks()] if faults else []
     return Client(
         client.service_client, namespace=client.namespace, data_converter=client.data_converter, interceptors=quick
@@ -346,7 +346,7 @@ def _client(client: Client, faults: list[Kill]) -> Client:
 
 
 class QuickTasks(Interceptor):
-    """A workflow task that a worker took along when it died is given to another one after two seconds, not after ten."""
+    """An interceptor that sets the workflow task timeout to two seconds, not ten, for the tasks of dead workers."""
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         class Outbound(OutboundInterceptor):
@@ -368,7 +368,7 @@ async def _model(stack: AsyncExitStack, model: Model) -> tuple[ScriptedModel, As
 
 
 def _folder(agents: str | os.PathLike[str] | None, agent: Agent[Any] | None, stack: AsyncExitStack) -> Path | None:
-    """Return the folder of delegates, with those that the agent was given."""
+    """Return the folder of delegates, with those of the agent itself."""
     given = {} if agent is None else agent.delegates()
     if not given:
         return None if agents is None else Path(agents)
@@ -382,7 +382,7 @@ def _folder(agents: str | os.PathLike[str] | None, agent: Agent[Any] | None, sta
 
 
 async def _settled(client: Client, run_id: str, call_id: str) -> None:
-    """Return once the call's result is in the history."""
+    """Wait until the call's result is in the history."""
     handle = client.get_workflow_handle(run_id)
     while True:
         pending = (await handle.describe()).raw_description.pending_activities
@@ -392,7 +392,7 @@ async def _settled(client: Client, run_id: str, call_id: str) -> None:
 
 
 def _with_heartbeats(document: JsonObject, faults: list[Kill]) -> JsonObject:
-    """Return the agent with a fast heartbeat for tools at which the worker dies, where it defines them itself."""
+    """Return the agent file with a fast heartbeat for its own tools at which the worker dies."""
     named = {fault.tool for fault in faults}
     for message in document.get("context", []):
         tool = message.get("tool") if isinstance(message, dict) else None

@@ -1,4 +1,4 @@
-"""Scripted people: what they decide about what waits for a person, and when (R14.5)."""
+"""Scripted people: their decisions about approval requests, and the times of these (R14.5)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from perdure.plan import DecisionKind
 from perdure.values.json import Json, JsonObject
 
 Duration: TypeAlias = "float | timedelta | str"
-"""Seconds, a `timedelta`, or words such as `2h`, `30 min`, `2 days`."""
+"""Seconds, a `timedelta`, or a text such as `2h`, `30 min`, `2 days`."""
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)(?:ec|in|r|our|ay|eek|econd|inute)?s?\s*", re.IGNORECASE)
 
 
 def seconds(duration: Duration) -> float:
-    """Return the seconds of a duration. Raise `ValueError` for words that are none."""
+    """Return the seconds of a duration. Raise `ValueError` for an invalid text."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if not isinstance(duration, str):
@@ -43,12 +43,12 @@ class Person:
     """
 
     tool: str | None
-    """Of the calls that are meant; `None`: whatever waits, a whole plan too."""
+    """The tool of the calls; `None`: any request, also for a whole plan."""
     kind: DecisionKind
     after: float = 0.0
-    """Seconds from when it was offered."""
+    """Seconds from the request to the decision."""
     more: JsonObject = field(default_factory=dict)
-    """The decision's other keys."""
+    """Other keys of the decision."""
     every: bool = False
     decided: int = 0
 
@@ -65,7 +65,7 @@ class Person:
         return self.tool in (None, request.tool)
 
     def decision(self, request: WaitingView) -> JsonObject:
-        """Return the decision that this person sends, bound to exactly what was shown.
+        """Return the decision that this person sends, bound to the request as it was shown.
 
         ```python
         await run.decide(approve("order").decision((await run.waiting())[0]))
@@ -89,8 +89,8 @@ def approve(
 ) -> Person:
     """Return a person who approves the first waiting call of the tool; without a name, any call or plan.
 
-    `after`: seconds, a `timedelta`, or words such as `2h`. `by`, `roles`, `remember`, `endorse`: as `Run.approve` has them.
-    `every`: each such call.
+    `after`: seconds, a `timedelta`, or a text such as `2h`. `by`, `roles`, `remember`, `endorse`: as `Run.approve` has
+    them. `every`: each such call.
 
     ```python
     people = [approve("order", after="2h", by="ann")]
@@ -122,7 +122,7 @@ def edit(
     roles: Sequence[str] = (),
     every: bool = False,
 ) -> Person:
-    """Return a person who approves such a call with other parameters: those given change, the others stay. `calls`: all
+    """Return a person who approves such a call with changes to these parameters; the others stay. `calls`: all
     calls of a plan. Otherwise as `approve`.
 
     ```python

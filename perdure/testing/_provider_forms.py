@@ -1,4 +1,4 @@
-"""The forms in which a scripted model speaks: one for each provider, over the same script.
+"""The wire forms of a scripted model: one for each provider, with the same script.
 
 A form reads a request as chat messages and writes the answer, whose pieces are deltas of Chat Completions.
 """
@@ -19,7 +19,7 @@ class AnswerWriter(Protocol):
     """The writer of one streamed answer: each method returns bytes for the wire."""
 
     def begin(self) -> bytes:
-        """Return what stands before the first delta."""
+        """Return the bytes before the first delta."""
         ...
 
     def delta(self, delta: JsonObject) -> bytes:
@@ -45,7 +45,7 @@ class ProviderForm(Protocol):
         ...
 
     def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
-        """Whether the answer is to be streamed."""
+        """Whether the request asks for a stream."""
         ...
 
     def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
@@ -316,7 +316,7 @@ def _anthropic_messages(message: JsonObject) -> Iterator[JsonObject]:
 
 
 def anthropic_usage(usage: JsonObject) -> JsonObject:
-    """Return counts as Messages have them: cached tokens are no part of the input's."""
+    """Return counts in the form of Messages: cached tokens are not part of the input's."""
     cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
     written = usage.get("cache_write_tokens", 0)
     return {
@@ -468,7 +468,7 @@ def _google_message(role: str, part: JsonObject) -> JsonObject:
 
 
 class _GoogleWriter:
-    """A call is one event, so it is written when it is whole."""
+    """A writer of Google's events: a call is one event, so it is written when it is whole."""
 
     def __init__(self, number: int, model: str) -> None:
         self._number, self._model = number, model
@@ -522,7 +522,7 @@ class _GoogleWriter:
 
     def delta(self, delta: JsonObject) -> bytes:
         if "tool_calls" in delta and self._call is None and "name" not in delta["tool_calls"][0].get("function", {}):
-            return b""  # the time that a name takes, behind a call that is written
+            return b""  # a late piece of a call's name, after the call was written
         return b"".join(sse(self.answer([part])) for part in self.parts(delta))
 
     def end(self, finish: str, usage: JsonObject | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Values made from a JSON Schema, by a seed or by hypothesis."""
+"""Values that match a JSON Schema, from a seed or from hypothesis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.values.schemas import Schema
 T = TypeVar("T")
 _LETTERS: Final = string.ascii_lowercase + "  "
 _DEEP: Final = 4
-"""Levels below which only what is required is made."""
+"""The depth from which only required values are made."""
 _TRIES: Final = 20
 _FORMATS: Final = {
     "date-time": "2026-11-21T12:00:00Z",
@@ -32,7 +32,7 @@ _FORMATS: Final = {
 
 
 class CannotMakeError(ValueError):
-    """A schema for which no value was found. The message names the schema, and what helps.
+    """A schema for which no value was found. The message names the schema, and a remedy.
 
     ```python
     try:
@@ -44,7 +44,7 @@ class CannotMakeError(ValueError):
 
 
 class Chooser(Protocol):
-    """A source of choices, where a value could be one or another."""
+    """A source of choices between possible values."""
 
     def integer(self, low: int, high: int) -> int: ...
 
@@ -52,7 +52,7 @@ class Chooser(Protocol):
 
 
 class Seeded:
-    """A source of choices that makes the same ones for the same seed."""
+    """A source of choices that depend only on the seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)  # noqa: S311 - nothing secret is made of it
@@ -65,7 +65,9 @@ class Seeded:
 
 
 def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
-    """Return a value that fits the schema. Raises `CannotMakeError` where none is found, e.g. of a `not` or of parts that depend on each other."""
+    """Return a value that matches the schema. Raises `CannotMakeError` if it finds none, e.g. for a `not` or for
+    dependent parts.
+    """
     if not isinstance(schema, dict | bool):
         raise CannotMakeError(f"{what}: {shorten(schema, 80)} is not a JSON Schema")
     wanted = Schema(schema if isinstance(schema, dict) else {} if schema else {"not": {}})
@@ -231,7 +233,7 @@ _IMPLIED: Final = {
     "array": {"items", "prefixItems", "minItems"},
     "number": {"minimum", "maximum", "multipleOf"},
 }
-"""Which type a schema without one means."""
+"""The type that a keyword implies in a schema without `type`."""
 _CATEGORIES: Final = {
     "CATEGORY_DIGIT": string.digits,
     "CATEGORY_WORD": string.ascii_letters,
@@ -253,7 +255,7 @@ def _has(item: Any, character: str) -> bool:
 
 
 def _joined(one: Json, other: Json) -> JsonObject:
-    """Return both schemas at once, as far as one schema can express that."""
+    """Return one schema for both, as far as one schema can express that."""
     first: JsonObject = one if isinstance(one, dict) else {}
     second: JsonObject = other if isinstance(other, dict) else {}
     joined = {**first, **second}

@@ -1,4 +1,4 @@
-"""Temporal servers of tests: new, already running, or one for a session of pytest."""
+"""Temporal servers for tests: new, already running, or one for a pytest session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
-"""One started anew, the address of one, a client of one, or an environment of Temporal's own."""
+"""A new server of this kind, the address of a running one, a client, or a Temporal environment."""
 
 
 class FilesInMemory:
@@ -41,7 +41,7 @@ class FilesInMemory:
 async def serve(
     stack: AsyncExitStack, server: Server, data_converter: DataConverter | None = None
 ) -> WorkflowEnvironment:
-    """Return the server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
+    """Return the server, which lives as long as the stack. Only the converter may depend on the environment."""
     converter = data_converter or Converter(payload_converter_class=PayloadConverter, files=FilesInMemory())
     if isinstance(server, WorkflowEnvironment):
         return server
@@ -61,14 +61,14 @@ async def serve(
             )
         )
     )
-    # It cannot say which it knows, and a start that names others leaves half a run behind.
+    # This server cannot list its attributes, and a start with an unknown one leaves an incomplete run.
     await add_attributes(started.client, list(ATTRIBUTES))
     return started
 
 
 @asynccontextmanager
 async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnvironment]:
-    """Start a dev server that knows the search attributes before its first run: lists would not find that run otherwise."""
+    """Start a dev server with the search attributes. Otherwise lists would not find its first run."""
     async with embedded_server(ui=False, converter=converter) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server
@@ -76,7 +76,7 @@ async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnviron
 
 @contextmanager
 def dev_server_in_thread() -> Iterator[str]:
-    """Start a dev server on an event loop of its own, and yield its address: tests have loops of their own."""
+    """Start a dev server on an event loop of its own, because each test has its own loop, and yield its address."""
     address: list[str] = []
     problem: list[BaseException] = []
     started, ending = threading.Event(), asyncio.Event()

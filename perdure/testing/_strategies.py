@@ -19,7 +19,7 @@ from perdure.values.references import MISSING
 
 T = TypeVar("T")
 _PLAIN: Final = {"type", "title", "description", "default"}
-"""What a parameter's schema may say for any value of its type to fit."""
+"""Keywords of a parameter's schema that exclude no value of its type."""
 
 
 class _Drawn:
@@ -36,7 +36,7 @@ class _Drawn:
 def plans(
     agent: AgentLike, *, tools: Iterable[ToolLike] = (), input: Any = MISSING, most: int = 8
 ) -> st.SearchStrategy[list[JsonObject]]:
-    """Return a strategy of hypothesis for lists of one to `most` calls with which `check` finds no fault: chains,
+    """Return a hypothesis strategy for lists of one to `most` calls in which `check` finds no problem: chains,
     joins, order without data, and results that other calls read.
 
     `tools`: functions and modules that the agent names. `input`: the run's input, if it needs one. Values are made from
@@ -91,7 +91,7 @@ def _parameters(draw: st.DrawFn, tool: Tool, written: list[tuple[str, JsonObject
 
 
 def _fits(output: JsonObject, schema: Json) -> bool:
-    """Whether any value of the output is one of the parameter."""
+    """Whether every value of the output is valid for the parameter."""
     if schema in ({}, True):
         return True
     if not isinstance(schema, dict) or not schema.keys() <= _PLAIN:

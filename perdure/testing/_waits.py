@@ -1,4 +1,4 @@
-"""Waits for runs in a test: people decide, and time passes where nothing else happens."""
+"""Waits for runs in a test: people decide, and time passes when nothing else happens."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from perdure.testing._people import Person
 from perdure.values.json import JsonObject
 
 _LOOK: Final = 0.01
-"""Seconds between looks while something runs; longer where a look itself takes longer."""
+"""The least seconds between looks while anything runs: a pause is as long as the last look."""
 _AT_ONCE: Final = 20
-"""Executions that are looked at at once."""
+"""The number of executions that a look reads at once."""
 _CLOSED: Final = frozenset(
     {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
@@ -65,25 +65,25 @@ _TASK_ENDED: Final = frozenset(
 _JUMP: Final = 0.5
 """Real seconds that a jump of the server's time may take before the clock looks for a lock that nobody releases."""
 _MARGIN: Final = 0.1
-"""Seconds before the server gives a task of a dead worker up, which are not skipped: the time is locked again before."""
+"""Seconds before the timeout of a dead worker's task that are not skipped, so that the time is locked again before."""
 
 
 @dataclass
 class WaitingState:
-    """The waits of some runs, and of those below them, at one moment."""
+    """The waits of some executions, and of those below them, at one moment."""
 
     open: dict[str, int] = field(default_factory=dict)
-    """Workflow ids of those that have not ended, and how many events each has: another look with the same has seen the same."""
+    """Workflow ids of open executions, with their numbers of events: equal numbers mean an equal state."""
     busy: bool = False
-    """Whether anything happens without time passing."""
+    """Whether anything happens before time passes."""
     wakes: list[datetime] = field(default_factory=list)
-    """When something happens by itself."""
+    """The times of timers and retries."""
     deciding: set[str] = field(default_factory=set)
-    """Workflow ids of those with a workflow task under way, which answer nobody before its end."""
+    """Workflow ids of executions in a workflow task, which answer no query before its end."""
     unreported: list[str] = field(default_factory=list)
-    """Workflow ids of those that have ended, of which the execution that started them has not heard."""
+    """Workflow ids of ended executions whose parent has no event of their end."""
     lost: list[datetime] = field(default_factory=list)
-    """Return when the server gives up waiting for what a dead worker has: a workflow task, or an attempt of an activity."""
+    """The times at which the server gives up dead workers' workflow tasks and activity attempts."""
 
 
 class Clock:
@@ -92,14 +92,14 @@ class Clock:
     def __init__(self, server: WorkflowEnvironment, client: Client, dead: Collection[str] = ()) -> None:
         self._server, self._client, self._dead = server, client, dead
         self._ended: set[str] = set()
-        """Workflow ids of those that have ended, of which nobody takes another look."""
+        """Workflow ids of ended executions, which no further look reads."""
         self._unlocked: set[str] = set()
-        """Run ids of those that have ended whose locks on the server's time are released."""
+        """Run ids of ended executions whose locks on the server's time are released."""
         self._unlocking: set[asyncio.Task[None]] = set()
         self._orphans: set[str] = set()
-        """Workflow ids of those whose end comes after that of the execution that started them."""
+        """Workflow ids of executions whose parent ends before them."""
         self._reported: set[str] = set()
-        """Workflow ids of those that have told the execution that started them of their end."""
+        """Workflow ids of executions that have reported their end to their parent."""
         self._took = 0.0
         """Seconds that the last look took."""
 
@@ -112,7 +112,7 @@ class Clock:
         return await self._server.get_current_time()
 
     async def pass_time(self, until: datetime) -> None:
-        """Let time pass: at once where the server skips, else as much of it as is worth a look."""
+        """Let time pass: at once if the server skips time, else for at most 0.05 s."""
         left = (until - await self.now()).total_seconds()
         if not self.skips:
             await asyncio.sleep(min(max(left, 0.0), 0.05))
@@ -121,7 +121,7 @@ class Clock:
         try:
             await asyncio.shield(jump)
         finally:
-            # The server locks its time again only at the jump's end: the next wait has to find it locked.
+            # The server locks its time again only at the jump's end, and the next wait needs it locked.
             await asyncio.wait({jump}, timeout=_JUMP)
             jump.cancel()
 
@@ -147,13 +147,13 @@ class Clock:
             await self._client.service_client.test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
 
     async def _look_at_all(self) -> WaitingState:
-        """Look at each open execution of the server, whoever started it."""
+        """Look at each open execution of the server."""
         request = ListOpenWorkflowExecutionsRequest(namespace=self._client.namespace)
         listed = (await self._client.workflow_service.list_open_workflow_executions(request)).executions
         return await self.look(each.execution.workflow_id for each in listed)
 
     async def pass_lost(self, look: WaitingState) -> None:
-        """Let the time pass in which the server waits for dead workers, where nothing else goes on."""
+        """Skip the server's wait for dead workers, if nothing else happens."""
         left = (min(look.lost) - await self.now()).total_seconds() - _MARGIN
         if look.busy or left <= 0 or not self.skips:
             await self.tick()
@@ -162,19 +162,19 @@ class Clock:
 
     @property
     def deaths(self) -> int:
-        """Number of workers that were killed so far."""
+        """The number of workers that were killed so far."""
         return len(self._dead)
 
     async def tick(self) -> None:
-        """Let a moment of real time pass, in which runs go on."""
+        """Let a moment of real time pass, in which runs continue."""
         await asyncio.sleep(max(_LOOK, self._took))
 
     def expect(self, workflow_id: str) -> None:
-        """Look at this one, also where one of this id has ended before."""
+        """Include this id in looks again, also if an execution of it has ended."""
         self._ended.discard(workflow_id)
 
     async def look(self, workflow_ids: Iterable[str]) -> WaitingState:
-        """Look at these and at those below them, as far as they have not ended: a look costs what is open."""
+        """Look at these executions and at those below them that have not ended."""
         found, began = WaitingState(), time.monotonic()
         slots = asyncio.Semaphore(_AT_ONCE)
         known: set[str] = set()
@@ -190,21 +190,21 @@ class Clock:
         return found
 
     async def _look_at(self, workflow_id: str, found: WaitingState) -> list[str]:
-        """Take in what one execution waits for. Return its children."""
+        """Add the waits of one execution to `found`. Return its children."""
         handle = self._client.get_workflow_handle(workflow_id)
         try:
             events = (await handle.fetch_history()).events
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
-            found.busy = True  # a child of which the server has not heard yet
+            found.busy = True  # a child that the server has not started yet
             return []
         pending = _Pending.of(events)
         if self.skips:
             unlocking = asyncio.create_task(self._unlock_ended(workflow_id, events, pending))
             self._unlocking.add(unlocking)
             unlocking.add_done_callback(self._unlocking.discard)
-            await asyncio.shield(unlocking)  # whoever waits may leave, and the locks are counted once
+            await asyncio.shield(unlocking)  # a cancelled wait must not interrupt it: each lock is released once
         if pending.closed:
             self._ended.add(workflow_id)
             return pending.begun if self.skips else []
@@ -221,11 +221,11 @@ class Clock:
             found.deciding.add(workflow_id)
         if pending.activities:
             await self._look_at_activities(workflow_id, pending, found)
-        # One that has ended between two looks has left its locks.
+        # An execution that ended between two looks has left its locks.
         return pending.begun if self.skips else list(pending.children.values())
 
     async def _unlock_ended(self, workflow_id: str, events: Sequence[HistoryEvent], pending: _Pending) -> None:
-        """Release the locks of an execution that has ended, and of those that it continues as new."""
+        """Release the locks of an execution that has ended, and of its executions before continue-as-new."""
         before = events[0].workflow_execution_started_event_attributes.continued_execution_run_id
         if before and before not in self._unlocked:
             history = (await self._client.get_workflow_handle(workflow_id, run_id=before).fetch_history()).events
@@ -236,8 +236,8 @@ class Clock:
     async def _unlock(self, workflow_id: str, started: HistoryEvent, pending: _Pending) -> None:
         """Release the locks on the server's time that an execution leaves behind when it ends.
 
-        The skipping server locks its time for each activity and each signal, and unlocks it when that ends, but not where the execution has ended
-        before. Nor does it where an execution reports its end to one that has ended.
+        The skipping server locks its time for each activity and each signal, and unlocks it at their end. It does not
+        if the execution has ended before. Nor does it if an execution reports its end to a parent that has ended.
         """
         run_id = started.workflow_execution_started_event_attributes.original_execution_run_id
         if run_id in self._unlocked:
@@ -274,10 +274,10 @@ class Clock:
 
 
 def _next_attempt(activity: PendingActivityInfo, scheduled: Scheduled | None) -> datetime | None:
-    """Return when an activity that failed is tried again; `None` where it runs, or could."""
+    """Return the time of a failed activity's next attempt; `None` if it runs, or a worker may start it."""
     if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         return _time(activity.scheduled_time)
-    # The skipping server calls started what waits for its next attempt.
+    # The skipping server reports an activity that waits for its next attempt as started.
     failed = activity.last_attempt_complete_time
     if activity.attempt <= 1 or not failed.seconds or _time(failed) < _time(activity.last_started_time):
         return None
@@ -291,7 +291,7 @@ def _next_attempt(activity: PendingActivityInfo, scheduled: Scheduled | None) ->
 
 
 def _time_out(activity: PendingActivityInfo, scheduled: Scheduled) -> datetime:
-    """Return when the server gives an attempt up of which it hears nothing any more."""
+    """Return the time at which the server gives up an attempt that sends no heartbeat."""
     started, heard = _time(activity.last_started_time), _time(activity.last_heartbeat_time)
     ends = [started + scheduled.start_to_close_timeout.ToTimedelta()]
     if heartbeat := scheduled.heartbeat_timeout.ToTimedelta():
@@ -301,7 +301,7 @@ def _time_out(activity: PendingActivityInfo, scheduled: Scheduled) -> datetime:
 
 @dataclass
 class _Pending:
-    """The work that one execution's history has begun and not ended."""
+    """The work in an execution's history that has begun and not ended."""
 
     timers: dict[int, datetime] = field(default_factory=dict)
     activities: set[int] = field(default_factory=set)
@@ -309,19 +309,19 @@ class _Pending:
     """By activity id."""
     children: dict[int, str] = field(default_factory=dict)
     deciding: bool = False
-    """Whether a workflow task is under way, or is to come."""
+    """Whether a workflow task runs or is scheduled."""
     taken_by: str = ""
-    """Which worker has the workflow task that is under way."""
+    """The identity of the worker that has the workflow task."""
     taken_until: datetime = field(default_factory=lambda: datetime.now(UTC))
     task_timeout: timedelta = timedelta()
     closed: bool = False
     continued: bool = False
-    """Whether it has continued as new."""
+    """Whether the execution has continued as new."""
     reports: bool = False
-    """Whether it tells the execution that started it of its end."""
+    """Whether the execution reports its end to its parent."""
     signals: set[int] = field(default_factory=set)
     begun: list[str] = field(default_factory=list)
-    """All children, those that have ended too."""
+    """All children, also ended ones."""
     starting: set[int] = field(default_factory=set)
     """Children that the server has not started yet."""
 
@@ -375,7 +375,7 @@ class _Pending:
             self._end(event)
 
     def _end(self, event: HistoryEvent) -> None:
-        """End an activity or a child: each names the event with which it began."""
+        """Remove an activity or a child: its last event names the first one."""
         which = event.WhichOneof("attributes")
         attributes: Any = getattr(event, which) if which else None
         if which and which.startswith("activity_task_") and not which.startswith("activity_task_cancel_"):
@@ -396,11 +396,11 @@ def _time(stamp: Timestamp) -> datetime:
 T = TypeVar("T")
 OutputT = TypeVar("OutputT", default=Any)
 _STILL: Final = 2
-"""Looks that see the same before time passes: what one execution tells another is seen in neither for a moment."""
+"""Equal looks before time passes: for a moment a message between two executions is in neither history."""
 
 
 _TRIES: Final = 20
-"""Looks that find that nobody decides, before that is the end: what waits is seen sooner than its event is read."""
+"""Failed looks before the wait fails: a look sees an approval request sooner than a reader gets its event."""
 
 
 class LocalRun(Run[OutputT]):
@@ -418,9 +418,9 @@ class LocalRun(Run[OutputT]):
         self._following = following
 
     async def wait(self, timeout: float | None = None) -> RunView:
-        """Wait for its end and return its view, whether or not it has an output. `timeout`: real seconds (default:
+        """Wait for the run's end and return its view, with or without an output. `timeout`: real seconds (default:
         those of `run_locally`)."""
-        with suppress(RunNotFoundError):  # whoever started it, it is followed from here on
+        with suppress(RunNotFoundError):  # from here on the test follows it, also if it did not start it
             await self.started_at()
             self._following.follow(self.id)
 
@@ -429,7 +429,7 @@ class LocalRun(Run[OutputT]):
                 return None
             try:
                 view = await self.view()
-            except RunNotFoundError:  # a session's that is about to start
+            except RunNotFoundError:  # a session is about to start it
                 if look.busy:
                     return None
                 raise
@@ -438,13 +438,13 @@ class LocalRun(Run[OutputT]):
         return await self._following.until(ended, timeout)
 
     async def result(self, timeout: float | None = None) -> OutputT:
-        """Wait for its end and return its output, as the type of its agent's output. Raises `RunFailedError` if it
-        ended without one."""
+        """Wait for the run's end and return its output, as the type of its agent's output. Raises `RunFailedError` if
+        it ended without one."""
         await self.wait(timeout)
         return await super().result()
 
     async def waited(self, timeout: float = WAIT) -> WaitResult:
-        """Wait for its end; only how it ended, as `perdure.Run.waited`."""
+        """Wait for the run's end and return only its status, as `perdure.Run.waited`."""
         await self.wait(timeout)
         return await super().waited(timeout)
 
@@ -457,13 +457,15 @@ class LocalRun(Run[OutputT]):
                 yield event
 
     async def views(self) -> AsyncGenerator[RunView, None]:
-        """Yield the run whenever something has happened in it, as `perdure.Run.views`. Meanwhile people decide and time passes."""
+        """Yield the run's view after each change, as `perdure.Run.views`. Meanwhile people decide and time passes."""
         async with aclosing(_while_waiting(super().views(), self.wait)) as views:
             async for view in views:
                 yield view
 
     async def waiting_below(self) -> tuple[list[WaitingRequest], list[str]]:
-        """Return what waits for a person in this run and below it, as `perdure.Run.waiting_below`, on a server without lists too."""
+        """Return the approval requests of this run and of the runs below it, as `perdure.Run.waiting_below`, also on a
+        server without lists.
+        """
         look = await self._following.clock.look([self.id])
         found, problems = await approvals.waiting_in(self.client, list(look.open))
         return found, [str(problem) for problem in problems]
@@ -492,9 +494,9 @@ class LocalRun(Run[OutputT]):
 async def _while_waiting(
     events: AsyncGenerator[T, None], end: Callable[[], Coroutine[Any, Any, Any]]
 ) -> AsyncGenerator[T, None]:
-    """Yield the events, or whatever comes, while their end is waited for.
+    """Yield the events while `end` waits for their end.
 
-    Raises what waiting for it raises, e.g. because nobody decides, unless an event comes soon: whoever reads it may decide themselves.
+    Raises the errors of `end`, e.g. because nobody decides, unless an event comes soon: its reader may decide.
     """
     ending, tries = asyncio.ensure_future(end()), 0
     coming: asyncio.Future[T] | None = None
@@ -525,20 +527,22 @@ async def _while_waiting(
 
 
 class LocalSession(Session):
-    """A session in a test, with all that a session of `perdure.Perdure` has. While an answer is waited for, people decide and time passes."""
+    """A session in a test, with everything that a session of `perdure.Perdure` has. During its waits people decide and
+    time passes.
+    """
 
     def __init__(self, session: Session, following: TestRuns) -> None:
         super().__init__(session._address, agent=session._agent, rules=session._rules, task_queue=session._task_queue)
         self._following = following
 
     async def send(self, text: str, *, sender: str, **how: Any) -> Receipt:
-        """Say something: as `perdure.client.session.Session.send`."""
+        """Send a message, as `perdure.client.session.Session.send`."""
         receipt = await super().send(text, sender=sender, **how)
         self._following.follow(self.id)
         return receipt
 
     async def run(self) -> LocalRun[Any] | None:
-        """Return the run that is under way, if one is; it can be waited for."""
+        """Return the running run, as a `LocalRun`; `None` if there is none."""
         found = await super().run()
         return None if found is None else LocalRun(found.client, found.id, None, self._following)
 
@@ -564,7 +568,7 @@ class LocalSession(Session):
                 yield entry
 
     async def _until_over(self) -> None:
-        """Wait until the session has ended; where nothing happens, somebody may still send a message."""
+        """Wait until the session has ended, also while nothing happens: the test may still send a message."""
 
         async def ended(look: WaitingState) -> bool | None:
             return self.id not in look.open or None
@@ -583,7 +587,7 @@ class LocalSession(Session):
         return await self._following.until(reached)
 
     async def _forget(self) -> None:
-        """Have the server forget the session. One that skips time cannot: there the session has only ended."""
+        """Delete the session from the server. A server that skips time cannot: there the session has only ended."""
         if not self._following.clock.skips:
             await super()._forget()
 
@@ -593,7 +597,7 @@ class LocalSession(Session):
 
 
 class LocalPerdure(Perdure):
-    """The Python API on the server of a test: its runs and sessions are followed."""
+    """The Python API on the server of a test, which follows its runs and sessions."""
 
     def __init__(self, client: Client, task_queue: str, following: TestRuns) -> None:
         super().__init__(client, task_queue=task_queue)
@@ -614,20 +618,20 @@ class LocalPerdure(Perdure):
 
 @dataclass(eq=False)
 class _Waiter:
-    """One who waits: until `done` of a look gives something; without it until nothing happens any more."""
+    """A wait until `done` returns a value for a look; without `done`, until nothing more happens."""
 
     done: Callable[[WaitingState], Awaitable[Any]] | None
     found: asyncio.Future[Any]
     patient: bool
-    """Whether it goes on waiting where nothing happens any more."""
+    """Whether the wait continues when nothing more happens."""
 
 
 @dataclass
 class TestRuns:
     """The runs and sessions of one test, and the people in it.
 
-    One task serves all waits of the test: it reads the state, has people decide, and lets time pass. So nobody decides twice, and no time passes
-    before all waiters have seen the present state.
+    One task serves all waits of the test: it reads the state, has people decide, and lets time pass. So nobody decides
+    twice, and time passes only after all waiters have seen the present state.
     """
 
     client: Client
@@ -635,21 +639,23 @@ class TestRuns:
     people: list[Person]
     timeout: float
     troubles: Callable[[], list[str]]
-    """What has gone wrong so far, for which no waiting helps."""
+    """A function that returns the problems so far that no wait can solve."""
     runs: list[str] = field(default_factory=list)
-    """Workflow ids: those below them are followed with them."""
+    """Workflow ids of followed runs and sessions; executions below them are included."""
     meanwhile: Callable[[WaitingState], Awaitable[None]] | None = None
-    """Done at each look at which something has changed."""
+    """A function to call at each look with a change."""
     _meant: dict[tuple[str, str, str, str, int], Person] = field(default_factory=dict)
-    """Run, call, digest and time of a request, and its approvals so far → who decides about it. One that is asked once more is another."""
+    """Run, call, digest and time of a request, and the number of its approvals → the person who decides. A repeated
+    request has a new key.
+    """
     _open: list[str] = field(default_factory=list)
-    """Those that the last look found open, with all below the `runs`."""
+    """The open executions at the last look, with those below the `runs`."""
     _waiting_views: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
-    """By run what waited in it when its history had so many events."""
+    """By run, a number of events of its history, and its approval requests then."""
     _waiters: list[_Waiter] = field(default_factory=list)
     _looking: asyncio.Task[None] | None = None
     _deaths: int = 0
-    """How many workers had been killed when the last look began."""
+    """The number of killed workers when the last look began."""
 
     def follow(self, workflow_id: str) -> None:
         """Follow a run or a session that was started."""
@@ -667,14 +673,14 @@ class TestRuns:
         *,
         patient: bool = False,
     ) -> T:
-        """Go on until there is something. Raises `AssertionError` after `timeout` real seconds, and, unless `patient`, where nothing can happen
-        any more.
+        """Wait until `done` returns a value, and return it. Raises `AssertionError` after `timeout` real seconds and,
+        unless `patient`, when nothing more can happen.
         """
         found: T = await self._wait(done, timeout, patient)
         return found
 
     async def settle(self, timeout: float | None = None) -> None:
-        """Go on until nothing happens any more by itself. Raises `AssertionError` after `timeout` real seconds."""
+        """Wait until nothing more happens by itself. Raises `AssertionError` after `timeout` real seconds."""
         await self._wait(None, timeout)
 
     async def skip(self, length: timedelta) -> None:
@@ -709,7 +715,7 @@ class TestRuns:
                 await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Go on for as long as anybody waits; what goes wrong is raised for all who do."""
+        """Serve the waits until there are none. An error is raised in all of them."""
         try:
             await self._go_on()
         except Exception as error:
@@ -724,7 +730,7 @@ class TestRuns:
             self._deaths = self.clock.deaths
             look = await self.clock.look(self.runs)
             self._open = list(look.open)
-            if look.lost:  # those runs answer nobody
+            if look.lost:  # those runs answer no query
                 await self._raise_troubles()
                 await self.clock.pass_lost(look)
                 before, still = None, 0
@@ -753,7 +759,7 @@ class TestRuns:
                 before, still = None, 0
 
     async def _meet(self, waiter: _Waiter, look: WaitingState) -> bool:
-        """Whether it need not wait any longer."""
+        """Whether the wait is over."""
         if waiter.done is None:
             return False
         try:
@@ -764,7 +770,7 @@ class TestRuns:
         else:
             if found is None:
                 return False
-            # What went wrong unseen goes before what was waited for.
+            # A problem that nothing has raised yet comes before the result.
             await self._raise_troubles()
             if not waiter.found.done():
                 waiter.found.set_result(found)
@@ -772,7 +778,7 @@ class TestRuns:
         return True
 
     async def _unless_dying(self, awaited: Awaitable[T]) -> T | None:
-        """Return what is asked of workers; `None` where one dies meanwhile, which may have taken the question along."""
+        """Return the workers' answer; `None` if a worker dies meanwhile, because the query may be lost with it."""
         asking = asyncio.ensure_future(awaited)
         try:
             while not asking.done() and self.clock.deaths == self._deaths:
@@ -787,7 +793,7 @@ class TestRuns:
 
     async def _raise_troubles(self) -> None:
         if problems := self.troubles():
-            # How the runs stand says why, e.g. why the model was asked once more.
+            # The state of the runs has the reasons, e.g. of a repeated Request.
             raise AssertionError("; ".join([*problems, await self._running()]))
 
     async def end_sessions(self) -> None:
@@ -797,12 +803,12 @@ class TestRuns:
                 await self.client.get_workflow_handle(session_id).terminate("its test is over")
 
     async def _people_decide(self, look: WaitingState) -> datetime | None:
-        """Let the people decide whose time has come; return the time of the next one."""
+        """Send the decisions that are due, and return the time of the next one."""
         if not self.people:
             return None
         now, dues = await self.clock.now(), []
         for run_id, events in look.open.items():
-            if _is_session(run_id) or run_id in look.deciding:  # what waits, waits in a session's runs
+            if _is_session(run_id) or run_id in look.deciding:  # approval requests are in a session's runs
                 continue
             if (requests := await self._waiting_of(run_id, events)) is None:
                 continue
@@ -821,7 +827,7 @@ class TestRuns:
                     still = await waiting_requests(self.client, run_id)
                     if any(_key(run_id, each) == _key(run_id, waiting) for each in still):
                         raise AssertionError(f"{person} was refused: {error}") from None
-                    continue  # somebody else has decided it
+                    continue  # the request was decided elsewhere
                 person.decided += 1
         return min(dues, default=None)
 
@@ -840,7 +846,7 @@ class TestRuns:
         return known[1]
 
     def _free_people(self, run_id: str, requests: list[WaitingView]) -> None:
-        """Free those who would have decided a request that waits no longer: a program has, or a message has dropped it."""
+        """Free the people of requests that no longer wait, because a program decided them or a message dropped them."""
         waiting = {_key(run_id, each) for each in requests}
         for key in [key for key, person in self._meant.items() if key[0] == run_id and not person.decided]:
             if key not in waiting:
@@ -895,7 +901,7 @@ def _is_session(workflow_id: str) -> bool:
 
 
 def _unlike_done(call: CallView) -> str:
-    """Return a call that is not done, and why."""
+    """Return a line about a call that is not done, with the reason."""
     why = (call.error or {}).get("message") or call.reason
     return f"{call.id} {call.tool} {call.status}{f' ({why})' if why else ''}"
 

@@ -1,4 +1,4 @@
-"""Cases: production runs recorded, and replayed against the code of today."""
+"""Cases: recorded production runs, which are replayed against the present code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from perdure.values.references import MISSING
 _SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 
-# A case is made from the histories of the run and of those below it alone: no model, tool or worker is asked.
+# A case is made only from the histories of the run and of the runs below it. It needs no model, tool or worker.
 
 
 class Case(dict[str, Any]):
@@ -129,7 +129,7 @@ async def record_run(client: Client, run_id: str) -> Case:
 
 
 def _caller_of(view: RunView) -> JsonObject:
-    """Return who the run was for, as far as the start named somebody. Secrets of the context are masked."""
+    """Return the sender and the context of the start. Secrets of the context are masked."""
     known = {"sender": view.owner.sender, "context": view.owner.context}
     return {name: value for name, value in known.items() if value}
 
@@ -232,7 +232,7 @@ def _answer(exchange: Exchange) -> JsonObject:
         {key: value for key, value in call.items() if key not in ("_id", "_source")} if isinstance(call, dict) else call
         for call in answer.calls
     ]
-    # Where calls are native, text is what stands beside them, or the answer (R9.5).
+    # With native calls, text is beside them, or is the answer (R9.5).
     output = answer.output if exchange.context.dialect != "tools" else answer.text or None
     return {**about, "says": {"calls": calls, "output": output}}
 
@@ -244,9 +244,9 @@ class _RecordedRun:
     client: Client
     input: RunInput | None = None
     results: dict[str, JsonObject] = field(default_factory=dict)
-    """By call id: `{"tool", "params", "returns", "branch"?}`, or `"raises"` in place of what it returned."""
+    """By call id: `{"tool", "params", "returns", "branch"?}`, or `"raises"` in place of `"returns"`."""
     called: dict[str, JsonObject | None] = field(default_factory=dict)
-    """The resolved parameters of each call that ran, where its history holds them."""
+    """The resolved parameters of each call that ran, if the history has them."""
     decisions: list[JsonObject] = field(default_factory=list)
     _scheduled: dict[int, ToolInput | ApproveInput] = field(default_factory=dict)
     _scheduled_at: datetime | None = None
@@ -274,7 +274,7 @@ class _RecordedRun:
             await self._take_signal(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
 
     async def _take_agent(self, given: RunInput, marker: Any) -> None:
-        """Take the agent file that the worker read at the start of a schedule's run."""
+        """Record the agent file that the worker read at the start of a schedule's run."""
         if READ_AGENT_ACTIVITY.encode() not in b"".join(each.data for each in marker.details["data"].payloads):
             return
         document = await self._read(marker.details["result"], dict)
@@ -302,7 +302,7 @@ class _RecordedRun:
             return
         try:
             decision = await self._read(payloads, object)
-        except Exception:  # whatever anybody sends
+        except Exception:  # a client may send any value
             return
         if isinstance(decision, dict):
             kind = {} if name in (DECIDE, POLICY) else {"decision": name}
@@ -314,7 +314,9 @@ class _RecordedRun:
 
 
 def _without_digest(decision: JsonObject) -> JsonObject:
-    """Remove the digest: on a replay the request that waits then counts, and the plans show whether it is the same."""
+    """Return the decision without its digest: a replay decides its own request, and the plans show whether it is the
+    same.
+    """
     return {key: value for key, value in decision.items() if key != "digest"}
 
 
@@ -381,7 +383,7 @@ async def replay(
 
 
 async def _compared_replaying(client: Client, record: _Record, view: RunView) -> list[str]:
-    """Return the differences of the run and of those below it, a line each."""
+    """Return the differences of the run and of the runs below it, one line each."""
     lines: list[str] = []
     for path, before in record.runs.items():
         where = f"run {path}: " if path else ""
@@ -401,7 +403,7 @@ class _Record:
     def __init__(self, case: Case, run_id: str) -> None:
         self.run_id = run_id
         self.runs: dict[str, JsonObject] = case["runs"]
-        """By the way below the outermost run: `""`, `1.0`, `1.0/2.1`, …"""
+        """By the path below the outermost run: `""`, `1.0`, `1.0/2.1`, …"""
         self.strange: list[str] = []
         self._requests: Counter[str] = Counter()
         self._results = {path: dict(run.get("results", {})) for path, run in self.runs.items()}
@@ -411,7 +413,7 @@ class _Record:
         return run_id.removeprefix(self.run_id).removeprefix("/")
 
     def answer(self, request: ChatRequest) -> Turn:
-        """Return the next recorded answer of the run that asks."""
+        """Return the next recorded answer of the run that sent the request."""
         path = self._path(request.run_id)
         answers = self.runs.get(path, {}).get("answers", [])
         self._requests[path] += 1
@@ -464,19 +466,19 @@ def _write(delegates: dict[str, JsonObject], folder: Path) -> None:
 
 
 def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLike]) -> dict[str, JsonObject]:
-    """Return the tools by name: those of today, and of the others what the record knows of them."""
+    """Return the tools by name: the present ones, and for all others their recorded definitions."""
     there = {name: _own(definition) for name, definition in case.get("tools", {}).items()}
     return {**there, **{function.name: function.definition for function in functions_of(agent, tools)}}
 
 
 def _own(definition: JsonObject) -> JsonObject:
-    """Return the definition under the name that the worker's tool has, whatever name the agent gave it."""
+    """Return the definition under the name of the worker's tool, in place of the agent's name for it."""
     kept = {key: value for key, value in definition.items() if key not in ("_activity", "_taskQueue")}
     return {**kept, "name": definition.get("_activity", definition["name"])}
 
 
 def _without_programs(agent: Agent[Any]) -> Agent[Any]:
-    """Remove programs of the worker's that would decide: their decisions are in the record."""
+    """Return the agent without the worker's programs that decide: their decisions are in the record."""
     document = agent.document()
     config = document.get("config", {})
     if isinstance(config.get("approval"), dict):

@@ -1,4 +1,6 @@
-"""Fixtures for pytest, loaded in every run of it wherever Perdure is installed: nothing is imported until one is used (R14.3)."""
+"""Fixtures for pytest. Each pytest run with Perdure installed loads this module, so it imports nothing before a fixture
+is used (R14.3).
+"""
 
 from __future__ import annotations
 

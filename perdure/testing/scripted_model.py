@@ -1,7 +1,7 @@
 """A scripted model: real HTTP, real SSE, and responses from a script, in the form of every provider.
 
-It is as strict as the real thing: a Request beyond the script is refused and noted, a wrong key is a 401. At its end a `strict` one
-complains of that, and of turns that nobody asked for.
+A Request beyond the script is rejected and recorded, and a wrong key returns 401. At its end a `strict` model raises an
+error for such Requests, and for unused turns.
 
     async with ScriptedModel([{"calls": [], "output": {"ok": True}}]) as model:
         client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
@@ -43,9 +43,11 @@ TOKEN = 4
 """Characters that count as one token, in pacing and in `usage`."""
 _CHUNK: Final = 12
 _PIECES: Final = 400
-"""Pieces of a longer answer's stream: each costs a millisecond of CPU time, in the model, the worker and the tests' watchers."""
+"""The most pieces of an answer's stream: each costs a millisecond of CPU time, in the model, the worker and the tests'
+watchers.
+"""
 _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""The model has no certificate: a client that read those of the machine would take 0.03 s of CPU time."""
+"""The model has no certificate: a client would use 0.03 s of CPU time to read the machine's certificates."""
 
 RUN_HEADER = "x-perdure-run"
 """The header that names the run of a request: see `ScriptedModel.client`."""
@@ -64,9 +66,9 @@ class ChatRequest:
     body: JsonObject
     headers: Mapping[str, str]
     provider: Provider = "openai"
-    """The provider in whose form it came."""
+    """The provider whose form the request has."""
     path: Mapping[str, str] = field(default_factory=dict)
-    """Parts of its address."""
+    """Parts of the request's address."""
 
     @property
     def form(self) -> ProviderForm:
@@ -88,7 +90,7 @@ class ChatRequest:
 
     @property
     def shown(self) -> str:
-        """Texts that the model was shown, also native calls and their results, as JSON if it is not text."""
+        """Texts that the model received, also native calls and their results, as JSON if they are not text."""
         calls = [
             f"{call['function']['name']} {call['function']['arguments']}"
             for message in self.messages
@@ -98,7 +100,7 @@ class ChatRequest:
 
     @property
     def text(self) -> str:
-        """The texts that the model was shown, as one text."""
+        """The texts that the model received, as one text."""
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
@@ -112,9 +114,9 @@ class Pace:
     """
 
     first_token: float = 0.0
-    """Seconds until the first."""
+    """Seconds before the first token."""
     per_token: float = 0.0
-    """Seconds for each."""
+    """Seconds for each token after it."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +156,11 @@ class Turn:
     tool_calls: Sequence[tuple[str, str]] = ()
     """Native tool calls in place of content: name and arguments as JSON text."""
     dialect: str | None = None
-    """In which a Solution is written, where it is not the model's."""
+    """The dialect of a Solution; `None`: the model's."""
     refusal: str = ""
-    """Why it answers nothing, in place of content."""
+    """The reason of a refusal, in place of content."""
     reasoning: str = ""
-    """What it thinks before, as servers send it beside the answer (`reasoning_content`)."""
+    """The reasoning before the answer, as servers send it (`reasoning_content`)."""
     hosted: Sequence[tuple[str, str, str]] = ()
     """Uses of hosted tools before the answer, in the provider's form: tool, query or code, and result."""
     finish_reason: str = "stop"
@@ -169,9 +171,9 @@ class Turn:
     usage: bool | tuple[int, int] | Mapping[str, Any] = True
     """Whether usage is reported; or the prompt and completion tokens to report; or further counts, such as cached tokens."""
     raw: Sequence[str | bytes] = ()
-    """The whole body as it goes over the wire, piece by piece, in place of anything made here; with `status` and `headers`."""
+    """The raw body, piece by piece, in place of a generated one; with `status` and `headers`."""
     media_type: str = "text/event-stream"
-    """Of `raw`."""
+    """The media type of `raw`."""
     gate: asyncio.Event | None = None
     gate_after: int = 0
 
@@ -250,7 +252,7 @@ def write_script(solution: JsonObject, kinds: Sequence[str] = ()) -> str:
 
 
 def write_native(solution: JsonObject) -> ModelAnswer:
-    """Write native calls, and the output as text beside them; a text as it is, anything else as JSON."""
+    """Write native calls, and the output as text beside them; an output that is not a text is written as JSON."""
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     native = [
@@ -266,7 +268,9 @@ def _json(value: Any) -> str:
 
 
 def segments(chat_request: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
-    """Return the answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
+    """Return the parts of the answer that are streamed in pieces, each with the form of its pieces. A call's name is a
+    part, too.
+    """
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
         segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
@@ -290,7 +294,7 @@ def _hosted_delta(use: tuple[str, str, str]) -> Callable[[str], JsonObject]:
 
 
 def _opening(chat_request: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
-    """Return the form of a call's name: its first bit has the id and the whole name, the other bits are empty."""
+    """Return the form of a call's name: its first piece has the id and the whole name, the other pieces are empty."""
     told = False
 
     def say(_: str) -> JsonObject:
@@ -366,7 +370,7 @@ def error(
 
 
 def finish_of(answer: ModelAnswer, turn: Turn, provider: Provider) -> str:
-    """Return why the answer ended. Only OpenAI's servers have words of their own for a refusal."""
+    """Return the finish reason of the answer. Only OpenAI's servers have a separate one for a refusal."""
     if answer.refusal and turn.finish_reason == "stop" and not provider.startswith("openai"):
         return "content_filter"
     return "tool_calls" if answer.tool_calls and turn.finish_reason == "stop" else turn.finish_reason
@@ -380,27 +384,28 @@ _ROUTES: Mapping[str, Provider] = {
     "/model/{model}/{how}": "bedrock",
 }
 _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
-"""Headers in which providers take the key."""
+"""Headers in which providers receive the key."""
 
 
 async def close_at_once(server: uvicorn.Server) -> None:
-    """Close the server with its connections. Uvicorn's own `shutdown` sleeps for a tenth of a second, which every test would pay."""
+    """Close the server with its connections. Uvicorn's own `shutdown` would add a tenth of a second to every test."""
     for listener in server.servers:
         listener.close()
     for connection in list(server.server_state.connections):
         connection.transport.abort()
     if tasks := list(server.server_state.tasks):
-        await asyncio.wait(tasks, timeout=0.1)  # they have lost their clients, and most end at once
+        await asyncio.wait(tasks, timeout=0.1)  # they have lost their clients, so most end at once
 
 
 class ScriptedModel:
     """A model server that answers from a script, on a loopback port, as long as the context lasts.
 
     `script`: a sequence answers the n-th request with its n-th turn; a function answers any number of requests. A dict
-    is a Solution, written in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has
-    to know. Under `run_locally` both are the agent's own unless they are given. `pace`: the speed of its writing; by
-    default at once. `api_key`: the only accepted key (default: any). `chunk`: characters of a piece of the stream
-    (default: 12, and more for an answer of more than 400 such pieces). `port`: 0 takes a free one. `strict`: check at the end, as `check` does.
+    is a Solution, written in the `dialect`; `kinds` are the kinds of data that references can name; the dialect
+    `script` needs them. Under `run_locally` both are by default the agent's own. `pace`: the speed of its answers
+    (default: no delay). `api_key`: the only accepted key (default: any). `chunk`: characters of a piece of the stream
+    (default: 12, and more for an answer of more than 400 such pieces). `port`: 0 selects a free one. `strict`: check at
+    the end, as `check` does.
 
     ```python
     async with ScriptedModel([{"output": "ordered"}]) as model:
@@ -461,7 +466,7 @@ class ScriptedModel:
         config.load()
         self._server = uvicorn.Server(config)
         self._server.lifespan = config.lifespan_class(config)
-        # Without `serve`, which would take over the process's signals.
+        # Do not call `serve`, which would replace the process's signal handlers.
         await self._server.startup()
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
         return self
@@ -497,7 +502,7 @@ class ScriptedModel:
         return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for"]
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
-        """Take the dialect and the kinds from the agent; `run_locally` calls this. `tools`: the definitions of its
+        """Set the dialect and the kinds of the agent; `run_locally` calls this. `tools`: the definitions of its
         worker.
 
         ```python
@@ -512,7 +517,7 @@ class ScriptedModel:
                 self.kinds = [merged.kind for merged in data if merged.kind != "state"]
 
     def client(self, **options: Any) -> AsyncOpenAI:
-        """Return a client of this model. It names the run in a header of each request. It need not be closed.
+        """Return a client of this model, which names the run in a header of each request. It need not be closed.
         `options`: as `AsyncOpenAI` takes them.
 
         ```python
@@ -524,7 +529,7 @@ class ScriptedModel:
         return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, http_client=http, **options)
 
     def servers(self) -> dict[Provider, ModelServer]:
-        """Return this model as the server of each provider beside OpenAI: `anthropic:claude-…` is answered too.
+        """Return this model as the server of each provider beside OpenAI, for models such as `anthropic:claude-…`.
 
         ```python
         servers = model.servers()
@@ -547,7 +552,7 @@ class ScriptedModel:
         return self.requests[number - 1]
 
     async def wait_for_characters(self, number: int, characters: int) -> None:
-        """Wait until so many characters of the `number`-th answer were sent.
+        """Wait until this many characters of the `number`-th answer were sent.
 
         ```python
         await model.wait_for_characters(1, 200)
@@ -639,7 +644,7 @@ class ScriptedModel:
                 if turn.fault is not None and sent >= turn.fault.after:
                     if turn.fault.kind == "hang":
                         await self._closing.wait()
-                    # Anything raised here ends the response without its last chunk, as a lost connection does.
+                    # An exception here ends the response without its last chunk, as a lost connection does.
                     raise ConnectionAbortedError("cut, as the script says")
                 if turn.gate is not None and sent >= turn.gate_after:
                     await turn.gate.wait()
@@ -660,14 +665,14 @@ class ScriptedModel:
         yield writer.end(finish_of(answer, turn, chat_request.provider), counted)
 
     async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
-        """Yield the beginning of a reply that is not streamed, and its fault."""
+        """Yield the beginning of an answer that is not streamed, and then the fault."""
         yield body[: fault.after]
         if fault.kind == "hang":
             await self._closing.wait()
         raise ConnectionAbortedError("cut, as the script says")
 
     async def _due(self, start: float, characters: int) -> None:
-        """Wait until so many characters may be out: against the start, so that delays do not add up."""
+        """Wait until the pace allows this many characters, counted from the start, so that delays do not add up."""
         due = start + self.pace.first_token + self.pace.per_token * (characters / TOKEN)
         await asyncio.sleep(max(0.0, due - time.monotonic()))
 
@@ -684,4 +689,4 @@ async def _name_run(request: Any) -> None:
 async def _pieces(raw: Sequence[str | bytes]) -> AsyncIterator[str | bytes]:
     for piece in raw:
         yield piece
-        await asyncio.sleep(0)  # so that each goes out by itself
+        await asyncio.sleep(0)  # send each piece by itself

@@ -23,10 +23,11 @@ from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject, shorten
 
-# A worker that is to be killed is connected through a relay. Cutting the relay is to the server what `kill -9` is: no goodbye, no report, heartbeats that do not come. Code that was running there is held where it stands and never reports.
+# A worker that a fault will kill connects through a relay. For the server a cut relay is like `kill -9`: no shutdown,
+# no result and no heartbeats. The worker's running code is held and never reports.
 
 Moment: TypeAlias = Literal["before", "during", "after"]
-"""When a worker dies, seen from the tool's code: see `kill`."""
+"""The moment of a worker's death, relative to the tool's code: see `kill`."""
 
 
 @dataclass
@@ -49,12 +50,12 @@ class Kill:
 
 
 def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
-    """Kill the worker at a call of the tool, the `call`-th time that a worker takes one up; another worker starts at
+    """Kill the worker at a call of the tool, the `call`-th time that a worker starts one; another worker starts at
     once.
 
-    `before`: the worker has taken the call up, and the tool's code has not run. `during`: the code has run to its end,
-    and its result was not reported: the effect is made, the result is lost. `after`: the result is in the history, and
-    the worker dies before it goes on. Times at which an earlier one of `faults` strikes do not count. Raises
+    `before`: the worker has the call, and the tool's code has not run. `during`: the code has run to its end,
+    and its result was not reported: the effect happened, the result is lost. `after`: the result is in the history, and
+    the worker dies before the run continues. Times at which an earlier item of `faults` happens do not count. Raises
     `ValueError` for another moment.
 
     ```python
@@ -70,7 +71,7 @@ def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
 
 
 class CuttableRelay:
-    """Between a worker and its server, until it is cut."""
+    """A relay between a worker and its server, until it is cut."""
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")
@@ -110,7 +111,7 @@ class CuttableRelay:
             writer.transport.abort()
 
     def heal(self) -> None:
-        """Let a worker that is being shut down say goodbye; what it reports is long settled."""
+        """Let connections through again, so that a worker can shut down. Its late reports change nothing."""
         self._is_cut = False
 
     async def close(self) -> None:
@@ -129,13 +130,13 @@ class _Running:
 
 @dataclass
 class Workers:
-    """At any time those that live: `build` makes them on a client."""
+    """The living workers of a test, which `build` makes on a client."""
 
     client: Client
     mortal: bool
-    """Whether they are going to be killed: only then there is a relay."""
+    """Whether faults will kill workers, which then need a relay."""
     dead: set[str] = field(default_factory=set)
-    """Identities of those that were killed."""
+    """Identities of killed workers."""
     _running: list[_Running] = field(default_factory=list)
 
     async def start(self, build: Callable[[Client], list[WorkerGroup]]) -> None:
@@ -155,7 +156,7 @@ class Workers:
             self._running.append(_Running(worker, asyncio.create_task(worker.run()), relay, client.identity))
 
     async def kill(self) -> None:
-        """Kill those that live, and start others."""
+        """Kill the living workers, and start others."""
         for running in self._running:
             if running.identity not in self.dead and running.relay is not None:
                 running.relay.cut()
@@ -163,7 +164,7 @@ class Workers:
         await self.start(self._build)
 
     def check(self) -> None:
-        """Raise what a worker that should live has failed with."""
+        """Raise the error of a worker that has failed without a fault."""
         for running in self._running:
             if running.task.done() and not running.task.cancelled() and (error := running.task.exception()):
                 raise error
@@ -181,14 +182,14 @@ class Workers:
 
 _CONTEXT: Final = "perdure_context"
 RECORDED: Final = "recorded_result"
-"""Name of a fake that gives what a recorded run got."""
+"""The name of a fake that returns the results of a recorded run."""
 FAST_HEARTBEAT: Final = 1.0
-"""Seconds until the server notices that a killed worker is gone; by default it is 20."""
+"""Seconds until the server detects a killed worker; the default of tools is 20."""
 
 
 @dataclass
 class Execution:
-    """One time that a tool's code began, or would have begun.
+    """One execution of a tool's code, or of its fake.
 
     ```python
     for execution in local.executions("order"):
@@ -198,16 +199,16 @@ class Execution:
 
     tool: str
     params: JsonObject
-    """Resolved."""
+    """The resolved parameters."""
     run_id: str
     call_id: str
     attempt: int
-    """1 for the first of its call."""
+    """1 for the call's first attempt."""
     idempotency_key: str
     knows_key: bool
-    """Whether the code takes a `ToolContext`, and so can make its effect once per key."""
+    """Whether the code takes a `ToolContext`, and so can use the idempotency key."""
     ended: bool = False
-    """Whether the code ran to its end, whether or not its end was reported."""
+    """Whether the code ran to its end, reported or not."""
 
     def __str__(self) -> str:
         return f"{self.call_id} {self.tool}({shorten(self.params, 80)}), attempt {self.attempt}"
@@ -215,7 +216,7 @@ class Execution:
 
 @dataclass
 class Toolbox:
-    """The tools by the name under which workers have them.
+    """The tools of a test's workers, by name.
 
     `die` kills the worker and starts another; `settled` returns once the history of a run has the result of a call.
     """
@@ -235,7 +236,9 @@ class Toolbox:
         fakes: Mapping[str, Any],
         inline: Mapping[str, JsonObject],
     ) -> Registry:
-        """Return the real tools, under watch, and the fakes in place of those that they name; `inline`: the agent's own definitions."""
+        """Return the real tools, and fakes in place of tools of the same name, with recorded executions. `inline`: the
+        agent's own definitions.
+        """
         functions = {function.name: self._watched(function, function.context_parameter) for function in real}
         for name, value in fakes.items():
             definition = _definition(name, inline.get(name), functions)
@@ -248,7 +251,7 @@ class Toolbox:
         name = str(definition["name"])
         output = parse_tool(definition, activities=[name]).output_schema
         wants_context = _takes_context(value)
-        recorded = getattr(value, "__name__", "") == RECORDED  # what a tool did return is what it returns
+        recorded = getattr(value, "__name__", "") == RECORDED  # recorded results are not validated again
 
         async def fake(**params: Any) -> Any:
             context = params.pop(_CONTEXT)
@@ -269,7 +272,7 @@ class Toolbox:
         return open_tool(definition, fake, context_parameter=_CONTEXT)
 
     def _watched(self, function: ToolFunction, own: str | None, fake: Any = None) -> ToolFunction:
-        """Return the tool with its executions written down; it dies with its worker at a scripted fault."""
+        """Return the tool with its executions recorded. At a scripted fault its worker dies."""
         knows_key = own is not None if fake is None else _takes_context(fake)
         run = function.function
 
@@ -316,14 +319,14 @@ class Toolbox:
             return result
 
         wrapped: Callable[..., Any] = with_faults if self.faults else in_loop if function.is_async else in_thread
-        # What would be an activity or a workflow of somebody else's is code of the test's here.
+        # In a test, code of the test replaces another application's activity or workflow.
         definition = {key: value for key, value in function.definition.items() if key != "_calls"}
         if self.faults and not self.skips:  # any call may be on the worker that dies
             definition = {**definition, "_heartbeat": FAST_HEARTBEAT}
         return dataclasses.replace(
             function,
             definition=definition,
-            # A worker knows Perdure's own `recall` by its code.
+            # A worker recognises Perdure's own `recall` by its code.
             function=functools.update_wrapper(wrapped, run),
             is_async=function.is_async or bool(self.faults),
             context_parameter=own or _CONTEXT,
@@ -333,7 +336,7 @@ class Toolbox:
         return _Reporting(self.complaints)
 
     def _fault(self, tool: str) -> Kill | None:
-        """Return the fault that is to happen at this call."""
+        """Return the fault of this call, if it has one."""
         for fault in self.faults:
             if fault.tool == tool and not fault.happened:
                 fault.seen += 1
@@ -343,7 +346,7 @@ class Toolbox:
         return None
 
     async def _die(self) -> None:
-        """Kill the worker, and stand still until the test is over: what is reported then, nobody takes."""
+        """Kill the worker, and wait until the test is over, because nobody receives a report from here."""
         await self.die()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -359,7 +362,7 @@ class Toolbox:
 
 
 class _Reporting:
-    """An assertion that fails inside a tool fails the test, and is no failure that the model gets over."""
+    """A context that makes an assertion in a tool fail the test, not only the call."""
 
     def __init__(self, complaints: list[str]) -> None:
         self._complaints = complaints
@@ -378,7 +381,7 @@ def _takes_context(value: Any) -> bool:
 
 
 def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFunction]) -> JsonObject:
-    """Return the faked tool's definition: its parameters, whether it is dangerous, what it returns."""
+    """Return the faked tool's definition: its parameters, its danger, its output."""
     if inline is None:
         return real[name].definition if name in real else {"name": name, "additionalProperties": True}
     activity = inline.get("_activity", name)
@@ -389,7 +392,9 @@ def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFun
 
 
 def unlike_once(tool: str, executions: Iterable[Execution], params: Mapping[str, Any]) -> str | None:
-    """Return why the tool's effect was not made exactly once, or `None` where it was: see `Local.assert_once`."""
+    """Return the reason why the tool's effect did not happen exactly once, or `None` if it did: see
+    `Local.assert_once`.
+    """
     begun = [
         each
         for each in executions
