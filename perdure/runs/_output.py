@@ -130,7 +130,9 @@ def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
 
 
 def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> str:
-    """Return why a reference has no value. The model may not be allowed to read the value from before the plan (R5.1)."""
+    """Return the reason why a reference has no value. The model may not be allowed to read the value from before the
+    plan (R5.1).
+    """
     if reference.kind not in values or get(values[reference.kind], reference.path) is MISSING:
         return missing_path(reference, where, values).message
     return (

@@ -63,7 +63,9 @@ class ExpectedUsage(WireModel):
             self.one_tokens, self.one_cost = usage.tokens // requests, (usage.cost or 0.0) / requests
 
     def last_of_share(self, share: Budget, usage: RunUsage) -> Limit | None:
-        """Return why the coming Request is the last of a run with this share: what is left is not enough for two more."""
+        """Return the reason why the coming Request is the last of a run with this share: what is left is not enough for
+        two more.
+        """
         left = share.left(usage)
         if left.tokens is not None and left.tokens < 2 * self.own_tokens:
             return Limit("token_budget", f"{left.tokens:,} tokens are left of its share of {share.tokens:,}")
@@ -129,8 +131,8 @@ class BudgetPool:
         self.budget = self._own.within(self.share)
 
     def limit(self, usage: RunUsage) -> Limit | None:
-        """Return why the coming Request is the last: the budget is spent, or the share has not enough left for two
-        more.
+        """Return the reason why the coming Request is the last: the budget is spent, or the share has not enough left
+        for two more.
         """
         return self.budget.spent(usage) or self.expected.last_of_share(self.share, usage)
 

@@ -1,4 +1,4 @@
-"""Metrics and log lines of runs: one table of what each occurrence counts and writes.
+"""Metrics and log lines of runs: one function for each occurrence, with its counts and its log line.
 
 They hold names, ids, counts and times, never a parameter, a prompt or a result. `workflows.observability` emits them.
 """
@@ -119,7 +119,8 @@ class Observation:
     fields: Fields = field(default_factory=dict)
     counts: list[tuple[str, float, MetricLabels]] = field(default_factory=list)
     subject: str = ""
-    """What it is about: the id of a call, the number of a Request. With `event` it identifies the observation in its run."""
+    """Its subject: the id of a call, or the number of a Request. With `event` it identifies the observation in its run.
+    """
 
 
 REPLAYED: Final = "ReplayNamespace"
@@ -131,20 +132,20 @@ MOST_EMISSIONS: Final = 20_000
 class Emissions:
     """The latest observations that this process has emitted, so that it emits each once.
 
-    That a workflow does not replay is not enough. A task that has failed or timed out runs again. And a worker that does not
-    hold the run in memory may run the events of a task for a query, just before that task comes, and not as a replay.
+    A check for replay is not enough. A failed or timed out task runs again. A worker that does not hold the run in
+    memory may run the events of a task for a query just before the task, and not as a replay.
     """
 
     def __init__(self, most: int = MOST_EMISSIONS) -> None:
         self._most = most
         self._emitted: OrderedDict[tuple[str, int, int], object] = OrderedDict()
-        """Tasks run in threads: each use of it is one operation of the interpreter."""
+        """Tasks use it from threads: each access is one atomic operation."""
         self._made: WeakKeyDictionary[object, Counter[int]] = WeakKeyDictionary()
 
     def is_due(self, observation: Observation, made_by: object, execution: str, *, replays: bool) -> bool:
         """Whether to emit an observation now; it counts as emitted then.
 
-        `made_by`: the workflow's object, to which replays report their observations, too. `execution`: its id.
+        `made_by`: the workflow's object, which a replay uses too. `execution`: its id.
         """
         identity = hash((observation.event, observation.subject))
         made = self._made.setdefault(made_by, Counter())
@@ -160,11 +161,11 @@ class Emissions:
 
 
 EMISSIONS: Final = Emissions()
-"""Those of this process."""
+"""The emissions of this process."""
 
 
 def word(text: object, otherwise: str = "other") -> str:
-    """Return a name for a label or a field. A longer text, or one that is no word, may come from anybody: it is
+    """Return a name for a label or a field. A longer text, or one that is no word, may be untrusted: it is
     replaced.
     """
     return text if isinstance(text, str) and _WORD.match(text) else otherwise
@@ -187,7 +188,7 @@ def run_ended(agent: str, status: str, reason: str | None) -> Observation:
 
 
 def run_reset() -> Observation:
-    """Return the observation of a reset. Requests that wait for a person are made again."""
+    """Return the observation of a reset. Approval requests that wait are made again."""
     return Observation("run reset", WARNING)
 
 
@@ -234,13 +235,13 @@ def request_failed(agent: str, request: RequestView, kind: str | None) -> Observ
 
 
 def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
-    """Return the observation of a Request that waits, because its model's provider is away for this `reason`."""
+    """Return the observation of a Request that waits for its model's provider, with the `reason`."""
     fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
     return Observation("waits for its model", WARNING, fields | {"code": word(reason)}, subject=str(request.number))
 
 
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
-    """Return the observation of a Request that goes from `model` to the `other`."""
+    """Return the observation of a Request that falls back from `model` to the `other`."""
     fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
     counts: list[tuple[str, float, MetricLabels]] = [("perdure_fallbacks_total", 1, {"model": word(model)})]
     return Observation("fell back", WARNING, fields, counts, str(number))
@@ -292,12 +293,12 @@ def refused(update: str = "") -> Observation:
 
 
 def hook_failed(event: str, hook: str) -> Observation:
-    """Return the observation of an observing hook's failure; its subject goes on (R10.17)."""
+    """Return the observation of an observing hook's failure; its subject continues (R10.17)."""
     return _hook("hook failed", event, hook, "failed")
 
 
 def hook_refused(event: str, hook: str) -> Observation:
-    """Return the observation of a guarding hook that refused, or failed: what it guards does not happen."""
+    """Return the observation of a guarding hook that refused or failed, and so prevented its subject."""
     return _hook("hook refused", event, hook, "refused")
 
 

@@ -26,7 +26,7 @@ from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX
 from perdure.values.messages import is_visible
 
 NOTIFICATION_WORKFLOW: Final = "Notification"
-"""Delivers one notification to its routes. Its id is the notification's key, so that it is sent once."""
+"""Workflow that delivers one notification to its routes. Its id is the notification's key, so that it is sent once."""
 NOTIFY_ACTIVITY: Final = "perdure.notify"
 """Activity that delivers one notification to one route, a `NotificationDelivery`: a `Delivered`."""
 
@@ -125,7 +125,7 @@ def approval_routes(rules: Notify, queue: str, above: ApprovalRoutes | None) -> 
     return ApprovalRoutes(approval_requested=rules.approval_requested, approval_waiting=steps, queue=queue)
 
 
-# What is delivered.
+# Notifications.
 
 
 class Notification(WireModel):
@@ -137,12 +137,14 @@ class Notification(WireModel):
     """
 
     key: str
-    """Names this notification, the same at every attempt. A receiver ignores a key that it has taken."""
+    """Identifies this notification at every attempt. A receiver ignores a key that it has processed."""
     kind: NotificationKind
     at: str
     """ISO 8601, UTC."""
     text: str
-    """A sentence on one line: what has happened, who is asked, and why. Parts of it are words of tools, people and models."""
+    """A sentence on one line: the event, the persons asked, and the reason. It contains texts of tools, people and
+    models.
+    """
     run_id: str
     agent: str
     """The name of the run's agent."""
@@ -160,21 +162,21 @@ class Notification(WireModel):
     """The call, or the Request's number for its plan, as a decision names it."""
     tool: str | None = None
     question: bool = False
-    """Whether an answer is wanted, not a decision."""
+    """Whether it requests an answer, not a decision."""
     reason: str | None = None
-    """Why the request was made; of a question the question."""
+    """The reason of the request; for a question the question."""
     number: int = 1
     """1 for the first of its kind about this call, or run."""
     status: str | None = None
-    """Of an ended run: `completed`, `refused`, `failed` or `cancelled`."""
+    """Status of an ended run: `completed`, `refused`, `failed` or `cancelled`."""
     stop_reason: str | None = None
     error: str | None = None
     output: Json = None
-    """Of an ended run, where it is small enough."""
+    """Output of an ended run, if it is small enough."""
     output_size: int = 0
     """Bytes of an output that is too large to be sent; 0: `output` is whole."""
     output_link: str = ""
-    """Address of such an output."""
+    """Address of an output that is too large."""
     usage: RunUsage | None = None
     route: str = ""
     """Route that this delivery goes to: `name`, or `name:address`."""
@@ -188,7 +190,7 @@ class Notification(WireModel):
 
 
 class StatusPush(WireModel):
-    """The form in which a callback gets a status by A2A: a body of its own, and the receiver's token."""
+    """The form of a status for a callback by A2A: its own body, and the receiver's token."""
 
     body: JsonObject
     token: str = ""
@@ -203,9 +205,9 @@ class NotificationInput(WireModel):
     notification: Notification
     routes: list[str] = Field(default_factory=list)
     callback: str = ""
-    """Address that the run's start named, in place of routes."""
+    """Address from the run's start, in place of routes."""
     push: StatusPush | None = Field(default=None, exclude_if=operator.not_)
-    """Form of the body, where it is not that of a webhook."""
+    """Form of the body, if it differs from a webhook's."""
 
     def deliveries(self) -> list[tuple[str, NotificationInput]]:
         """Return the id and the input of each workflow that delivers it: one for each route, or one for the callback."""
@@ -224,7 +226,7 @@ class NotificationDelivery(WireModel):
     callback: str = ""
     push: StatusPush | None = Field(default=None, exclude_if=operator.not_)
     earlier: int = 0
-    """Attempts of workers that were shut down meanwhile."""
+    """Attempts during which the worker was shut down."""
 
 
 class RouteOutcome(WireModel):
@@ -236,7 +238,7 @@ class RouteOutcome(WireModel):
     """
 
     route: str
-    """Name; of a callback its host."""
+    """Its name; for a callback the host."""
     status: Literal["sending", "delivered", "refused", "unknown"] = "sending"
     why: str | None = None
 
@@ -269,9 +271,11 @@ class NotificationResult(WireModel):
 def notification_key(
     run_id: str, kind: str, number: int = 1, *, about: str = "", digest: str = "", asked_at: str = ""
 ) -> str:
-    """Return `<run>/<about>:<digest>/<kind>/<number>`, of a run alone `<run>/<kind>/<number>`. `about`: a call, or `end`.
+    """Return `<run>/<about>:<digest>/<kind>/<number>`; without `about`, `<run>/<kind>/<number>`. `about`: a call, or
+    `end`.
 
-    The digest is of what is asked and when: after a reset the same call is asked again, or asks for something else.
+    The digest includes the request and its time: after a reset the same call may make the request again, or another
+    one.
     """
     if asked_at:
         digest = hashlib.sha256(f"{digest} {asked_at}".encode()).hexdigest()
@@ -285,7 +289,7 @@ def delivery_id(key: str, route: str, *, alone: bool) -> str:
 
 
 def end_digest(status: str | None, error: str | None, output: Json) -> str:
-    """Return the digest of a run's end. A run that is reset and ends in another way has another one."""
+    """Return the digest of a run's end. A run that ends differently after a reset has another digest."""
     text = dumps([status, error, output], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -302,7 +306,7 @@ _WHO: Final = 80
 
 
 def one_line(text: str, most: int) -> str:
-    """Return a text of somebody's on one line, in at most `most` characters, without invisible ones."""
+    """Return an untrusted text on one line, in at most `most` characters, without invisible characters."""
     line = " ".join("".join(char if is_visible(char) else " " for char in text[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
@@ -337,7 +341,7 @@ def end_text(agent: str, sender: str, run_id: str, status: str, error: str | Non
 
 
 def used_words(rules: Notify, tokens: int | None, cost: float | None, usage: RunUsage) -> str | None:
-    """Return how much of a budget is used, if that is `budget_share` or more of it; `None` if it is not."""
+    """Return the used part of a budget in words, if it is at least `budget_share`; otherwise `None`."""
     if tokens and usage.tokens >= rules.budget_share * tokens:
         return f"{usage.tokens:,} of {tokens:,} tokens ({usage.tokens / tokens:.0%})"
     if cost and usage.cost is not None and usage.cost >= rules.budget_share * cost:
@@ -351,12 +355,12 @@ def run_link(pages: str, run_id: str) -> str:
 
 
 def approval_link(pages: str, run_id: str, call: str) -> str:
-    """Return the address of exactly this request on the pages."""
+    """Return the address of this request on the pages."""
     return f"{pages.rstrip('/')}/inbox/?run={_escaped(run_id)}&call={_escaped(call)}" if pages else ""
 
 
 def output_link(pages: str, run_id: str) -> str:
-    """Return the address of a run's output at the HTTP API, which serves the pages too."""
+    """Return the address of a run's output at the HTTP API."""
     return f"{pages.rstrip('/')}/v1/runs/{_escaped(run_id, '/')}/value?what=output" if pages else ""
 
 
@@ -395,7 +399,7 @@ def _names(routes: Iterable[str]) -> str:
 
 
 _MARKUP: Final = str.maketrans({"<": "‹", ">": "›", "`": "ˋ", "*": "∗", "~": "∼"})
-"""Signs that begin markup, a link or a mention somewhere, and what stands for them."""
+"""Signs that begin markup, a link or a mention in some chat program, and their replacements."""
 
 
 _ADDRESS: Final = re.compile(r"@(?=\w)|(?<=\w)\.(?=[^\W\d_]{2,})")
@@ -403,9 +407,9 @@ _ADDRESS: Final = re.compile(r"@(?=\w)|(?<=\w)\.(?=[^\W\d_]{2,})")
 
 
 def without_markup(text: str) -> str:
-    """Return a text that no chat program reads as markup, a mention or a link, with signs that look alike.
+    """Return the text with similar signs that no chat program reads as markup, a mention or a link.
 
-    The link to the pages comes behind it: it is the only one.
+    Only the link to the pages, after the text, stays a link.
     """
     text = text.translate(_MARKUP).replace("://", ":∕∕").replace("](", "] (").replace("||", "¦¦")
     text = re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: "＿" * len(found[0]), text)
@@ -422,11 +426,11 @@ TITLES: Final[dict[str, str]] = {
 
 
 def message_body(notification: Notification) -> str:
-    """Return the text of a notification for people, with the way to decide about it, or to look at it."""
+    """Return the text of a notification for people, with the link or command to decide about it or to view it."""
     return f"{without_markup(notification.text)}\n{notification.link or notification.command}"
 
 
-# Routes of a worker that are functions.
+# Route functions of a worker.
 
 _REGISTERED: Final = "__perdure_notification_routes__"
 
@@ -434,9 +438,9 @@ _REGISTERED: Final = "__perdure_notification_routes__"
 def notification_route(name: str, /) -> Callable[[F], F]:
     """Make a function, sync or async, deliver the notifications of a route: `name`, or `name:address`.
 
-    The function takes a `Notification` and delivers it under its `key`. It returns nothing, or `refuse("why")` where
-    that can never be delivered. The engine retries what it raises, 12 attempts in about 20 minutes. Sync functions run
-    in threads. A route of the setting `notification_routes` goes before a function of the same name.
+    The function takes a `Notification` and delivers it under its `key`. It returns nothing, or `refuse("why")` if it
+    can never be delivered. The engine retries after an exception: 12 attempts in about 20 minutes. Sync functions run
+    in threads. A route of the setting `notification_routes` has precedence over a function of the same name.
 
     Raises `ToolDefinitionError` for a name with a colon in it, and for a function that takes no `Notification`.
 
@@ -456,7 +460,7 @@ def notification_routes_of(value: object) -> list[RouteFunction]:
 
 
 def check_callback(address: str) -> str:
-    """Return what is wrong with the address of a callback; empty if nothing is. Its host is the worker's to judge."""
+    """Return the problem of a callback's address; empty if it is valid. The worker judges its host."""
     if not address.isprintable() or " " in address or len(address) > MAX_ID:
         return f"a callback is an address of one line, of {MAX_ID:,} characters at most"
     if not re.fullmatch(r"https?://[^/@?#]+([/?][^#]*)?", address):

@@ -16,7 +16,7 @@ from perdure.values.references import MISSING, Missing
 from perdure.values.templates import PLAIN, TextForm
 
 _UNCLOSED: Final = re.compile(r"(?<=[\[,:])[-+.\w]+$")
-"""A number or a name at the end of a text: it may go on."""
+"""A number or a name at the end of a text: it may be incomplete."""
 _MORE: Final = "\ue000"
 """A character that no enumeration, date or pattern has."""
 
@@ -30,17 +30,17 @@ class PartialText:
 
     @property
     def value(self) -> Json | Missing:
-        """The value so far; its last text may not be complete."""
+        """The value so far; its last text may be incomplete."""
         return self._parse(self.text)
 
     @property
     def longer(self) -> Json | Missing:
-        """A copy of the value, whose last text goes on if it is not complete."""
+        """A copy of the value, with a longer last text if that text is incomplete."""
         return self._parse(self.text + _MORE)
 
     @property
     def closed(self) -> Json | Missing:
-        """The value so far, without a text that is not complete."""
+        """The value so far, without an incomplete text."""
         if self.form.kind == "json":
             return self._parse(self.text, texts=False)
         return {} if self.form.kind == "member" else MISSING
@@ -62,7 +62,7 @@ class PartialText:
 
 
 def _ends_in_text(json: str) -> bool:
-    """Return whether a text of the JSON is open at its end: then it alone makes a difference."""
+    """Return whether a text of the JSON is open at its end: only then do the two modes differ."""
     try:
         return bool(from_json(json, allow_partial="trailing-strings") != from_json(json, allow_partial=True))
     except ValueError:  # half a number
@@ -70,10 +70,10 @@ def _ends_in_text(json: str) -> bool:
 
 
 class PartialOutputEvents(EventAdapter[PartialText, None]):
-    """A fold of the events of runs that yields the text of the output each time that it has grown.
+    """A fold of the events of runs that yields the text of the output each time it grows.
 
-    A text that does not continue the one before it belongs to another attempt or another Request. The text of an answer
-    that does not count is left out from then on.
+    A text that does not continue the previous one belongs to another attempt or Request. The text of an answer that
+    does not count is left out from then on.
     """
 
     def __init__(self) -> None:
@@ -104,6 +104,6 @@ class PartialOutputEvents(EventAdapter[PartialText, None]):
         if source != self._source:
             self._source, self._text = source, ""
         if data["start"] != len(self._text):
-            return  # its beginning was missed: the end has all of it
+            return  # its beginning was missed: the end event has the whole text
         self._text += str(data["text"])
         yield PartialText(self._text, TextForm.of_event(data))

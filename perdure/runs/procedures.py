@@ -34,7 +34,7 @@ NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _INPUT: Final = re.compile(r"[^\W\d]\w{0,63}")
 _PLACE: Final = re.compile(r"(?P<call>\d+\.\d+)(?P<path>[.\[].+)", re.DOTALL)
 _ORDER: Final = re.compile(r"(?P<ended>\s*ended\s+)?(?P<call>\d+\.\d+)(?P<body>\[.*\])?(?P<own>\.\d+)?", re.DOTALL)
-"""An item of `_after` that names a call by its id, perhaps in the body of a loop."""
+"""An item of `_after`: a call's id, also in the body of a loop."""
 _AFTER: Final = "_after"
 _OUTPUT_PATH: Final = "_outputPath"
 _WHOLE_PATH: Final = re.compile(r"†state\.(\w+)")
@@ -42,14 +42,14 @@ _WHOLE_PATH: Final = re.compile(r"†state\.(\w+)")
 _STATE: Final = re.compile(r"†state(?:\.(\w+))?")
 """A mention of the state in a call's text, with the key."""
 _WALKED: Final = frozenset({BODY, EACH})
-"""Keys of the engine's under which a plan has literals of its own."""
+"""Keys of the engine with literals of the plan."""
 
 LiteralPlace: TypeAlias = tuple[int, Path]
 """A literal of a plan: the call's index, and the path in the call as it was written."""
 
 
 class Procedure(WireModel):
-    """A completed run's plan as an agent, with what is an input and what is frozen.
+    """A completed run's plan as an agent, with its inputs and its frozen literals.
 
     ```python
     procedure = await run.promote("monthly_refunds", parameters={"euros": "1.2.euros"})
@@ -60,19 +60,19 @@ class Procedure(WireModel):
     name: str
     version: int = 1
     digest: str
-    """Of the frozen plan with its output, of its tools and data, and of the schema of its input: `sha256:…`."""
+    """Digest of the frozen plan with its output, its tools and data, and the schema of its input: `sha256:…`."""
     runs: list[str]
     """The runs that it comes from."""
     agent: JsonObject
     """The agent file."""
     inputs: dict[str, Json] = Field(default_factory=dict)
-    """By input the value that the first of the runs had."""
+    """By input its value in the first of the runs."""
     places: dict[str, list[str]] = Field(default_factory=dict)
-    """By input the literals of that run that it stands for: `R.N.path`."""
+    """By input the literals of that run that it replaces: `R.N.path`."""
     frozen: dict[str, Json] = Field(default_factory=dict)
-    """By `R.N.path` the literals that stay as they are."""
+    """By `R.N.path` the literals that stay unchanged."""
     notes: list[str] = Field(default_factory=list)
-    """What the person who promotes the run should know."""
+    """Notes for the person who promotes the run."""
 
     def with_version(self, version: int) -> Procedure:
         """Return the procedure with another version.
@@ -96,15 +96,15 @@ class RunPlan:
     calls: list[JsonObject]
     """The calls as they were written, with the order of the run's Requests; ids are those of Request 0."""
     output: Json = None
-    """The run's output as it was written, with its references; `None`: the model has answered by a text."""
+    """The run's output as it was written, with its references; `None`: the model answered with a text."""
     input: Json | Missing = MISSING
     """The input of the run."""
     reads: frozenset[Reference] = frozenset()
-    """All that the calls read."""
+    """References that the calls and the output read."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
 
     def place(self, written: str) -> LiteralPlace:
-        """Return the place that is written as `R.N.path`. Raises `RunError` unless a literal stands there."""
+        """Parse a place in the form `R.N.path`. Raises `RunError` unless it is the place of a literal."""
         found = _PLACE.fullmatch(written)
         path = None if found is None else _path_of(found["path"])
         if found is None or path is None:
@@ -125,7 +125,7 @@ class RunPlan:
         return index, _keys_of(self.calls[index], path)
 
     def name_of(self, place: LiteralPlace) -> str:
-        """Return a place as it is written: `R.N.path`."""
+        """Return a place in the form `R.N.path`."""
         index, path = place
         return self.ids[index] + "".join(path_step(step) for step in path)
 
@@ -135,8 +135,8 @@ def plan_of_run(
 ) -> RunPlan:
     """Return the calls of a completed run as one plan, in the order of its Requests.
 
-    `output`: as the last Solution wrote it. Calls that were invalid, rejected or not made are left out; those of a branch that was
-    not taken stay. Raises `RunError` for a run that has not completed, and for calls that no plan can make again.
+    `output`: as the last Solution wrote it. Invalid, rejected and skipped calls are left out; calls of a branch that
+    was not taken stay. Raises `RunError` for a run that has not completed, and for calls that no plan can repeat.
     """
     run_id = "the run" if view is None else view.run_id
     if view is None or view.status != "completed":
@@ -155,7 +155,7 @@ def plan_of_run(
             _check_reads(call, skipped & older)
         older |= {name for call in members for name in _state_names(call)}
         written += [_renumbered(call, known, before) for call in members]
-        # A later Request was made when these had ended, and in knowledge of how.
+        # The model knew the outcomes of these calls when it answered the next Request.
         before = [
             f"0.{known[call.id]}" if call.state.status == "done" else f"ended 0.{known[call.id]}" for call in members
         ]
@@ -178,9 +178,10 @@ def _state_names(call: Call) -> set[str]:
 
 
 def _check_reads(call: Call, hidden: Set[str]) -> None:
-    """Raise `RunError` for a call that reads what a skipped call of its Request would have written, and an earlier Request has written.
+    """Raise `RunError` for a call that reads a path of a skipped call of its Request, which an earlier Request has
+    written.
 
-    In the run the call never reads that value, which is from before its plan. In one plan it would.
+    In the run the call never reads the earlier value, which is older than its plan. In one plan it would.
     """
     if any(reference.path and reference.path[0] in hidden for reference in _references([call], None)):
         raise RunError(
@@ -189,7 +190,9 @@ def _check_reads(call: Call, hidden: Set[str]) -> None:
 
 
 def _is_kept(call: Call) -> bool:
-    """Whether a call is part of the procedure. Raises `RunError` for one that cannot be, nor be left out."""
+    """Whether a call is part of the procedure. Raises `RunError` for a call that can neither be part of it nor be left
+    out.
+    """
     state, tool = call.state, call.spec.tool
     if tool is not None and (tool.activity == KEEP or tool.name == TASK_COMPLETE):
         return False
@@ -208,7 +211,7 @@ def _references(calls: Iterable[Call], output: Json) -> Iterator[Reference]:
 
 
 def _renumbered(call: Call, known: Mapping[str, int], before: Sequence[Json]) -> JsonObject:
-    """Return a call as it was written, with the ids of the procedure, after the calls of the Request before it."""
+    """Return a call as it was written, with the procedure's ids, and after the calls of the previous Request."""
     raw: JsonObject = _with_ids(deepcopy(call.spec.raw), call, known)
     own = raw.get(_AFTER, [])
     order = [*(own if isinstance(own, list) else [own])]
@@ -227,7 +230,7 @@ def _with_ids(raw: JsonObject, call: Call, known: Mapping[str, int]) -> JsonObje
 
 
 def _renamed(item: Json, call: Call, known: Mapping[str, int]) -> Json:
-    """Return an item of `_after` with the id of the procedure; `None` for a call that is left out: it had ended."""
+    """Return an item of `_after` with the procedure's id; `None` for a call that is left out, because it has ended."""
     found = _ORDER.fullmatch(item) if isinstance(item, str) else None
     if found is None:
         return item
@@ -243,7 +246,7 @@ def _renamed(item: Json, call: Call, known: Mapping[str, int]) -> Json:
 
 
 def is_literal(value: Json) -> bool:
-    """Whether a value of a plan reads and computes nothing."""
+    """Whether a value of a plan contains no reference and no formula."""
     template, malformed = parse_template(value)
     return template.literal and not malformed
 
@@ -342,8 +345,9 @@ def procedure_of(
     outputs: Mapping[str, Sequence[Path]] | None = None,
     runs: Sequence[str] = (),
 ) -> Procedure:
-    """Return the procedure of a run's plan. `document`: the run's agent. `chosen`: by input the literals that it stands for. `outputs`:
-    by input the literals of the output that it stands for. Raises `RunError` for inputs that cannot be added.
+    """Return the procedure of a run's plan. `document`: the run's agent. `chosen`: by input the literals that it
+    replaces. `outputs`: by input the literals of the output that it replaces. Raises `RunError` for inputs that cannot
+    be added.
     """
     if not NAME.fullmatch(name):
         raise RunError(f"{name[:80]!r} is not the name of a procedure. Use a letter, then letters, digits, _ and -")
@@ -382,10 +386,10 @@ def procedure_of(
 
 
 def procedure_digest(agent: AgentSpec) -> str:
-    """Return the digest of what a run of the procedure does: its plan and output, the tools that it calls, its data, and the schema of
-    its input.
+    """Return the digest of a procedure: its plan and output, the tools that it calls, its data, and its input's schema.
 
-    The state counts where the plan may read what it has not written itself. Instructions, models and policies do not count.
+    The state counts if the plan may read state that it has not written itself. Instructions, models and policies do not
+    count.
     """
     messages = agent.messages()
     plans = [message for message in messages if isinstance(message, PlanMessage)]
@@ -409,7 +413,7 @@ def procedure_digest(agent: AgentSpec) -> str:
 
 
 def _all_calls(calls: Sequence[Json]) -> Iterator[JsonObject]:
-    """Yield calls with those of their bodies."""
+    """Yield the calls, and the calls of their bodies."""
     for call in calls:
         if isinstance(call, dict):
             yield call
@@ -418,7 +422,7 @@ def _all_calls(calls: Sequence[Json]) -> Iterator[JsonObject]:
 
 
 def _reads_earlier_state(calls: Sequence[JsonObject], output: Json) -> bool:
-    """Whether the plan may read state that no call of it has written as a whole. In doubt it may."""
+    """Whether the plan may read state that none of its calls has written as a whole. In doubt it may."""
     every = [*_all_calls(calls)]
     whole = [call.get(_OUTPUT_PATH) for call in every if call.get("_outputMethod", "set") == "set"]
     written = {found[1] for path in whole if (found := _WHOLE_PATH.fullmatch(str(path)))}
@@ -438,7 +442,7 @@ def _agent_file(
             context.append(each)
     context += [message] if message is not None else []
     frozen: JsonObject = {"type": "plan", "plan": [*calls]} | ({"output": output} if output is not None else {})
-    # All of a Solution runs in a procedure: with `step` the model would be asked after each of its levels.
+    # A procedure runs the whole Solution: `step` would send a Request after each of its levels.
     config = {key: value for key, value in (document.get("config") or {}).items() if key != "execution"}
     return {**document, "name": name, "context": [*context, frozen], "config": {**config, "start": "plan"}}
 
@@ -454,7 +458,7 @@ def _notes(output: Json) -> list[str]:
 
 
 def _input_message(plan: RunPlan, document: JsonObject, schemas: Mapping[str, Json]) -> JsonObject | None:
-    """Return the message that describes the procedure's input; `None`: that of the agent stays."""
+    """Return the message that describes the procedure's input; `None`: the agent's message stays."""
     if not schemas:
         return None
     reads = [each for each in plan.reads if each.kind == "input"]
@@ -485,7 +489,7 @@ def _input_message(plan: RunPlan, document: JsonObject, schemas: Mapping[str, Js
 
 
 def _schema_at(plan: RunPlan, index: int, path: Path) -> Json:
-    """Return the schema of a literal: that of the tool's parameter, else the type of its value."""
+    """Return the schema of a literal: the schema of the tool's parameter, else the type of its value."""
     call: Json = plan.calls[index]
     start, at = call, call
     rest = path
@@ -518,7 +522,7 @@ def _replace(value: Json, path: Path, reference: str, where: str) -> None:
 
 
 def _resolved(literal: Json) -> Json:
-    """Return what a literal stands for: in a plan `††` is the text `†`."""
+    """Return the value of a literal: in a plan `††` is the text `†`."""
     found: Json = parse_template(literal)[0].resolve(lambda _: MISSING)
     return found
 
@@ -537,7 +541,7 @@ def _path_of(text: str) -> Path | None:
 
 
 def _keys_of(value: Json | Missing, path: Path) -> Path:
-    """Return a path of a value that is there, with the index of each list as a number: `.0` and `[0]` are one place."""
+    """Return a path of an existing value, with each list index as a number: `.0` and `[0]` are one place."""
     keys: list[str | int] = []
     for step in path:
         keys.append(int(step) if isinstance(value, list) else str(step))

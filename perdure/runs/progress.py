@@ -43,9 +43,9 @@ class RunProgress(WireModel):
     told: list[str] = Field(default_factory=list)
     """Names of untrusted sources that its messages and results hold (R15.3)."""
     planned: list[str] = Field(default_factory=list)
-    """Digests of calls that trusted Requests planned and that were not made."""
+    """Digests of calls that trusted Requests planned and that did not run."""
     wants: Literal["plan", "structured", "refined"] = "plan"
-    """Purpose of the next Request; `structured` and `refined` only want an output."""
+    """Purpose of the next Request; `structured` and `refined` request only an output."""
     must_call: list[str] = Field(default_factory=list)
     """Tools of which the model must call one before an output counts (R6.5); empty once it has."""
     draft: Json = None
@@ -57,7 +57,7 @@ class RunProgress(WireModel):
     cut: int = 0
     """Requests that a message ended before their answer: they do not count as made."""
     sent: list[str] = Field(default_factory=list)
-    """Digests of what message tools have sent (R10.16)."""
+    """Digests of texts that message tools have sent (R10.16)."""
     refusals: int = 0
     """Requests in a row that the model refused, up to the last one (R20.2)."""
     has_cut: bool = False
@@ -65,9 +65,9 @@ class RunProgress(WireModel):
     budget_noted: bool = False
     """Whether people were informed that the budget is nearly used (R19.5)."""
     reserved: int = Field(default=0, exclude_if=operator.not_)
-    """Number of the Request whose share of budgets is reserved and not settled; 0: none (R24.8)."""
+    """Number of the Request with a reserved and unsettled share of budgets; 0: none (R24.8)."""
     unsettled: RunUsage = Field(default_factory=RunUsage, exclude_if=lambda usage: not usage.by_model)
-    """What its calls have used of models themselves, as they report it, and is not settled either."""
+    """Unsettled usage of models by its calls themselves, as they report it."""
     tight: bool = False
     """Whether the context was too long for the model, and is shortened since (R9.7)."""
 
@@ -77,13 +77,13 @@ class RunProgress(WireModel):
         return [message for message in self.messages if message["type"] == "error"]
 
     def values(self) -> Iterator[Json]:
-        """Yield the values that continue-as-new carries on, as far as they grow with the run."""
+        """Yield the values that continue-as-new carries over, as far as they grow with the run."""
         yield from self.results.values()
         yield from self.messages
         yield from (self.plan_message, self.draft)
 
     def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
-        """Add the usage of a child run, and the digests of what its message tools have sent."""
+        """Add the usage of a child run, and the digests of texts that its message tools have sent."""
         self.usage.include(usage)
         self.sent = added(self.sent, sent)
 
@@ -100,12 +100,12 @@ def count_answer(
     *,
     text_answers: bool,
 ) -> None:
-    """Count the Request's complete answer. `text_answers`: the model's text may be its answer."""
+    """Count the Request's complete answer. `text_answers`: whether the model's text may be its answer."""
     if request.status == "done":
         return
     request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
     if not (text_answers or result.problem):
-        request.text = ""  # it is all in the calls and the output
+        request.text = ""  # the calls and the output contain the whole text
     request.cost = result.usage.cost_at(price_of(request.model, prices))
     progress.usage.count(request.model, result.usage, prices)
     progress.expected.note_request(result.usage, request.cost)
@@ -135,7 +135,7 @@ class RunLimits:
         )
 
     def exceeded(self, progress: RunProgress) -> bool:
-        """Whether the coming Request is one more than the run may make."""
+        """Whether the coming Request exceeds the limit of the run."""
         return progress.number - progress.cut > self._config.max_requests
 
     def refused(self, progress: RunProgress) -> bool:

@@ -47,7 +47,7 @@ class BootstrapFile(WireModel):
 
 
 def fitted(files: Iterable[BootstrapFile]) -> list[BootstrapFile]:
-    """Return the files, each with as much text as there is room for, the first first. Without room only the name stays."""
+    """Return the files with as much text as there is room for, in their order. Without room only the name stays."""
     left, found = FILES_CHARACTERS, list[BootstrapFile]()
     for file in files:
         text = file.text[: min(FILE_CHARACTERS, left)]
@@ -70,7 +70,7 @@ class PromptParts(WireModel):
     def with_files(self, texts: Mapping[str, str]) -> PromptParts:
         """Return the parts with these files in place of their own.
 
-        A new file counts as written by others where any of the present files does.
+        A new file is untrusted if any of the present files is.
         """
         known = {file.name: file for file in self.files}
         others = any(file.untrusted for file in self.files)
@@ -162,8 +162,8 @@ class PromptCosts:
     """Tokens of each part, in the parts' order."""
     total: int
     counted: bool
-    """Whether the server has counted the total, of which each part has its share by characters. Otherwise all tokens
-    are estimated, at `TOKEN` characters each.
+    """Whether the server has counted the total; each part has its share by characters. Otherwise all tokens are
+    estimated, at `TOKEN` characters each.
     """
 
 
@@ -178,7 +178,7 @@ def costs(parts: Sequence[PartView], counted: int) -> PromptCosts:
 
 
 def alike(first: Sequence[JsonObject], second: Sequence[JsonObject]) -> int:
-    """Return the characters of the common beginning of two prompts: what a server may have in its cache."""
+    """Return the characters of the common beginning of two prompts, which a server may have in its cache."""
     found = 0
     for one, other in zip(first, second, strict=False):
         if one == other:
@@ -190,11 +190,11 @@ def alike(first: Sequence[JsonObject], second: Sequence[JsonObject]) -> int:
 
 
 TIGHT: Final = 500
-"""Characters of a value that are left where the context was too long."""
+"""Characters of a value that are kept if the context was too long."""
 
 
 def user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> JsonObject:
-    """Return data under a title, with its description and schema; files in it by their lines."""
+    """Return data under a title, with its description and schema; a line describes each file in it."""
     text = dumps(value)
     if MEDIA_KEY in text:
         text = dumps(with_lines(value))
@@ -238,7 +238,7 @@ def tightened(message: JsonObject) -> JsonObject:
 def fit_messages(messages: list[JsonObject], room: int, sizes: Sizes) -> list[JsonObject]:
     """Return chat messages in `room` bytes: first long texts are cut, then only the first and the last message remain.
 
-    The function never fails. It serves messages that no model could read anyway: see `TIGHT` for the step before.
+    The function never fails. It handles messages that are too long for every model: see `TIGHT` for the step before.
     """
     for most in (100_000, 20_000, 4_000, TIGHT):
         cut = [
@@ -254,7 +254,7 @@ def fit_messages(messages: list[JsonObject], room: int, sizes: Sizes) -> list[Js
 
 
 def tight_result(message: JsonObject, *, tight: bool) -> JsonObject:
-    """Return a message of the history; where the context was too long, with only the beginning of a call's result."""
+    """Return a message of the history. If the context was too long, it has only the beginning of a call's result."""
     if not tight or message["role"] != "tool":
         return message
     return {**message, "content": shorten(message["content"], TIGHT)}

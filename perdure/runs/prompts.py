@@ -1,8 +1,8 @@
-"""Prompts: how to plan, and the context as chat messages.
+"""Prompts: the instructions for planning, and the context as chat messages.
 
-A prompt cache keeps the common beginning of two Requests (R10.19). What stands first does not change from Request to
-Request, and what has happened is only appended. What changes stands last: the current state, the plan with its
-statuses, and the words of this Request alone.
+A prompt cache keeps the common beginning of two Requests (R10.19). The first messages do not change from Request to
+Request, and later events are only appended. The messages that change come last: the current state, the plan with its
+statuses, and the instructions of this Request.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ UNANSWERED: Final = "Your answer broke off before you had decided on what is hel
 
 @dataclass(frozen=True)
 class RevisedPlan:
-    """A plan that goes on under the coming Request (R10.5)."""
+    """A plan that continues under the coming Request (R10.5)."""
 
     plan: list[JsonObject]
     """The plan's calls with their status."""
     since: int
-    """Number of the run's messages that earlier Requests held."""
+    """Number of the run's messages in earlier Requests."""
     keep: str | None
     """Name of the tool that keeps held calls, where there are any."""
     pressed: list[str] = field(default_factory=list)
@@ -90,13 +90,13 @@ class RevisedPlan:
 STANDS_LAST: Final = "What it holds stands at the end."
 
 TIGHT_HISTORY: Final = 20
-"""Messages of the history that are left then."""
+"""Messages of the history that remain if the context was too long."""
 
 
 class Prompt:
     """The prompt of one Request (R6.1), and the size of its parts.
 
-    A dialect that keeps turns shows what has happened as the model's own answers and their results. Other dialects show
+    A dialect that keeps turns shows the history as the model's own answers and their results. Other dialects show
     the resulting state, the last plan, and results that were written to no path (R4.4). `shown`: the state as the model
     may see it.
     """
@@ -136,7 +136,7 @@ class Prompt:
         if system:
             chat.append({"role": "system", "content": "\n\n".join(text for _, text in system)})
         for file in self._recorded.files:
-            if file.untrusted:  # no instructions of ours
+            if file.untrusted:  # not instructions of the operator
                 add(f"file {file.name}", [{"role": "user", "content": self._file(file)}])
         for part, message in self._received():
             add(part, [message])
@@ -154,8 +154,8 @@ class Prompt:
     def _system(self) -> Iterator[tuple[str, str]]:
         """Yield the system texts: the agent's own words, how to plan, and the tools.
 
-        They are the same for all Requests of a run. A Request that wants only an output says so at the prompt's end.
-        The texts of the run itself stand last.
+        They are the same for all Requests of a run. A Request for only an output says so at the prompt's end. The texts
+        of the run itself come last.
         """
         dialect, ask = self._dialect, self._ask
         for text in self._context.system:
@@ -182,8 +182,8 @@ class Prompt:
         return file_text(file, self._provenance.hides, tight=self._progress.tight)
 
     def _received(self) -> Iterator[tuple[str, JsonObject]]:
-        """Yield the context in its order (R2.7), without a plan, and without the state's value where it changes: they
-        stand last.
+        """Yield the context in its order (R2.7), without a plan, and without the state's value if it changes: both come
+        last.
         """
         context, turns, tight = self._context, self._dialect.keeps_turns, self._progress.tight
         states = dict(self._states)
@@ -207,8 +207,8 @@ class Prompt:
             yield from (("state", message) for message in _state_messages(states))
 
     def _happened(self, since: int) -> Iterator[JsonObject]:
-        """Yield what has happened up to a message, which only grows: turns, or results that were written to no path,
-        and errors.
+        """Yield the history up to a message, which only grows: turns, or results that were written to no path, and
+        errors.
         """
         progress, turns = self._progress, self._dialect.keeps_turns
         history: list[JsonObject] = []
@@ -230,9 +230,7 @@ class Prompt:
                 yield as_chat(message, self._dialect, self._ask)
 
     def _now(self, revision: RevisedPlan | None) -> Iterator[tuple[str, JsonObject]]:
-        """Yield what differs between Requests: the current state, and the plan as it stands, with news behind a revised
-        plan.
-        """
+        """Yield the parts that differ between Requests: the current state and plan, with news after a revised plan."""
         context, progress, turns = self._context, self._progress, self._dialect.keeps_turns
         if not turns:
             yield from (("state", message) for message in _state_messages(self._states))
@@ -246,7 +244,7 @@ class Prompt:
         yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in parts)
 
     def _revision(self, revision: RevisedPlan, news: list[JsonObject]) -> list[JsonObject]:
-        """Return the plan as it stands, the choices that the model has, and the new messages last."""
+        """Return the present plan, the model's choices, and the new messages last."""
         pressed = ", ".join(revision.pressed)
         parts = [PRESSED.format(calls=pressed)] if pressed else []
         if any(message["type"] == "message" for message in news):
@@ -261,7 +259,7 @@ class Prompt:
         return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(parts)}, *news]
 
     def _last_words(self, limit: Limit | None) -> str | None:
-        """Return the last words of a Request that only wants an output (R9.5)."""
+        """Return the last text of a Request for only an output (R9.5)."""
         how, progress = self._dialect.only_output(self._ask), self._progress
         if limit is not None:
             return FINAL.format(limit=limit.words, how=how)

@@ -1,4 +1,4 @@
-"""Provenance in a run: what its model has read, and the sources of its calls and results."""
+"""Provenance in a run: the sources of its model's prompts, its calls and its results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
 
 
 def shows_values(call: Call) -> bool:
-    """Whether its error, or a person's change to it, may hold values that the call was called with."""
+    """Whether the call's error, or a person's edit of it, may hold values of its parameters."""
     return call.state.error is not None or bool(call.state.notes) or call.approval is not None
 
 
@@ -68,7 +68,7 @@ def reference_of(text: str) -> Reference:
 
 
 def print_of(raw: JsonObject) -> str:
-    """Return the digest of what a call does. A condition or a loop counts; the call's place in its plan does not."""
+    """Return the digest of a call. A condition or a loop counts; the call's place in its plan does not."""
     return digest({key: value for key, value in raw.items() if key not in _PLACED})
 
 
@@ -78,7 +78,9 @@ HIDDEN: Final = (
 CONVERSATION: Final = "conversation"
 """Kind under which a session passes untrusted sources of the earlier conversation."""
 KEPT_PLANNED: Final = 500
-"""Calls of trusted Requests that were not made. They stay trusted where a later Request repeats them."""
+"""Most kept digests of calls of trusted Requests that did not run. The calls stay trusted if a later Request repeats
+them.
+"""
 Show: TypeAlias = str | Mapping[str, str]
 """`config.show`: `values`, `shape`, or one of them by tool."""
 
@@ -112,32 +114,30 @@ class RunProvenance:
         ]
         """Untrusted sources of the conversation that a session's run continues."""
         self.conversation_sources = sorted({*self.conversation_sources, *untrusted(context.history_sources)})
-        self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
+        self._noted: set[str] = set()  # calls of a plan that continues under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """Known result type by call, for calls whose results are hidden."""
         self.state = State(self.first_writes(context.initial_state), sizes or Sizes())
         """The run's state, with the provenance of each write."""
         self.read_by_model: Sources = NOWHERE
-        """Untrusted sources of what the running Request's model has read."""
+        """Untrusted sources that the running Request's model has read."""
 
     def instruct(self, parts: PromptParts) -> None:
-        """Record untrusted skills and files that stand in every prompt. The model has read those that are not hidden."""
+        """Record untrusted skills and files of every prompt. The model has read those that are not hidden."""
         shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
         self.conversation_sources = sorted({*self.conversation_sources, *shown})
 
     def offer(self, hosted: Iterable[str]) -> None:
         """Record the hosted tools that Requests offer.
 
-        A model reads their results while it writes, and calls start meanwhile. So all that it writes counts as written
+        A model reads their results while it writes, and calls start meanwhile. So its whole answer counts as written
         after it has read them.
         """
         sources = join_all(tool_source(name, True) for name in hosted)
         self.conversation_sources = sorted({*self.conversation_sources, *sources})
 
     def first_writes(self, state: JsonObject) -> list[Write]:
-        """Return the writes that the run's state starts with: the agent file's, and the parent run's, key by key
-        (R8.2).
-        """
+        """Return the writes of the run's initial state: the agent file's, and the parent run's, key by key (R8.2)."""
         received: dict[str, Sources] = {}
         for reference, names in self._received:
             if reference.kind == "state" and reference.path and str(reference.path[0]) in state:
@@ -150,9 +150,9 @@ class RunProvenance:
     def left(
         self, state: State, progress: RunProgress, reported: Iterable[Sources], answer: Sources
     ) -> dict[str, list[str]]:
-        """Return the sources of what a session goes on with, by reference.
+        """Return the sources of the values with which a session continues, by reference.
 
-        `reported` are the sources of what the session reports of the run's calls. `answer` are the sources of the run's
+        `reported` are the sources of the run's calls that the session reports. `answer` are the sources of the run's
         output, which the session passes on unchanged.
         """
         keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
@@ -161,8 +161,8 @@ class RunProvenance:
         return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": shown}.items() if each}
 
     def untrusted_read(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
-        """Return the untrusted sources that the model or its calls have read. The words of the run's failure may hold
-        them.
+        """Return the untrusted sources that the model or its calls have read. The message of the run's failure may hold
+        their values.
         """
         return sorted(untrusted(join_all([frozenset(progress.told), self.read_by_model, *called])))
 
@@ -176,7 +176,7 @@ class RunProvenance:
         return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
 
     def begin(self, state: State, progress: RunProgress) -> None:
-        """Begin a Request. Its model may obey the untrusted content that its prompt holds (R15.3)."""
+        """Begin a Request. Its model may follow untrusted content of its prompt (R15.3)."""
         held = [state.labels, *self.data.values()]
         seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
         self.read_by_model = join(frozenset(progress.told), seen)
@@ -187,7 +187,7 @@ class RunProvenance:
     def known(self, number: int, progress: RunProgress, vouched: Callable[[Reference, Json], bool]) -> KnownSources:
         """Return the known sources for the plan of a Request; `vouched` returns whether a person endorsed a value.
 
-        A call that a trusted Request planned, and that was not made, stays trusted.
+        A call that a trusted Request planned, and that did not run, stays trusted.
         """
         if not number:
             return KnownSources(self.data, lambda _: self._planned, vouched)
@@ -203,7 +203,7 @@ class RunProvenance:
         return KnownSources(self.data, written, vouched)
 
     def note(self, plan: Plan, progress: RunProgress, *, turns: bool) -> None:
-        """End a Request: record which of its sources stand in later prompts. With `turns`, all results stand there."""
+        """End a Request: record its sources in later prompts. With `turns`, all results are in later prompts."""
         shown_sources = set(progress.told)
         for call in plan.every_call():
             if call.spec.tool is not None and call.state.writes and self.hides(call.state.sources):
@@ -227,7 +227,7 @@ class RunProvenance:
             if progress.planned
             else set()
         )
-        # No more of them are kept: of thousands of calls the others take no digest (R18.5).
+        # No more are kept, so the others of thousands of calls need no digest (R18.5).
         newest = clean if made else clean[-KEPT_PLANNED:]
         planned = [*progress.planned, *map(print_of, newest)]
         progress.planned = [each for each in planned if each not in made][-KEPT_PLANNED:]
@@ -257,7 +257,7 @@ class RunProvenance:
             progress.told = sorted({*progress.told, *untrusted(sources)})
 
     def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
-        """Return the sources of an output as it was written: the model's own, and those of what it refers to.
+        """Return the sources of an output as it was written: the model's own, and the sources of its references.
 
         References are resolved at the plan's end or in the state. The caller needs the result only for a parent run, or
         for a model that may not read untrusted values.
@@ -284,7 +284,7 @@ class RunProvenance:
 
         try:
             taken = join_all(taken_by(site.expression, found, of, absent) for site in template.sites)
-        except StateError:  # it is refused for that; whatever is told of it may be of anybody
+        except StateError:  # the output is rejected; its error may contain any value of the state
             taken = state.labels.whole
         return join(taken, join(MODEL, self.read_by_model)) if template.written_out() else taken
 
@@ -298,19 +298,23 @@ class RunProvenance:
     def input_sources(
         self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
     ) -> dict[str, list[str]]:
-        """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
+        """Return the sources of a delegate's input, by the reference in its run: of its parameters, and of its scopes'
+        data.
+        """
         found_sources = {str(Reference("input", (name,))): each for name, each in call.inputs.origins.params.items()}
         for reference in names:
             if sources is None:
                 break
             kind = "parent" if reference.kind == "input" else reference.kind
             found = sources(reference)
-            if call.spec.instance is not None and reference.kind == "state":  # its own goes before what is shared
+            if (
+                call.spec.instance is not None and reference.kind == "state"
+            ):  # its own state has precedence over the shared state
                 found = join(found, sources(Reference("state", (state_key(call.spec.instance), *reference.path))))
             found_sources[str(Reference(kind, reference.path))] = found
         return {text: sorted(each) for text, each in found_sources.items()}
 
-    # What is shown by its shape (R15.4).
+    # Values that are shown as a shape (R15.4).
 
     @property
     def shows_shapes(self) -> bool:
@@ -352,13 +356,13 @@ class RunProvenance:
         return shown
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
-        """Return whether a result is hidden, and what the model sees of it."""
+        """Return whether a result is hidden, and the value that the model sees."""
         if not self.hides(call.state.sources):
             return False, call.state.result
         return True, shape(call.state.result, self._type_of(call.spec.tool))
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
-        """Return an error as the model sees it. Its words may hold the call's parameters, or what others have answered."""
+        """Return an error as the model sees it. Its message may hold the call's parameters, or untrusted answers."""
         known = join(call.state.sources, call.inputs.origins.all)
         if self.hides(known) or (self.shows_shapes and self.hides(join(known, self._touched(call)))):
             named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
@@ -366,9 +370,9 @@ class RunProvenance:
         return error.as_json()
 
     def _touched(self, call: Call) -> Sources:
-        """Return the sources of all that a call may have read, whatever its outcome.
+        """Return the sources of all values that a call may have read, with any outcome.
 
-        Conditions read too, and a write reads the value that stands at its path.
+        Conditions read too, and a write reads the present value of its path.
         """
         read, paths = looked_at(call)
         found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
@@ -395,14 +399,14 @@ class RunProvenance:
         return result, shapes
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
-        """Return the problems of an output of these sources as the model sees them. Their words may hold the output's
+        """Return the problems of an output of these sources as the model sees them. Their texts may hold the output's
         values.
         """
         return [HIDDEN] if problems and self.hides(sources) else problems
 
     def shown_feedback(self, messages: Iterable[JsonObject], plan: Plan) -> list[JsonObject]:
-        """Return decisions as the model sees them: each call as it stands now, and untrusted parts of an edit by their
-        shape.
+        """Return decisions as the model sees them: each call in its present state, and untrusted parts of an edit as
+        shapes.
         """
         calls = {call.id: call for call in plan.every_call()}
         return [self._shown_edit(_as_it_stands(message, calls), plan) for message in messages]

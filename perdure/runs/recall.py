@@ -1,6 +1,6 @@
-"""Recall in a run: the rest of a value that the model was shown in part.
+"""Recall in a run: the rest of a value that the model saw in part.
 
-A run answers from what it has: its state, and the results of its calls. Each answer is a page, whatever the value's size (R18.3).
+A run answers from its state and the results of its calls. Each answer is a page, whatever the value's size (R18.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.values.provenance import MODEL, Sources, join, join_all, tool_sourc
 from perdure.values.references import MISSING, Expression, evaluate, get, overlaps, parse_expression, references
 
 ABOVE: Final[JsonObject] = {"above": True}
-"""The answer of a part of a long loop: what its calls name is of the run that the loop is in."""
+"""The answer of a part of a long loop: its calls name values of the run that has the loop."""
 _CALL: Final = re.compile(r"\d+(?:\.\d+|\[\d+\])+")
 _STATE: Final = re.compile(r"†?state(?![\w-])")
 
@@ -35,7 +35,7 @@ def is_of_run(what: str) -> bool:
 def recall(run: RunState, what: str, page: int = 1) -> JsonObject | None:
     """Return `{"what", "page", "pages", "text"}`, or `ABOVE`; `None`: an execution before this one has the call.
 
-    Raises `RunError` where there is nothing, or the model may not read it.
+    Raises `RunError` for a value that does not exist, or that the model may not read.
     """
     if ITEMS in run.context.values():
         return ABOVE
@@ -47,13 +47,15 @@ def recall(run: RunState, what: str, page: int = 1) -> JsonObject | None:
 
 
 def is_recall(run: RunState, call: Call) -> bool:
-    """Whether the call reads again, by the worker's own tool."""
+    """Whether the call uses the worker's own tool `recall`."""
     tool = run.prepared.recall
     return tool is not None and call.spec.tool is not None and call.spec.tool.activity == tool.activity
 
 
 def with_sources(run: RunState, call: Call, outcome: Outcome) -> Outcome:
-    """Return the outcome of a call that reads again with the sources of what it has read, where these are known (R15.1)."""
+    """Return the outcome of a call of `recall` with the sources of the value that it has read, if they are known
+    (R15.1).
+    """
     if not isinstance(outcome, Returned) or (call.spec.tool is not None and call.spec.tool.untrusted):
         return outcome
     what = call.inputs.params.get("what")
@@ -62,14 +64,14 @@ def with_sources(run: RunState, call: Call, outcome: Outcome) -> Outcome:
 
 
 def _sources(run: RunState, what: str, reader: Call) -> Sources | None:
-    """Return the sources of a value of the run, or `None` where they are unknown: others may have written it."""
+    """Return the sources of a value of the run, or `None` if they are unknown: the value then counts as untrusted."""
     if not is_of_run(what) or ITEMS in run.context.values():
         return None
     if not _STATE.match(what):
         return _call_sources(run, what)
     if not reader.id.startswith(
         f"{run.progress.number}."
-    ):  # what stood there then may have been written over, and be forgotten
+    ):  # the value of that time may have been overwritten, and its sources lost
         return None
     paths = [reference.path for reference in references(_expression(what))]
     written = join_all(write.sources for write in run.state.writes for path in paths if overlaps(write.path, path))
@@ -85,7 +87,7 @@ def _call_sources(run: RunState, id: str) -> Sources | None:
         return None
     if "" in view.sources:
         return run.records.table.of(view.sources[""])
-    # Others wrote nothing of it. Which tools a delegate's run has called is not kept, and a rule of flows may name one.
+    # The result is trusted. The tools of a delegate's run are not recorded, and a rule of flows may name one of them.
     made_by = run.tools.get(view.tool)
     if made_by is None or made_by.delegate is not None or run.approval_queue.guard.has_flows:
         return None

@@ -34,9 +34,9 @@ def plan_writes(calls: Iterable[Call]) -> dict[str, str]:
 
 
 def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
-    """Return the call as it is shown, with its sources as numbers of `table`.
+    """Return the view of a call, with its sources as numbers of `table`.
 
-    Of large parameters it holds the beginning, so that a run of thousands of calls stays small (R18.3).
+    It holds the beginning of large parameters, so that a run of thousands of calls stays small (R18.3).
     """
     return CallView(
         id=call.id,
@@ -56,8 +56,8 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
 
 
 def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
-    """Return sources by parameter, without those that the model wrote out; under `""` the result's, where it is
-    untrusted.
+    """Return sources by parameter, without parameters that the model wrote out; under `""` the sources of an untrusted
+    result.
     """
     named = {name: each for name, each in call.inputs.origins.params.items() if each != MODEL}
     return {
@@ -69,10 +69,10 @@ def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
 def record(
     views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, visible: Callable[[Call], tuple[Json, JsonObject]]
 ) -> None:
-    """Add to the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10).
+    """Add to the last `views`, those of `calls`, the values for a session's transcript (R10.10).
 
-    `visible` returns what a model may see. Of the results of all views the newest `MAX_RECORDED` characters stay; the
-    others are only `shown`.
+    `visible` returns the values that a model may see. The newest `MAX_RECORDED` characters of all results stay; older
+    results are only `shown`.
     """
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
@@ -91,7 +91,7 @@ def record(
 
 
 def weight(view: CallView, sizes: Sizes) -> int:
-    """Return the bytes of a call as it is kept, more or less."""
+    """Return the approximate bytes of a kept call."""
     return (
         500
         + sizes.of(view.params)
@@ -110,7 +110,7 @@ def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
 
 
 def _one_line(value: Json) -> str:
-    """Return the beginning of a result on one line; of a text as text."""
+    """Return the beginning of a result on one line; a text stays a text."""
     if not isinstance(value, str):
         return preview(first_without_media(value, SHOWN_RESULT)[0], SHOWN_RESULT)
     text = " | ".join(beginning_without_media(value, 2 * SHOWN_RESULT)[0].splitlines())
@@ -131,7 +131,7 @@ class KeptValues:
         self._bytes = 0
 
     def add(self, call: Call, sizes: Sizes) -> None:
-        """Keep the values of an ended call; the oldest go where there is no room."""
+        """Keep the values of an ended call; the oldest values give way if there is no room."""
         self._calls[call.id] = call.inputs.params, call.state.result
         for value in (*call.inputs.params.values(), call.state.result):
             count, size = self._held.get(id(value), (0, 0))
@@ -143,7 +143,7 @@ class KeptValues:
             self._let_go(next(iter(self._calls)))
 
     def get(self, call_id: str) -> JsonObject | None:
-        """Return `{"params", "result"}`; `None` if they are not here any more, or never were."""
+        """Return `{"params", "result"}`; `None` if they are not kept, or no longer kept."""
         if call_id not in self._calls:
             return None
         params, result = self._calls[call_id]
@@ -172,7 +172,7 @@ class PastRequests(WireModel):
 
 
 RECENT: Final = 40
-"""Calls that stay whole for the live table. The table is made anew at every event; its cost must not grow with the run.
+"""Calls that stay whole for the live table. Each event makes the table anew, so its cost must not grow with the run.
 """
 
 
@@ -186,7 +186,7 @@ class RunRecords:
         self.effects = effects
         """The effects of calls of this execution, for an undo (R23.4)."""
         self.size = 0
-        """Bytes of the views of past calls, more or less."""
+        """Approximate bytes of the views of past calls."""
         self.values = KeptValues()
         """Parameters and results of this execution's calls."""
         self.table = SourceTable()
@@ -195,12 +195,14 @@ class RunRecords:
         """Number of the last Request of the execution that this one continues."""
         self._sizes = sizes
         self._recorded = recorded
-        """Returns what a model may see of a call's result, for a session's transcript; `None` outside of sessions."""
+        """Returns the part of a call's result that a model may see, for a session's transcript; `None` outside of
+        sessions.
+        """
         self.collected: list[Call] | None = None
-        """Every call that has ended, where a replay collects them; workers keep none."""
+        """All ended calls, if a replay collects them; workers keep none."""
         self._recent: list[Call] = []
         self._views: dict[str, tuple[Call, CallView]] = {}
-        """Ended calls and their views, by id. A person may have put a plan with other calls of these ids in place of theirs."""
+        """Ended calls and their views, by id. A person's edit of the plan may have reused the ids for other calls."""
         self._done = 0
 
     def add(self, plan: Plan) -> None:
@@ -237,12 +239,12 @@ class RunRecords:
         return self._done + (plan.done if plan is not None else 0)
 
     def view(self, call: Call) -> CallView:
-        """Return the call as it is shown. The view of a call that is done, or in an ended iteration, is made once (R16.6)."""
+        """Return the view of a call. The view of a done call, or of one in an ended iteration, is made once (R16.6)."""
         known, view = self._views.get(call.id, (None, None))
         return call_view(call, self._sizes, self.table) if view is None or known is not call else view
 
     def note_done(self, call: Call) -> None:
-        """Make the view of a call that nothing changes any more, and keep its values.
+        """Make the view of a call that no longer changes, and keep its values.
 
         At the end of a plan, thousands of calls would take too long (R18.5).
         """

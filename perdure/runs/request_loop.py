@@ -3,11 +3,11 @@
     streaming ──SolutionEnded──▶ answered ──PlanDecided──▶ draining ──▶ settled
 
 Where no person reviews the whole plan, `streaming` becomes `draining`. A limit settles the loop from any stage. A new
-message makes it `revised`: the Request is over, and its running calls go on. Calls that have not begun are held, and
-the loop goes on with the plan under the next Request (`go_on`).
+message makes it `revised`: the Request is over, and its running calls continue. Calls that have not begun are held,
+and the loop continues the plan under the next Request (`go_on`).
 
-The workflow reports events, lets the loop `work`, and carries out what it `starts`, until it is settled or revised. The
-plan belongs to the run, and is kept nowhere else.
+The workflow reports events, lets the loop `work`, and carries out what it `starts`, until it is settled or revised.
+Only the run keeps the plan.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RequestStage(Enum):
     SETTLED = "settled"
     """Every call has ended."""
     REVISED = "revised"
-    """The Request is over before its calls are: the plan goes on under the next one (R10.5)."""
+    """The Request is over before its calls: the plan continues under the next Request (R10.5)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CallsArrived:
 
 @dataclass(frozen=True)
 class SolutionEnded:
-    """The end of an answer: it is complete, or broke off."""
+    """The end of an answer: it is complete, or was interrupted."""
 
     result: RequestResult
 
@@ -114,7 +114,7 @@ class ShowPlan:
 def edited(plan: Plan, other: Plan, time: str) -> Plan:
     """Return the plan that a person has edited: the other one.
 
-    Calls of earlier Requests that it holds stay. Calls that have not begun give way to the other plan's calls (R10.5).
+    Calls of earlier Requests in the other plan stay. The other plan's calls replace calls that have not begun (R10.5).
     """
     if not plan.goes_on:
         return other
@@ -146,13 +146,13 @@ class RequestLoop:
         self.result = RequestResult()
         """The answer as it stands."""
         self.running: dict[str, Call] = {}
-        """Calls that were started and whose end was not processed, those that wait for a person included."""
+        """Started calls whose end was not processed, calls that wait for a person included."""
         self.resting: set[str] = set()
-        """Calls whose time does not count as work of the run: delegates, which have their own clocks, sleeps, and
-        queued calls.
+        """Calls whose time does not count as work of the run: delegates with their own clocks, sleeps, and queued
+        calls.
         """
         self.ended: list[Call] = []
-        """Ended calls, in the order of their ends, those of loops included. The driver that reports them empties the
+        """Ended calls, calls of loops included, in the order of their ends. The driver that reports them empties the
         list.
         """
         self.limit: Limit | None = None
@@ -162,31 +162,30 @@ class RequestLoop:
         self.cut = False
         """Whether a message has ended the Request's answer."""
         self.model_away = False
-        """Whether the Request waits for a provider that is away (R20.5)."""
+        """Whether the Request waits for an unavailable provider (R20.5)."""
         self.abandoned: list[str] = []
-        """Ids of calls, `REQUEST` and `PLAN`, for which nobody has to wait any more. The driver that cancels them
-        empties the list.
+        """Ids of calls, `REQUEST` and `PLAN` that no longer need a wait. The driver that cancels them empties the list.
         """
         self.hooks = Hooks(run.prepared.hooks)
         self._with_people: dict[str, Call] = {}
         """Calls that waited for a person when a message came, or have waited since."""
         self._left_to_people: set[str] = set()
-        """Held calls that the model was asked about and did not name: they wait for their person alone."""
+        """Held calls that the model was asked about and did not name: they wait only for a person."""
         self._judge: PlanJudge | None = None
         self._unjudged: list[Call] = []
-        """Calls that wait for what has not arrived."""
+        """Calls that depend on calls that have not arrived."""
         self._judged = 0
         self._closed_judged = False
 
     def recalled(self, call: Call, outcome: Outcome) -> Outcome:
-        """Return what a call gave, with the sources of what it has read again where it was `recall` (R15.1)."""
+        """Return a call's outcome. The outcome of `recall` has the sources of the value that it has read (R15.1)."""
         if not is_recall(self._run, call) or not self._is_patched(RECALLED_SOURCES):
             return outcome
         return with_sources(self._run, call, outcome)
 
     @property
     def plan(self) -> Plan:
-        """The plan as it stands; a person's edit replaces it."""
+        """The present plan; a person's edit replaces it."""
         assert self._run.plan is not None
         return self._run.plan
 
@@ -202,13 +201,13 @@ class RequestLoop:
             self.report(MessageArrived())
 
     def go_on(self) -> None:
-        """Go on with the run's plan, which has just begun another Request."""
+        """Continue the run's plan, under the Request that has just begun."""
         self._stage, self.steered, self.cut, self.limit = RequestStage.STREAMING, False, False, None
         self._shows_plan = self._run.approval_queue.guard.policy.scope == "plan"
         self.intake, self.result = Intake(self.plan.request), RequestResult()
 
     def may_begin(self, call: Call) -> bool:
-        """Whether a call that was taken, and perhaps approved, may be scheduled now."""
+        """Whether a taken, and perhaps approved, call may be scheduled now."""
         waits = call.id not in self._left_to_people and self.plan.is_held(call)
         held = waits or (self.steered and self._stage is not RequestStage.REVISED)
         if not (call.spec.safe or not held) or not self.plan.home(call).room_for(call):
@@ -247,8 +246,8 @@ class RequestLoop:
             self.report(CallsArrived(calls))
 
     def answer(self, result: RequestResult) -> None:
-        """Take the Request's result in, as far as `Intake` accepts it. It is ignored where a message has ended the
-        Request before.
+        """Process the Request's result, as far as `Intake` accepts it. It is ignored if a message has ended the Request
+        before.
         """
         self._run.note("answer", result)
         if self.steered:
@@ -289,8 +288,8 @@ class RequestLoop:
         self._note_news()
 
     def starts(self, now: str) -> list[StartCall | ShowPlan]:
-        """Return what to execute now. The end of a call is reported as `CallEnded`, a decision on the plan as
-        `PlanDecided`.
+        """Return the calls and plans to start now. The end of a call is reported as `CallEnded`, a decision on the plan
+        as `PlanDecided`.
         """
         self._run.note("start", now)
         starts: list[StartCall | ShowPlan] = []
@@ -312,7 +311,7 @@ class RequestLoop:
                 if (breach := self._refusal(call)) is not None:
                     home.end(call, breach, now)
                     continue
-                # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
+                # A loop's calls need approval, not the loop. A call with hooks is judged after them (`let_pass`).
                 hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.known_tool)))
                 approval_request = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
                 if call.spec.known_tool.activity == KEEP:
@@ -328,7 +327,7 @@ class RequestLoop:
                     home.end(call, Returned(call.state.result), now)
                 else:
                     call.hold.queued = (
-                        hooked  # it has not begun: a new message, or the run's end, may keep it from that
+                        hooked  # it has not begun: a new message, or the run's end, may prevent the begin
                     )
                     self.running[call.id] = call
                     starts.append(StartCall(call, approval_request))
@@ -340,7 +339,7 @@ class RequestLoop:
         return starts
 
     def _note_news(self) -> None:
-        """Note the ends of calls, whatever has ended them."""
+        """Note the ends of calls, of any cause."""
         for call, what in self.plan.take_news():
             if what == "began":
                 self._run.journal.call_began(call)
@@ -359,10 +358,10 @@ class RequestLoop:
     def let_pass(
         self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False
     ) -> Outcome | ApprovalRequest | None:
-        """Apply the answer of a call's hooks, before anybody is asked about it (R10.17).
+        """Apply the answer of a call's hooks, before its approval request (R10.17).
 
-        Return an outcome, an approval request, or `None`. With `decided` a person has edited the call: nobody is asked
-        again, unless a hook has changed it since.
+        Return an outcome, an approval request, or `None`. With `decided` a person has edited the call: it needs no
+        further approval, unless a hook has changed it since.
         """
         self._run.note("hooks", answer, now, decided, call=call.id)
         approval_queue, by = self._run.approval_queue, ", ".join(answer.by)
@@ -388,7 +387,7 @@ class RequestLoop:
         return self._run.rules
 
     def _refusal(self, call: Call) -> RefusedByRule | None:
-        """Return the end of a ready call that a rule forbids, whatever a person says (R23.2)."""
+        """Return the end of a ready call that a rule forbids; no person can allow it (R23.2)."""
         if call.spec.loop is not None or not self._rules.rules:
             return None
         checks = self.plan.checks
@@ -406,9 +405,9 @@ class RequestLoop:
         return None if breach is None else RefusedByRule(breach.error)
 
     def begin(self, call: Call) -> RefusedByRule | None:
-        """Let a call begin that nobody is asked about any more, and record that for the rules (R23.1).
+        """Begin a call that needs no further approval, and record that for the rules (R23.1).
 
-        Return its end where a rule forbids it: others have begun meanwhile.
+        Return its end if a rule forbids it, because other calls have begun meanwhile.
         """
         if (refused := self.still_refused(call)) is not None:
             return refused
@@ -429,17 +428,17 @@ class RequestLoop:
         return None if breach is None else RefusedByRule(breach.error)
 
     def _unfollowed(self, call: Call) -> RefusedByRule | None:
-        """Return the end of a call after which a rule wants another that the plan does not surely make."""
+        """Return the end of a call, if a rule requires a later call that the plan may not make."""
         if not any(isinstance(rule, FollowedBy) for rule in self._rules.concerning(call)):
             return None
         breach = self._judge_of_plan().unfollowed(call)
         return None if breach is None else RefusedByRule(breach.error)
 
     def _judge_calls(self, now: str) -> None:
-        """End the calls that have arrived and by which some outcome of the plan breaks a rule (R23.1).
+        """End arrived calls that break a rule in some outcome of the plan (R23.1).
 
-        A call is judged once what it waits for is known. What a call that arrives later changes for earlier ones is
-        judged again.
+        A call is judged once its dependencies are known. Earlier calls are judged again if a call that arrives later
+        changes their verdict.
         """
         if not self._rules.rules:
             return
@@ -461,7 +460,7 @@ class RequestLoop:
             call.hold.unfollowed = not plan.closed and judge.unfollowed(call) is not None
 
     def _followed_later(self, arrived: Sequence[Call]) -> list[Call]:
-        """Return the calls of which it may be new whether those calls are there that a rule wants after them."""
+        """Return the calls for which the presence of a required later call may have changed."""
         rules = [rule for rule in self._rules.rules if isinstance(rule, FollowedBy)]
         if not rules:
             return []
@@ -489,9 +488,7 @@ class RequestLoop:
         return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
-        """Settle the Request: cancelled calls have failed, unless they ended just in time, and waiting calls are
-        skipped.
-        """
+        """Settle the Request: cancelled calls have failed, unless they ended in time, and waiting calls are skipped."""
         self._run.note("stop", limit, now)
         self.limit = limit
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
@@ -509,7 +506,7 @@ class RequestLoop:
         self._note_news()
 
     def hold_to(self, limit: Limit, now: str) -> None:
-        """Drop held calls, because no Request follows that could keep them; running calls come to their end (R9.5)."""
+        """Drop held calls, because no further Request can keep them; running calls run to their end (R9.5)."""
         self._run.note("hold", limit, now)
         self._drop(limit.words, now, by="run")
         self._stage = RequestStage.DRAINING
@@ -549,7 +546,7 @@ class RequestLoop:
                 assert_never(event)
 
     def _take_calls(self, calls: list[Json]) -> None:
-        # one by one, for each may take long to check; those beyond the most are only counted
+        # one by one, because the check of each may take long; calls beyond the limit are only counted
         count = 1 if self.plan.listed <= self.plan.max_calls else len(calls)
         self.plan.extend(calls[:count])
         if calls[count:]:
@@ -558,7 +555,7 @@ class RequestLoop:
     def _take_end(self, event: SolutionEnded, now: str) -> None:
         self.result = result = event.result
         if self.plan.held_calls.held and self.plan.held_back:
-            self.plan.go_on()  # what it keeps has to be known
+            self.plan.go_on()  # the calls that it keeps have to be known
         if self.plan.held_calls.held and self.plan.held_back and self.plan.checks.spent:
             self._left.appendleft(event)
             return
@@ -566,10 +563,10 @@ class RequestLoop:
             self._run.note_answer(result)
         if (
             result.problem is not None and self.plan.held_calls.held
-        ):  # nobody has decided on these: they are asked about again
+        ):  # the model has not decided on the held calls: it is asked about them again
             self._stage = RequestStage.REVISED
             return
-        if self._drop_unkept(now):  # it has said nothing of some: they are asked about once
+        if self._drop_unkept(now):  # the answer does not name some held calls: the model is asked about them once
             self._stage = RequestStage.REVISED
             return
         self.plan.close(drain=result.output is not None)
@@ -578,7 +575,7 @@ class RequestLoop:
 
     def _take_decision(self, verdict: ApprovalVerdict, now: str) -> None:
         if self._stage is not RequestStage.ANSWERED:
-            return  # a message has come: it is offered anew, as it stands then
+            return  # a message has arrived: the plan is shown again in its later state
         self._stage = RequestStage.DRAINING
         if verdict.plan is not None:
             self._note_news()
@@ -587,7 +584,7 @@ class RequestLoop:
             self.plan.end_all("rejected", verdict.outcome.reason, now, but=self._begun_before())
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, now, but=self._begun_before())
-        else:  # who was shown the whole plan has seen what is held too
+        else:  # the person has seen the held calls too, in the whole plan
             for call in self.plan.held_calls.held:
                 self.plan.held_calls.release(call)
         if self._is_patched(DECIDED_CALLS_STOP):
@@ -595,13 +592,13 @@ class RequestLoop:
             self._abandon(ended, "it is not in the plan that was decided on", by="person")
 
     def _begun_before(self) -> list[str]:
-        """Return the calls of earlier Requests that run while a person decides on the plan: no decision takes them back."""
+        """Return the calls of earlier Requests that run while a person decides on the plan. No decision stops them."""
         if not self._is_patched(DECIDED_CALLS_STOP):
             return []
         return [id for id, call in self.running.items() if call.state.status == "running" and not call.hold.queued]
 
     def _revise(self) -> None:
-        """End the Request early: the calls that have closed stay, and running calls go on."""
+        """End the Request early: the calls that have closed stay, and running calls continue."""
         if self._stage is RequestStage.STREAMING:
             self.cut = True
             self.abandoned.append(REQUEST)
@@ -611,7 +608,7 @@ class RequestLoop:
         self._with_people, self._left_to_people = self._calls_waiting(), set()
         owed = self._judge_of_plan().owed() if self._rules.rules else []
         self.plan.held_calls.hold_back()
-        for call in owed:  # others have begun because these follow
+        for call in owed:  # other calls have begun because these calls follow
             self.plan.held_calls.release(call)
         self._judge = None  # held calls may never begin, and their readers may read other calls
         for call in self.running.values():
@@ -620,13 +617,13 @@ class RequestLoop:
         if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
         else:
-            self.plan.close()  # nothing is left that could go on
+            self.plan.close()  # no call is left to continue
 
     def _drop_unkept(self, now: str) -> bool:
         """Drop the held calls that the answer drops or writes anew; return whether to ask the model about others.
 
-        Calls that the answer does not name stay held. The model is asked about them once. From then on a call waits for
-        its person, if it has one (R10.5).
+        Calls that the answer does not name stay held. The model is asked about them once. From then on a call
+        only waits for its person, if it has one (R10.5).
         """
         held, request = self.plan.held_calls.held, self.plan.request
         gone = [call for call in held if call.hold.unwanted]
@@ -652,8 +649,8 @@ class RequestLoop:
         }
 
     def _end_with_held(self, now: str) -> bool:
-        """End a plan of which only held calls are left. The next Request may still keep them; without one they do not
-        run. Return whether to look for calls that start now: a dropped loop is over, and others may read its result.
+        """End a plan that has only held calls left. The next Request may still keep them; without one they do not run.
+        Return whether to look for calls that start now: other calls may read the result of a dropped loop.
         """
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.held_calls.held:
@@ -668,7 +665,7 @@ class RequestLoop:
         self._abandon(self.plan.held_calls.drop(reason, now, calls), reason, by)
 
     def _abandon(self, calls: Iterable[Call], reason: str, by: str) -> None:
-        """Let nobody wait for these calls any more, which have ended without running."""
+        """End all waits for these calls, which have ended without running."""
         for call in calls:
             if (approval_request := self._run.approval_queue.waiting.get(call.id)) is not None:
                 self._run.approval_queue.drop(approval_request, reason, by)
@@ -676,7 +673,7 @@ class RequestLoop:
                 self.abandoned.append(call.id)
 
     def _shown(self, now: str) -> RequestStage:
-        """Return the stage after the answer: its plan is offered if a person has to review it (R7.6)."""
+        """Return the stage after the answer, and request approval of its plan if a person has to review it (R7.6)."""
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:

@@ -11,9 +11,9 @@ from perdure.errors import ToolDefinitionError
 from perdure.values.json import WireModel
 
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
-"""Type of the failure of a worker that lacks the route, where another may have it."""
+"""Type of the failure of a worker that lacks the route, while another may have it."""
 DeliveryStatus: TypeAlias = Literal["delivered", "refused", "unknown"]
-"""Status; `unknown`: it was tried, and nobody knows whether it has arrived."""
+"""Status of a delivery; `unknown`: it was tried, and its arrival is not known."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST_ROUTE: Final = 200
@@ -35,7 +35,7 @@ def name_of(route: str) -> str:
 
 
 def address_of(route: str) -> str:
-    """Return the part behind it, which the function parses; `""` if there is none."""
+    """Return the part after the name, which the function parses; `""` if there is none."""
     return route.partition(":")[2]
 
 
@@ -56,8 +56,8 @@ class RouteFunction:
 def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
     """Return a decorator that registers a function for the route `name`, under the attribute `registered`.
 
-    `takes`: the function's one argument, in a word. Raises `ToolDefinitionError` for a name that is none, and for
-    a function that takes no such argument.
+    `takes`: the function's one argument, in a word. Raises `ToolDefinitionError` for an invalid name, and for a
+    function that does not take this argument.
     """
     if not is_route_name(name):
         raise ToolDefinitionError(
@@ -87,7 +87,7 @@ def registered_routes(value: object, registered: str) -> list[RouteFunction]:
 class RouteFunctions:
     """The route functions of a worker, by name.
 
-    Two functions of one name are refused: which one delivers would be a matter of luck.
+    A second function of one name is rejected: the choice between them would be random.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """A run between its Requests.
 
-Plain data and rules; the workflow drives it. One Request after the other: `begin_request`, a `Plan` from `open_plan`, and
+Plain data and rules; the workflow drives it. For each Request: `begin_request`, a `Plan` from `open_plan`, and
 `close_request` when the plan has settled.
 """
 
@@ -59,13 +59,13 @@ from perdure.values.templates import TextBudget, text_form
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The place of a run: on whose behalf it works, under which agents, and whether a session reads its result."""
+    """The place of a run: its owner, its parent agents, and whether a session reads its result."""
 
     owner: RunOwner = field(default_factory=RunOwner)
     parents: tuple[str, ...] = ()
     """The agents of the runs above a delegate's, outermost first."""
     in_session: bool = False
-    """Whether a session keeps what the run's calls returned (R10.10)."""
+    """Whether a session keeps the results of the run's calls (R10.10)."""
     queue: str = ""
     """Task queue of the run's workers."""
     routes_above: ApprovalRoutes | None = None
@@ -127,9 +127,9 @@ class RunState:
         self.approval_queue = approval_queue or ApprovalQueue()
         """Queue of requests that wait for a person."""
         self.rules = self.approval_queue.rules
-        """The run's rules, with what has happened for them (section 23)."""
+        """The run's rules, with their record (section 23)."""
         self.provenance = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates, self.sizes)
-        """Provenance of the run's data, and of what its model has read (section 15)."""
+        """Provenance of the run's data, and of its model's prompts (section 15)."""
         self.provenance.instruct(prepared.prompt)
         self.provenance.offer(context.hosted)
         self.progress = RunProgress(
@@ -141,11 +141,11 @@ class RunState:
         self.notifications: list[NotificationView] = []
         """The newest notifications."""
         self.wait: ModelWait | None = None
-        """Reason for the wait while the model's provider is away (R20.5)."""
+        """Reason for the wait while the model's provider is unavailable (R20.5)."""
         self.plan: Plan | None = None
         """The running plan."""
         self.log: RunLog | None = None
-        """Log of what the driver reports, in a replay that plays the run again; workers keep none."""
+        """Log of the driver's reports, in a replay that plays the run again; workers keep none."""
         effects = EffectLog(prepared.tools, prepared.undo_tools, self.sizes)
         self.records = RunRecords(self.sizes, effects, self.provenance.recorded if self.identity.in_session else None)
         self.conversation = RunConversation(agent, context, prepared, self.sizes, self.provenance)
@@ -158,7 +158,7 @@ class RunState:
         self._state_schema = None if state_schema is None else Schema(state_schema)
         self.standing: StandingClaim | None = None
         """The standing approvals that hold for the parts of the run's loops, or for this part of one (R23.3)."""
-        self._only_output = False  # asked for an output alone: it counts whatever is beside it
+        self._only_output = False  # the Request was for an output only: the output counts in spite of failed calls
         self._text: KnownText | None = None
         """Text of the last answer's output, while its calls run."""
         self.note_requesters()
@@ -189,7 +189,7 @@ class RunState:
 
     @property
     def final(self) -> bool:
-        """Whether the coming Request only wants an output, and offers no tools."""
+        """Whether the coming Request is for an output only, and offers no tools."""
         return self.limits.reached is not None or self.progress.wants != "plan"
 
     def restore(self, progress: RunProgress, past: PastRequests, state: State) -> None:
@@ -201,23 +201,23 @@ class RunState:
         self.provenance.restore(state, past.calls, self.tools)
 
     def note_requesters(self) -> None:
-        """Set whose messages the run has: a quorum may exclude these people (R24.6)."""
+        """Set the senders of the run's messages: a quorum may exclude these people (R24.6)."""
         names = [self.identity.owner.sender, *self.identity.requesters]
         names += [message.sender for message in self.progress.inbox]
         names += [message.sender for message in self.progress.heard]
         self.approval_queue.requesters[:] = dict.fromkeys(filter(None, names))
 
     def values(self) -> Iterator[Json]:
-        """Yield the values that continue-as-new carries on, as far as they grow with the run."""
+        """Yield the values that continue-as-new carries over, as far as they grow with the run."""
         yield from (write.value for write in self.state.writes)
         yield from self.progress.values()
 
     def keep_log(self, log: RunLog) -> None:
-        """Record from now on what the driver reports."""
+        """Record the driver's reports from now on."""
         self.log, self.approval_queue.note = log, log.note
 
     def note(self, kind: StepKind, *data: Any, call: str = "") -> None:  # the arguments of a method of the run
-        """Record a report of the driver, where a log is kept."""
+        """Record a report of the driver, if a log is kept."""
         if self.log is not None:
             self.log.note(kind, *data, call=call, limit=self.limits.reached)
 
@@ -261,7 +261,7 @@ class RunState:
         log = self.records.past.log
         log.append(with_reasons(view, log, self.progress.messages))
         self.journal.request_began(view)
-        # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
+        # A person reviews a complete plan: its calls are not needed before the answer's end (R7.6).
         stream = self.agent.config.stream and self.approval_queue.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
 
@@ -303,7 +303,7 @@ class RunState:
     # The plan of a Request.
 
     def open_plan(self, number: int) -> Plan:
-        """Return the plan of a Request, now the running one: an empty plan, or the plan that goes on under the Request."""
+        """Open the plan of a Request: an empty plan, or the plan that continues under the Request."""
         self.note("plan", number)
         self._only_output = self.final
         if self.plan is None:
@@ -342,7 +342,7 @@ class RunState:
     def recorded(self, call: Call, *, decided: bool = False) -> Outcome | None:
         """Return the outcome of a ready call from the record that a fork begins with; `None`: the call has to run (R22.1).
 
-        `decided`: nobody is asked about the call any more.
+        `decided`: the call needs no further approval.
         """
         if self.plan is None or (self.fork is None and self.records.collected is None):
             return None
@@ -361,9 +361,9 @@ class RunState:
     ) -> bool:
         """Close a Request whose calls have all ended; return whether the run is over.
 
-        Where its plan goes on under the next Request, only the ended calls are taken in (R10.5). `cut`: a message has
-        ended the answer. `is_patched` returns whether this execution follows a rule that may be newer than its history.
-        Of a run that is over see `output` (R6.1).
+        If its plan continues under the next Request, only the ended calls count (R10.5). `cut`: a message has ended the
+        answer. `is_patched` returns whether this execution follows a rule that may be newer than its history. `output`
+        has the output of an ended run (R6.1).
         """
         self.note("close", result, cut)
         if self.limits.reached is None:
@@ -379,7 +379,7 @@ class RunState:
         shown = self.provenance.shown_problems([*judged.problems], self.output.sources)
         problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in shown]
         if judged.problems or judged.counts:
-            self.provenance.note_shown(self.output.sources, progress)  # in an error's words, or as a draft
+            self.provenance.note_shown(self.output.sources, progress)  # in an error message, or as a draft
         over = judged.counts and not self._is_to_refine(wanted)
         if over:
             self._end(judged.value, judged.reason, result.thought)
@@ -425,7 +425,7 @@ class RunState:
         self.sizes.retain(self.values())
 
     def note_answer(self, result: RequestResult, *, cut: bool = False) -> None:
-        """Count the cost of a complete answer, once, before its delegates share what is left (R9.6)."""
+        """Count the cost of a complete answer, once, before its delegates share the remaining budget (R9.6)."""
         view = self.records.past.log[-1]
         if view.status != "done":
             text_answers = self.output.text_answers
@@ -433,7 +433,7 @@ class RunState:
             self.journal.request_ended(view, result, has_text=self.output.text(result) is not None, cut=cut)
 
     def read_text(self, plan: Plan, result: RequestResult) -> None:
-        """Show readers what is known of the text of an answer, while its calls run to their end (R19.4)."""
+        """Show readers the known part of an answer's text, while its calls run to their end (R19.4)."""
         if self._text is None:
             self._text = self._known_text(plan, result)
         self._text.read_on()
@@ -467,13 +467,13 @@ class RunState:
     def _judge_output(
         self, plan: Plan, fresh: list[Call], result: RequestResult, is_patched: Callable[[str], bool]
     ) -> JudgedOutput:
-        """Return the output of an answer with its references replaced, and why it does not count, if it does not."""
+        """Return the output of an answer with its references replaced, or the reason why it does not count."""
         progress = self.progress
         output = self.output.read(result.output if plan.request else self.context.plan_output, plan, fresh, result)
         if output.needs_form:
             progress.wants = "structured"
-        # A run of 0.1.0 has read the state as it stood, and gone on by that.
-        # While calls of the plan go on, nothing can be read at its end: the output is held anyway.
+        # A run of 0.1.0 has read the state of that moment, and continued with it.
+        # While calls of the plan run, its end cannot be read: the output is held anyway.
         at_end = plan.settled and (
             output.reason == "task_complete"
             or reads_alike(output.value, self.state.snapshot(), plan.read_at_end)
@@ -495,7 +495,7 @@ class RunState:
     def _resolve(self, output: WrittenOutput, plan: Plan | None) -> tuple[Json, list[str]]:
         """Return an output with its references replaced, and their problems (R6.4).
 
-        References are read at the end of `plan`; without a plan from the state.
+        References are read at the end of `plan`, or from the state if there is no plan.
         """
         if output.value is None or output.reason == "task_complete":
             return output.value, []
@@ -504,10 +504,9 @@ class RunState:
         return whole_output(output.value, data, self.prepared.max_payload, self.sizes, at_end)
 
     def _why_uncalled(self, fresh: list[Call]) -> str | None:
-        """Return why no output counts yet: the model has called none of the tools that it must call (R6.5).
+        """Return the reason why no output counts yet: the model has called none of the tools that it must call (R6.5).
 
-        Where a decision in this Request set the tools, the Request's calls do not count: the model wrote them before
-        it.
+        If a decision in this Request set the tools, the Request's calls do not count: the model wrote them earlier.
         """
         progress, changed = self.progress, self.approval_queue.must_call
         if changed is not None:
@@ -522,7 +521,7 @@ class RunState:
         return [name for name in names if name in self.tools]
 
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
-        """Return why any output would be held now."""
+        """Return the reason why any output would be held now."""
         overtaken = not plan.settled or (self.progress.inbox and self.limits.reached is None)
         return OVERTAKEN if overtaken else None if self._only_output else not_well(fresh, plan)
 
@@ -534,7 +533,7 @@ class RunState:
         return wants and self.limits.reached is None and fast and self.progress.number > 1
 
     def end_with_draft(self) -> bool:
-        """End with the output that was to be refined, if there is one; return whether there was."""
+        """End with the output that was to be refined; return `False` if there is none."""
         self.note("draft")
         if (draft := self.progress.draft) is not None:
             self._end(draft, "output")

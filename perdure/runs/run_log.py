@@ -1,7 +1,7 @@
-"""The log of a run: all that its driver has reported to it, in its order.
+"""The log of a run: all reports of its driver, in their order.
 
-A replay of a run's history records it, and workers keep none. With it a run is played again without a server, also under another policy
-(`perdure.runs.what_if`).
+A replay of a run's history records it; workers keep none. The log plays a run again without a server, also under
+another policy (`perdure.runs.what_if`).
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ StepKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class LogStep:
-    """One report of the driver: which one, when, about which call, and its data."""
+    """One report of the driver: its kind, time, call and data."""
 
     kind: StepKind
     time: str
     """ISO 8601, UTC."""
     at: float
-    """The same in seconds."""
+    """Its time in seconds."""
     call: str = ""
-    data: tuple[Any, ...] = ()  # the arguments of the method that the driver has called
+    data: tuple[Any, ...] = ()  # the arguments of the called method
     limit: Limit | None = None
-    """The limit that the run had reached then."""
+    """The limit that the run had reached at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RunStart:
     """The beginning of one execution of a run."""
 
     input: RunInput
-    """The input, as hooks have left it."""
+    """The input after the hooks' changes."""
     prepared: PreparedWorker
     queue: str
     """The task queue of its workers."""
@@ -81,7 +81,7 @@ class RunStart:
     change: Policy
     """The run's own changes of the policy so far."""
     prefix: str
-    """What names the run in records of rules."""
+    """The run's name in records of rules."""
 
     def guard(self, policy: Policy) -> Guard:
         """Return the layers of the approval policy, with `policy` as the agent file's."""

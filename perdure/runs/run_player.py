@@ -1,8 +1,8 @@
-"""A recorded run, played again from its log: with no effect, and perhaps under another policy, agent or model (R22.2).
+"""A recorded run, played again from its log: without effects, and perhaps under another policy, agent or model (R22.2).
 
-The player is a driver of `RunState` and `RequestLoop`, as the workflow is. Results of tools come from the record. A call that the record does not
-have is unknown, and so are the calls that read it and all Requests after it. A Request that differs from the recorded one is a `ModelQuestion`:
-whoever plays the run asks a model, or leaves it unknown.
+The player drives `RunState` and `RequestLoop`, as the workflow does. Results of tools come from the record. A call
+that is not in the record is unknown, and so are its readers and all later Requests. A Request that differs from the
+recorded one is a `ModelQuestion`: the caller sends it to a model, or leaves it unknown.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class RecordedRun:
 
     run_id: str
     logs: Sequence[RunLog]
-    """By execution: a run that continues as new has several."""
+    """One log for each execution: a run that continues as new has several."""
     view: RunView | None
-    """The run at its end; `None`: it goes on."""
+    """The run at its end; `None`: it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class ModelQuestion:
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """A call, or a plan, that a person was asked about."""
+    """A call, or a plan, with an approval request."""
 
     id: str
     tool: str
     """Empty for the plan of a Request."""
     reason: str
     assumed: bool
-    """Whether nobody has decided: the approval is assumed."""
+    """Whether the record has no decision, so that the approval is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class RefusedCall:
 
 @dataclass
 class PlayedRun:
-    """A run as it was played."""
+    """The result of a play of a run."""
 
     graph: JsonObject = field(default_factory=lambda: {"calls": [], "edges": []})
     """`plan_graph` of its calls."""
@@ -105,16 +105,16 @@ class PlayedRun:
     tokens: int = 0
     cost: float | None = None
     contexts: dict[tuple[int, int], RequestContext] = field(default_factory=dict)
-    """The context of each Request, by its number and how often it had been sent."""
+    """The context of each Request, by its number and the number of earlier sends."""
     choices: dict[int, ModelChoice] = field(default_factory=dict)
     answers: dict[int, RequestResult] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     rules: frozenset[str] = frozenset()
-    """Keys of the rules that hold for it."""
+    """Keys of its rules."""
     written: dict[str, JsonObject] = field(default_factory=dict)
     """The calls as they were written, by id."""
     waited: dict[str, float] = field(default_factory=dict)
-    """By call or plan, the seconds that it has waited for a decision."""
+    """By call or plan, the seconds of its wait for a decision."""
 
 
 Player: TypeAlias = Generator[ModelQuestion, RequestResult | None, PlayedRun]
@@ -126,7 +126,7 @@ class _UnknownError(Exception):
 
 
 def first_setup(recorded: RecordedRun) -> RunSetup:
-    """Return what the run began with."""
+    """Return the agent file and the worker's record with which the run began."""
     start = _start_of(recorded)
     return RunSetup(start.input.agent, start.prepared)
 
@@ -139,14 +139,14 @@ def _start_of(recorded: RecordedRun) -> RunStart:
 
 
 def play_record(recorded: RecordedRun) -> PlayedRun:
-    """Play a run as it was. Raises `PerdureError` for a run that has not begun."""
+    """Play a run unchanged. Raises `PerdureError` for a run that has not begun."""
     return _RunPlayer(recorded, first_setup(recorded), None).play_log()
 
 
 def play_changed(recorded: RecordedRun, setup: RunSetup, before: PlayedRun, *, asks_models: bool) -> Player:
-    """Play a run with another setup; `before`: the run as it was played without the change.
+    """Play a run with another setup; `before`: the play of the run without the change.
 
-    `asks_models`: whether Requests may differ, so that the events of the record do not hold any more.
+    `asks_models`: whether Requests may differ, so that the recorded events no longer apply.
     """
     player = _RunPlayer(recorded, setup, before)
     if asks_models:
@@ -170,17 +170,17 @@ class _RunPlayer:
         self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
         self._loop: RequestLoop | None = None
         self._late: dict[str, LogStep] = {}
-        """Ends of calls that the record has, and that have not started yet."""
+        """Recorded ends of calls that have not started yet."""
         self._verdicts: dict[str, ApprovalVerdict] = {}
         self._began: dict[str, float] = {}
         self._sent = 0
-        """How often the running Request was sent again."""
+        """Number of times that the running Request was sent again."""
         self._task, self._time, self._at = 0, "", 0.0
 
     # A play of the recorded events.
 
     def play_log(self) -> PlayedRun:
-        """Play the events of the record in their order, as far as they hold."""
+        """Play the events of the record in their order, as far as they apply."""
         try:
             for step in self._steps:
                 self._time, self._at = step.time, step.at
@@ -190,7 +190,7 @@ class _RunPlayer:
         return self._result()
 
     def _take(self, step: LogStep) -> None:
-        """Report to the run what its driver has reported, as far as that holds in this play."""
+        """Repeat a report of the driver, as far as it applies in this play."""
         run, data = self._run, step.data
         match step.kind:
             case "situation":
@@ -237,7 +237,7 @@ class _RunPlayer:
                 queue.released()
 
     def _take_from_outside(self, step: LogStep) -> None:
-        """Report messages, and what runs below and tools have used, if they have run in this play."""
+        """Report messages, and the usage of child runs and tools, if they have run in this play."""
         run, data = self._run, step.data
         match step.kind:
             case "message":
@@ -287,7 +287,7 @@ class _RunPlayer:
         self._give_up(loop, everything=step.kind in ("stop", "break"))
 
     def _take_call(self, step: LogStep, loop: RequestLoop) -> None:
-        """Report what concerns one call, if it runs in this play."""
+        """Report an event of one call, if the call runs in this play."""
         data, call = step.data, loop.running.get(step.call)
         if call is None:
             if step.kind == "ended":
@@ -310,7 +310,7 @@ class _RunPlayer:
                 pass
 
     def _resume(self, call: Call, loop: RequestLoop, time: str) -> None:
-        """Let a call go on to its start; a rule may forbid it by now."""
+        """Resume a call, unless a rule forbids it now."""
         loop.plan.home(call).resume(call, time)
         if (refused := loop.begin(call)) is None:
             self._run.recorded(call, decided=True)
@@ -318,7 +318,7 @@ class _RunPlayer:
             loop.report(CallEnded(call, refused))
 
     def _give_up(self, loop: RequestLoop, *, everything: bool) -> None:
-        """Withdraw the requests of calls for which nobody waits any more."""
+        """Withdraw the requests of abandoned calls."""
         queue = self._run.approval_queue
         names = {str(loop.plan.request) if name == PLAN else name for name in loop.abandoned}
         queue.withdraw([each for each in queue.waiting.values() if everything or each.id in names])
@@ -327,7 +327,7 @@ class _RunPlayer:
     # A play without the recorded events.
 
     def play_freely(self) -> Player:
-        """Play the run Request by Request, each of whose calls end at once."""
+        """Play the run Request by Request; its calls end at once."""
         run, self._is_free = self._run, True
         try:
             if run.context.starts_with_plan and self._make_calls(0, RequestResult(calls=[*run.context.plan])):
@@ -355,7 +355,7 @@ class _RunPlayer:
         return before or ModelChoice(situation.models.fast, "the worker's own choice is not known")
 
     def _recorded_answer(self, number: int, choice: ModelChoice, context: RequestContext) -> RequestResult | None:
-        """Return the recorded answer of a Request that is the same."""
+        """Return the recorded answer of the same Request."""
         before = self._before
         if before is None or number not in before.answers:
             return None
@@ -364,7 +364,7 @@ class _RunPlayer:
         return before.answers[number] if same else None
 
     def _make_calls(self, number: int, result: RequestResult) -> bool:
-        """Make the calls of an answer; whether the run is over."""
+        """Make the calls of an answer; return whether the run is over."""
         self._open(number)
         loop = self._loop
         assert loop is not None
@@ -373,7 +373,7 @@ class _RunPlayer:
         self._go(loop)
         return self._close(result, cut=False)
 
-    # What both share.
+    # Parts of both plays.
 
     def _open(self, number: int) -> None:
         goes_on = self._run.plan is not None and self._loop is not None
@@ -385,7 +385,7 @@ class _RunPlayer:
             self._loop.go_on()
 
     def _note_request(self, choice: ModelChoice) -> None:
-        """Note the context of a Request; the rest is unknown where it is not the recorded one."""
+        """Note the context of a Request. If it differs from the recorded one, the rest is unknown."""
         number = self._run.progress.number
         context = self._run.request_context(number)
         before = None if self._before is None else self._before.contexts.get((number, self._sent))
@@ -398,7 +398,7 @@ class _RunPlayer:
         raise _UnknownError
 
     def _go(self, loop: RequestLoop) -> None:
-        """Work until nothing more happens by itself."""
+        """Work until the run waits for an event."""
         for _ in range(_MOST_TURNS):
             loop.work(self._task, self._time)
             before = len(loop.running), loop.stage
@@ -424,7 +424,7 @@ class _RunPlayer:
                 self._end_by_key(call)
 
     def _ask(self, request: ApprovalRequest) -> None:
-        """Ask a person. Nobody has decided about a request that the record does not have: its approval is assumed."""
+        """Note an approval request. The approval of a request that is not in the record is assumed."""
         assumed = self._before is not None and request.id not in self._before.asked and not request.question
         self._note_asked(request, assumed=assumed)
         if not assumed:
@@ -450,7 +450,7 @@ class _RunPlayer:
         queue.guard.by_provenance = self._run.prepared.follows(REMEMBER_PROVENANCE)
         try:
             judged = queue.judge(decision, at, waited)
-        except DecisionError:  # it is not what the person was shown
+        except DecisionError:  # the person was shown another request
             if request.call is not None:
                 self._leave_unknown(request.call)
             return
@@ -460,10 +460,10 @@ class _RunPlayer:
             self._note_decided(request.id)
 
     def _end(self, call: Call, step: LogStep) -> None:
-        """End a call as the record has it, if it is the same call."""
+        """End a call with its recorded outcome, if it is the same call."""
         outcome, key, notes, kept = step.data
         changed = self._before is not None
-        # A rule over several runs refuses by what these have done: the record alone has that.
+        # A rule over several runs depends on those runs: only the record has its verdict.
         stands = (
             isinstance(outcome, RefusedByRule) and self._before is not None and self.played.rules == self._before.rules
         )
@@ -505,7 +505,7 @@ class _RunPlayer:
         self._loop.report(CallEnded(call, outcome))
 
     def _close(self, result: RequestResult, *, cut: bool) -> bool:
-        """Close the Request; whether the run is over."""
+        """Close the Request; return whether the run is over."""
         loop = self._loop
         assert loop is not None
         if self._before is not None:
@@ -585,7 +585,7 @@ def _is_same(one: RequestContext, other: RequestContext) -> bool:
 
 
 def _was_decided(outcome: Outcome) -> bool:
-    """Whether a decision, or its absence, or a rule has ended the call: its tool was not called."""
+    """Whether a decision, its absence, or a rule has ended the call, without a call of its tool."""
     return isinstance(outcome, Rejected | RefusedByRule) or (
         isinstance(outcome, Failed) and outcome.error.code in _ENDINGS
     )

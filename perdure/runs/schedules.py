@@ -9,15 +9,15 @@ from perdure.errors import ScheduleError
 from perdure.values.json import Json, shorten
 
 Overlap: TypeAlias = Literal["skip", "buffer-one", "buffer-all", "cancel-other", "terminate-other", "allow-all"]
-"""What a schedule does while its last run has not ended: Temporal's overlap policies."""
+"""The behavior of a schedule while its last run has not ended: Temporal's overlap policies."""
 OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
 SCHEDULED: Final = "{{scheduled}}"
-"""A value of a schedule's input that is exactly this is the time for which the run was started."""
+"""A value of a schedule's input that is replaced by the time for which the run was started."""
 _AGENT: Final = re.compile(r"\w[\w -]*(\.\w[\w -]*)*")
 
 
 def check_agent_name(name: str) -> None:
-    """Raise `ScheduleError` for what cannot be the name of a file in an agents folder."""
+    """Raise `ScheduleError` for a name that no file in an agents folder can have."""
     if not _AGENT.fullmatch(name) or name.endswith(".json"):
         raise ScheduleError(
             f"{shorten(name, 60)} is not the name of an agent: a schedule's runs read the file NAME.json in the workers' "
@@ -26,7 +26,7 @@ def check_agent_name(name: str) -> None:
 
 
 def with_time(value: Json, at: str) -> Json:
-    """Return an input in which each value that is exactly `{{scheduled}}` is the time: ISO 8601, in UTC."""
+    """Return the input with the time, ISO 8601 in UTC, in place of each value that is exactly `{{scheduled}}`."""
     if isinstance(value, dict):
         return {key: with_time(each, at) for key, each in value.items()}
     if isinstance(value, list):

@@ -14,13 +14,13 @@ from perdure.values.json import Json
 MOST: Final = 1_000
 """Digests that a run keeps: the newest."""
 _NAMES: Final = ("text", "message", "content", "body")
-"""Parameters that may hold the sent text, where the tool does not name one."""
+"""Parameters that may hold the sent text, if the tool does not name one."""
 _WORD: Final = re.compile(r"\w+")
 _PARAGRAPHS: Final = re.compile(r"\n\s*\n")
 
 
 def sent_by(calls: Iterable[Call]) -> list[str]:
-    """Return the digests of what successful calls of message tools have sent."""
+    """Return the digests of texts that successful calls of message tools have sent."""
     return [
         each
         for call in calls
@@ -35,7 +35,7 @@ def added(before: list[str], more: Iterable[str]) -> list[str]:
 
 
 def was_sent(text: str, sent: Collection[str]) -> bool:
-    """Whether a text holds nothing new: it was sent as a whole, or each of its paragraphs was.
+    """Whether a text has no new content: it was sent as a whole, or each of its paragraphs was.
 
     Case, blanks and signs do not count.
     """

@@ -2,7 +2,8 @@
 
 A run reserves one Request's share before each Request, and one more for its best answer. The tenant's ledger grants both,
 or the first alone: then that Request is the last. The next reservation, or the run's end, settles what was used.
-Each run settles its own Requests, and what its tools report, so that a delegate's usage counts once, for the agent of the outermost run.
+Each run settles its own Requests and the reports of its tools. So a delegate's usage counts once, for the agent of the
+outermost run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SharedBudget(WireModel):
     """
 
     of: Literal["tenant", "sender", "agent"]
-    """`sender` and `agent`: of each tenant. A delegate's usage counts for the agent of the outermost run."""
+    """`sender` and `agent`: within each tenant. A delegate's usage counts for the agent of the outermost run."""
     unit: Literal["tokens", "dollars"]
     sum: float = Field(gt=0, le=MAX_BUDGET, allow_inf_nan=False)
     per: Period
@@ -53,7 +54,7 @@ class SharedAccount(WireModel):
     title: str
 
     def share(self, expected: ExpectedUsage, price: Price | None) -> float | None:
-        """Return what one Request reserves; `None`: dollars for a model without a known price."""
+        """Return the amount that one Request reserves; `None`: dollars for a model without a known price."""
         if self.budget.unit == "tokens":
             return max(float(expected.own_tokens), self.budget.share or float(ASSUMED))
         least = Usage(prompt_tokens=ASSUMED).cost_at(price)
@@ -61,7 +62,9 @@ class SharedAccount(WireModel):
 
 
 def accounts_of(budgets: Sequence[SharedBudget], owner: RunOwner, agent: str) -> list[SharedAccount]:
-    """Return the accounts of a run; `agent` is that of the outermost run. A run without a sender has no account of a sender."""
+    """Return the accounts of a run; `agent`: the agent of the outermost run. A run without a sender has no account of a
+    sender.
+    """
     own = {"tenant": owner.tenant, "sender": owner.sender, "agent": agent}
     found = []
     for budget in budgets:
@@ -83,7 +86,7 @@ def merged_budgets(above: Sequence[SharedBudget], own: Sequence[SharedBudget]) -
 def amounts_of(
     accounts: Sequence[SharedAccount], model: str, expected: ExpectedUsage, prices: Mapping[str, Price]
 ) -> list[ReservedAmount] | str:
-    """Return what a Request to this model reserves, or why it cannot be reserved."""
+    """Return the amounts that a Request to this model reserves, or the reason why they cannot be reserved."""
     amounts = []
     for account in accounts:
         share = account.share(expected, price_of(model, prices))
@@ -107,9 +110,9 @@ def amounts_of(
 def settlements_of(
     accounts: Sequence[SharedAccount], key: str, request: RequestView | None, reported: RunUsage
 ) -> list[Settlement]:
-    """Return what a Request has used, as `show` counts it, with what its calls have `reported`. Without an answer it has used nothing.
+    """Return the usage of a Request, as `show` counts it, with the usage that its calls have `reported`.
 
-    What an answer of unknown price has reserved stays reserved.
+    A Request without an answer has used nothing. The reservation for an answer of unknown price stays.
     """
     used: dict[str, float | None] = {"tokens": 0.0, "dollars": 0.0}
     if request is not None and request.status == "done":

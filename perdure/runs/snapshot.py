@@ -35,7 +35,7 @@ class RunSnapshot(WireModel):
     policy: JsonObject = Field(default_factory=dict)
     """Changes of the run's own approval policy against the agent file's (R7.7)."""
     remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
-    """Untrusted sources of the calls that a person has seen, by tool. A list, as 0.1.0 wrote it, holds for any source.
+    """Untrusted sources of the calls that a person has seen, by tool. A list, as in 0.1.0, applies to any source.
     """
     vouched: dict[str, str] = Field(default_factory=dict)
     """Endorsed values: the digest of each value by reference (R15.6)."""
@@ -43,17 +43,17 @@ class RunSnapshot(WireModel):
     notifications: list[NotificationView] = Field(default_factory=list)
     past: PastRequests
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
-    """What has happened so far, for the run's rules (R23.1)."""
+    """The record for the run's rules (R23.1)."""
     events: CarriedEvents = Field(default_factory=CarriedEvents)
     """Events that a snapshot carries (R10.14)."""
 
 
 _WRITE: Final = 150
-"""Bytes of a write beside its value, more or less."""
+"""Approximate bytes of a write without its value."""
 
 
 def snapshot(run: RunState) -> RunSnapshot:
-    """Return all that the next Request, a watcher and the result need."""
+    """Return the state that the next Request, a watcher and the result need."""
     run.state.compact()
     run.records.past.sets = run.records.table.as_json()
     table = SourceTable()
@@ -76,7 +76,7 @@ def snapshot(run: RunState) -> RunSnapshot:
 
 
 def restore(run: RunState, snapshot: RunSnapshot) -> None:
-    """Let a new run continue where the `snapshot` was made. The guard of its approval queue has the snapshot's `policy` already."""
+    """Continue a run from the `snapshot`. The guard of its approval queue has the snapshot's `policy` already."""
     queue = run.approval_queue
     queue.guard.recall(snapshot.remembered)
     queue.vouched.known |= snapshot.vouched
@@ -94,19 +94,19 @@ def restore(run: RunState, snapshot: RunSnapshot) -> None:
 
 
 def carried(run: RunState) -> int:
-    """Return the bytes of a snapshot, more or less. Values are measured once, and nothing is encoded."""
+    """Return the approximate bytes of a snapshot. Values are measured once, and nothing is encoded."""
     run.state.compact()
     return sum(map(run.sizes.of, run.values())) + _WRITE * len(run.state.writes) + run.records.size
 
 
 class Attempts:
-    """The record of snapshots that were too large. To make one costs what it holds, also where it is too large (R18.5)."""
+    """The record of snapshots that were too large. A snapshot's cost grows with its size, even if it fails (R18.5)."""
 
     def __init__(self) -> None:
         self._failed: tuple[int, int] | None = None
 
     def worth(self, size: int, most: int) -> bool:
-        """Whether a snapshot of about `size` bytes may have at most `most` when packed, judged by earlier ones."""
+        """Whether a snapshot of about `size` bytes may have at most `most` when packed, according to earlier ones."""
         if size > MAX_CARRIED:
             return False
         return self._failed is None or size * self._failed[1] <= most * self._failed[0]

@@ -1,8 +1,8 @@
-"""Standing approvals: what a person has approved of a procedure's coming runs (R23.3).
+"""Standing approvals: a person's approvals of a procedure's future runs (R23.3).
 
-A standing approval names a procedure by its digest. It holds for so many runs, until a date, for inputs within bounds and
-for values of known sources. The tenant's ledger keeps it and counts its uses: a run is one use, however many of its calls
-ask.
+A standing approval names a procedure by its digest. It applies to a number of runs, until a date, for inputs within
+bounds and for values of known sources. The tenant's ledger keeps it and counts its uses: a run is one use, also if
+several of its calls need approval.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STANDING_QUERY: Final = "standing_approvals"
 FIND_STANDING_ACTIVITY: Final = "perdure.standing_approvals"
 USE_STANDING_ACTIVITY: Final = "perdure.use_standing_approval"
 STANDING_SHARED: Final = 5.0
-"""Seconds for which calls of a run share the ledger's answer. A revocation may take effect so much later."""
+"""Seconds for which calls of a run share the ledger's answer. A revocation may take effect with this delay."""
 
 StandingStatus: TypeAlias = Literal["active", "used up", "expired", "revoked"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -47,7 +47,7 @@ _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 
 
 class StandingApproval(WireModel):
-    """A person's approval of runs of a procedure that are still to come.
+    """A person's approval of future runs of a procedure.
 
     ```python
     for standing in await perdure.standing_approvals(tenant="acme"):
@@ -63,13 +63,13 @@ class StandingApproval(WireModel):
     bounds: JsonObject = Field(default_factory=dict)
     """JSON Schema of the run's input; `{}` takes any input that the procedure takes."""
     sources: list[str] = Field(default=[TRUSTED], min_length=1, max_length=50)
-    """Where values of the calls may come from, beside the procedure itself: `trusted`, `user`, `tool:NAME`, …"""
+    """Sources that values of the calls may have, beside the procedure itself: `trusted`, `user`, `tool:NAME`, …"""
     uses: int = Field(ge=1, le=MAX_STANDING_USES)
     """The most runs."""
     until: str
     """The end, ISO 8601 in UTC."""
     by: str = Field(min_length=1, max_length=MAX_NAME)
-    """Who has granted it."""
+    """The person who has granted it."""
     reason: str = Field(default="", max_length=500)
     granted_at: str = ""
     """ISO 8601, UTC."""
@@ -111,7 +111,7 @@ class StandingApproval(WireModel):
         return _end_of(until)
 
     def problem(self, value: Json) -> str | None:
-        """Return why the approval does not hold for a run with this input, or `None`."""
+        """Return the reason why the approval does not apply to a run with this input, or `None`."""
         if not self.bounds:
             return None
         problems = Schema(self.bounds).errors(value)
@@ -119,7 +119,7 @@ class StandingApproval(WireModel):
 
 
 def parse_standing_approval(given: Json) -> StandingApproval:
-    """Return a standing approval. Raise `DecisionError` with what is wrong."""
+    """Parse a standing approval. Raise `DecisionError` with the problem."""
     try:
         return StandingApproval.model_validate(given)
     except ValidationError as error:
@@ -152,7 +152,7 @@ class StandingRecord(WireModel):
     """Digests of the ids of the runs."""
 
     def view(self, now: str) -> StandingApproval:
-        """Return the approval as it stands. `now`: ISO 8601, UTC, to the second."""
+        """Return the approval with its present status. `now`: ISO 8601, UTC, to the second."""
         approval = self.approval
         status: StandingStatus = (
             "revoked"
@@ -174,7 +174,7 @@ class StandingRevocation(WireModel):
 
 
 class StandingUse(WireModel):
-    """The use of a standing approval in a run. The same run uses it once, whatever it repeats."""
+    """The use of a standing approval in a run. All repetitions in a run are one use."""
 
     name: str
     digest: str
@@ -183,7 +183,7 @@ class StandingUse(WireModel):
 
 
 class StandingClaim(WireModel):
-    """The standing approvals of a run that hold for its input, for the parts of its loops: they count as the same run."""
+    """The standing approvals that apply to a run's input, for the parts of its loops: they count as the same run."""
 
     digest: str
     run: str
@@ -191,7 +191,7 @@ class StandingClaim(WireModel):
 
 
 class StandingAnswer(WireModel):
-    """The answer of a ledger: the approval as it stands then, or why it does not hold."""
+    """The answer of a ledger: the approval with its present status, or the reason why it does not apply."""
 
     refused: str = ""
     approval: StandingApproval | None = None
@@ -223,11 +223,13 @@ class StandingBook:
         return list(self._records.values())
 
     def views(self, now: str) -> list[StandingApproval]:
-        """Return all approvals as they stand, the newest first."""
+        """Return all approvals with their present status, the newest first."""
         return [record.view(now) for record in reversed(self._records.values())]
 
     def grant(self, wanted: StandingApproval, now: str) -> StandingAnswer:
-        """Keep an approval. It replaces an expired, revoked or used-up approval of its name; where there are too many, the oldest of these leaves."""
+        """Keep an approval. It replaces an expired, revoked or used-up approval of its name. If there are too many, the
+        oldest of these is removed.
+        """
         known = self._records.get(wanted.name)
         if known is not None and known.view(now).status == "active":
             return StandingAnswer(
@@ -248,7 +250,7 @@ class StandingBook:
         return StandingAnswer(approval=record.view(now))
 
     def revoke(self, wanted: StandingRevocation, now: str) -> StandingAnswer:
-        """Revoke an approval. One that is revoked already stays as it is."""
+        """Revoke an approval. A revoked approval stays unchanged."""
         record = self._records.get(wanted.name)
         if record is None:
             return StandingAnswer(refused=f"there is no standing approval {wanted.name[:MAX_NAME]}")
@@ -258,7 +260,7 @@ class StandingBook:
         return StandingAnswer(approval=record.view(now))
 
     def use(self, wanted: StandingUse, now: str) -> StandingAnswer:
-        """Count a run, unless it was counted before; return why the approval does not hold for it, if it does not."""
+        """Count a run, unless it was counted before; the answer has the reason if the approval does not apply to it."""
         record = self._records.get(wanted.name)
         if record is None or record.approval.digest != wanted.digest:
             return StandingAnswer(refused=f"there is no standing approval {wanted.name[:MAX_NAME]} of this procedure")

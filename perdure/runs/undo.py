@@ -1,7 +1,8 @@
-"""Undo: the effects of a run, their order, and the plan that takes them back.
+"""Undo: the effects of a run, their order, and the plan that undoes them.
 
-A run notes its effects when a plan has settled (`EffectLog`). `RunEffects` is what a client or an activity has read of them, with what earlier
-undo runs have taken back. `plan_undo` makes the agent of an undo run from it: a run that starts with a plan, and asks no model.
+A run notes its effects when a plan has settled (`EffectLog`). `RunEffects` has the effects as a client or an activity
+has read them, with the undos of earlier undo runs. `plan_undo` makes the agent of an undo run from it: a run that
+starts with a plan, and calls no model.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ _UNCERTAIN: Final = frozenset(
         "CancelledError",
     }
 ) | frozenset(get_args(StopReason))
-"""Codes of failures after which nobody knows whether the call took effect."""
+"""Codes of failures that leave it unknown whether the call took effect."""
 UNDO_PLAN_ACTIVITY: Final = "perdure.plan_undo"
 
 Standing = Literal["done", "undone", "undoing", "cannot be undone", "unknown"]
-"""Status of an effect. `unknown`: nobody knows whether the call took effect, so it is not undone, nor what it depends on."""
+"""Status of an effect. `unknown`: it is not known whether the call took effect, so it and its dependencies are not
+undone.
+"""
 
 
 class Effect(WireModel):
@@ -66,21 +69,23 @@ class Effect(WireModel):
     tool: str
     status: Standing = "done"
     undo: str = ""
-    """The tool that takes it back; empty: there is none."""
+    """The tool that undoes it; empty: there is none."""
     params: JsonObject = Field(default_factory=dict)
     """The parameters of that tool."""
     reason: str = ""
-    """Why it cannot be undone, is unknown, or was not undone."""
+    """The reason why it cannot be undone, is unknown, or was not undone."""
     runs: bool = Field(default=False, exclude_if=operator.not_)
-    """Whether it is a delegate, or a loop of runs: its effects are those of the runs below."""
+    """Whether it is a delegate, or a loop of runs: its effects are the effects of the child runs."""
     below: list[str] = Field(default_factory=list)
-    """The runs below that have effects."""
+    """The child runs that have effects."""
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
-    """By parameter of the undo tool where its value comes from; not shown."""
+    """By parameter of the undo tool the source of its value; not shown."""
 
     @property
     def key(self) -> str:
-        """The effect's name in the records of undo runs. A call's id is not enough: after a reset another call may have it."""
+        """The effect's name in the records of undo runs. A call's id is not unique: after a reset another call may have
+        it.
+        """
         return f"{self.call}:{digest_of([self.undo, self.params])}"
 
 
@@ -92,25 +97,25 @@ class EffectChunk(WireModel):
     """Pairs of call ids, or of names of barriers: the first took effect before the second, which depends on it."""
     more: bool = False
     earlier: bool = False
-    """Whether the run went on from another execution, which has the effects before these."""
+    """Whether the run continued from another execution, which has the earlier effects."""
     base: UndoBase | None = None
     undone: dict[str, tuple[str, str]] | None = None
-    """The undos of an undo run: by the effect's key the status and the reason of a failure."""
+    """The undos of an undo run: by the effect's key its status and the reason of a failure."""
 
 
 class UndoBase(WireModel):
-    """The settings that an undo run takes over from the run that it undoes."""
+    """The settings that an undo run inherits from the run that it undoes."""
 
     input: RunInput
-    """The run's input, of its agent only the name and the configuration."""
+    """The run's input; its agent has only the name and the configuration."""
     tools: dict[str, Json] = Field(default_factory=dict)
-    """The undo tools: `true` for one of the worker's own, or its definition."""
+    """The undo tools: `true` for a tool of the worker, or the tool's definition."""
 
     @classmethod
     def of(cls, run_input: RunInput, tools: Iterable[Tool], record: RuleRecord | None) -> UndoBase:
         """Return the base for a run that began with this input and recorded these undo tools.
 
-        `record`: what has happened in the run, for its rules.
+        `record`: the run's record for its rules.
         """
         agent = {key: run_input.agent[key] for key in ("name", "config") if key in run_input.agent}
         kept = RunInput(
@@ -133,7 +138,7 @@ class UndoWanted(WireModel):
     run_id: str
     calls: list[str] | None = None
     own: bool = False
-    """Whether the run undoes calls of itself, and so goes on meanwhile."""
+    """Whether the run undoes its own calls, and so continues meanwhile."""
 
 
 class UndoStart(WireModel):
@@ -145,7 +150,7 @@ class UndoStart(WireModel):
     cannot: list[str] = Field(default_factory=list)
     """Calls that have no undo."""
     waits: list[str] = Field(default_factory=list)
-    """Calls that stay, because it is not known whether they took effect, or whether one that depends on them did."""
+    """Calls that stay, because it is not known whether they, or calls that depend on them, took effect."""
 
 
 class UndoRecord(WireModel):
@@ -153,20 +158,20 @@ class UndoRecord(WireModel):
 
     run_id: str
     calls: dict[str, str] = Field(default_factory=dict)
-    """The call that each call of the undo run takes back, by the id of the latter."""
+    """The call that each call of the undo run undoes, by the id of the undoing call."""
     keys: dict[str, str] = Field(default_factory=dict)
-    """The key of the effect that each call of the undo run takes back, by the call's id."""
+    """The key of the effect that each call of the undo run undoes, by the call's id."""
     below: list[str] = Field(default_factory=list)
     """The runs of delegates that it may undo."""
     by: str = ""
-    """Who asked for it, for the audit log; empty: nobody was named, or the run itself."""
+    """The person who requested it, for the audit log; empty: the run itself, or no name was given."""
 
     def undoes(self, call_id: str) -> str:
         """Return `<run id>/<call id>` of the call that this one takes back; empty for any other call."""
         return f"{self.run_id}/{self.calls[call_id]}" if call_id in self.calls else ""
 
 
-# What a run notes.
+# The effects of a run.
 
 
 class EffectLog:
@@ -175,7 +180,7 @@ class EffectLog:
     def __init__(self, tools: Iterable[Tool], undo_tools: Iterable[Tool], sizes: Sizes) -> None:
         self._targets = {tool.name: tool for tool in undo_tools}
         self.notes = any(tool.undo is not None or tool.delegate is not None for tool in tools)
-        """Whether there is anything to note: a run none of whose tools has an undo keeps nothing."""
+        """Whether any tool of the run has an undo; otherwise the run keeps no effects."""
         self._sizes = sizes
         self._effects: list[Effect] = []
         self._order: list[tuple[str, str]] = []
@@ -190,7 +195,7 @@ class EffectLog:
             self._plans += 1
 
     def chunk(self, number: int, running: Plan | None) -> EffectChunk:
-        """Return a part of the effects, those of the `running` plan too; 0 is the first."""
+        """Return a part of the effects, with the effects of the `running` plan; 0 is the first."""
         effects, order = self._effects, self._order
         if running is not None and self.notes:
             more, edges = self._of(running)
@@ -254,7 +259,7 @@ class EffectLog:
 
 
 def without_undo(calls: Iterable[Call]) -> list[str]:
-    """Return the calls whose effects nobody can take back, as `R.N tool`; those of safe tools and of delegates are not among them."""
+    """Return the calls without an undo, as `R.N tool`; calls of safe tools and of delegates are left out."""
     found = []
     for call in calls:
         tool = call.spec.tool
@@ -290,7 +295,7 @@ class _Order:
                 self.link(node, end)
 
     def leave_out(self, node: str) -> None:
-        """Leave a node out, where that makes the pairs no more."""
+        """Remove a node, if that does not increase the number of pairs."""
         into, out = self.before[node], self.after[node]
         if len(into) * len(out) > len(into) + len(out):
             return
@@ -306,10 +311,10 @@ class _Order:
 def plan_order(
     calls: Sequence[Call], edges: Iterable[tuple[str, str, str]], kept: set[str], start: str, end: str
 ) -> list[tuple[str, str]]:
-    """Return pairs of nodes, the first before the second, over `kept` calls and as many barriers as save pairs.
+    """Return pairs of nodes, the first before the second, over `kept` calls and the barriers that save pairs.
 
-    Every call stands between the barriers `start` and `end`, which are those of the plans before and after. A loop's iterations stand between
-    its own barriers, one iteration after the other where the loop is sequential.
+    Every call is between the barriers `start` and `end`, which it shares with the plans before and after. A loop's
+    iterations are between its own barriers, one iteration after the other if the loop is sequential.
     """
     order = _Order()
     by_id = {call.id: call for call in calls}
@@ -342,12 +347,12 @@ def plan_order(
     return sorted((first, second) for first, seconds in order.after.items() for second in seconds)
 
 
-# What a reader knows of it.
+# The effects as a reader knows them.
 
 
 @dataclass
 class RunEffects:
-    """The effects of a run, with what was undone of them."""
+    """The effects of a run, with the outcomes of their undos."""
 
     run_id: str
     base: UndoBase | None = None
@@ -356,7 +361,7 @@ class RunEffects:
     next: int = 1
     """Number of the next undo run."""
     open: str = ""
-    """The undo run that goes on."""
+    """The undo run that has not ended."""
 
     @property
     def next_id(self) -> str:
@@ -364,7 +369,7 @@ class RunEffects:
         return undo_id(self.run_id, self.next)
 
     def take_in(self, undone: Mapping[str, tuple[str, str]], *, goes_on: bool) -> None:
-        """Note what an undo run has done."""
+        """Add the outcomes of an undo run."""
         for number, effect in enumerate(self.effects):
             status, why = undone.get(effect.key, ("", ""))
             if effect.status == "undone" or not status:
@@ -377,7 +382,7 @@ class RunEffects:
                 self.effects[number] = effect.model_copy(update={"status": "done", "reason": why})
 
     def settle(self, no_effect: Iterable[str]) -> None:
-        """Note which calls, of which it is not known, took no effect. Raises `RunError` for other calls."""
+        """Remove calls of unknown outcome that took no effect. Raises `RunError` for other calls."""
         unknown = {each.call for each in self.effects if each.status == "unknown"}
         for call in no_effect:
             if call not in unknown:
@@ -404,7 +409,7 @@ def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tu
 
 
 def stopped(run_id: str, views: Iterable[CallView]) -> str:
-    """Return why an undo run ends before everything is undone."""
+    """Return the reason why an undo run has not undone all effects."""
     ended = [view for view in views if view.tool != "_let"]
     bad = [view for view in ended if view.status not in ("done", "skipped")]
     skipped = sum(view.status == "skipped" for view in ended)
@@ -430,11 +435,11 @@ class UndoPlan(WireModel):
 
     run_id: str
     undoes: list[Effect] = Field(default_factory=list)
-    """What is taken back, in the order in which it is begun."""
+    """Effects that are undone, in the order of their undos."""
     cannot: list[Effect] = Field(default_factory=list)
-    """What stays, because there is no undo."""
+    """Effects that stay, because they have no undo."""
     waits: list[Effect] = Field(default_factory=list)
-    """What stays, because it is not known whether it took effect, or because a call that depends on it stays for that."""
+    """Effects that stay, because it is not known whether they, or calls that depend on them, took effect."""
     left: int = 0
     """Further effects, for the next undo run."""
 
@@ -442,9 +447,9 @@ class UndoPlan(WireModel):
 def plan_undo(
     found: RunEffects, calls: Sequence[str] | None = None, to: str | None = None
 ) -> tuple[UndoPlan, RunInput | None]:
-    """Return what an undo does, and the input of its run; `None`: there is nothing to undo.
+    """Return the plan of an undo, and the input of its run; `None`: there is nothing to undo.
 
-    `calls`: only these, and all that depends on them. `to`: back to this call, with it: the call and all that depends on it. By default all.
+    `calls`: only these calls, and the calls that depend on them. `to`: the same for one call. By default all calls.
     Raises `RunError` for a call that has no effect.
     """
     wanted = _chosen(found, calls if to is None else [to])
@@ -460,7 +465,7 @@ def plan_undo(
     sources: dict[str, list[str]] = {}
     ends: dict[
         str, list[str] | None
-    ] = {}  # by node the calls that have to end before what it depends on is undone; `None`: it stays
+    ] = {}  # by node the calls that have to end before its dependencies are undone; `None`: it stays
     for node in _reverse(seconds, firsts, by_id):
         waited = [ends.get(each, []) for each in seconds[node]]
         blocked = any(each is None for each in waited)
@@ -526,7 +531,7 @@ def _chosen(found: RunEffects, calls: Sequence[str] | None) -> set[str]:
 def _reverse(
     seconds: Mapping[str, list[str]], firsts: Mapping[str, list[str]], effects: Mapping[str, Effect]
 ) -> Iterator[str]:
-    """Yield the nodes, each after all that depend on it."""
+    """Yield the nodes, each after the nodes that depend on it."""
     nodes = dict.fromkeys([*effects, *seconds, *firsts])
     waits = {node: len(seconds.get(node, ())) for node in nodes}
     ready = [node for node in nodes if not waits[node]]

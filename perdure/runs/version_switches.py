@@ -14,52 +14,55 @@ from perdure.plan import CONVERTED
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
-"""After its start a run asks its workers by activities that are not local: commands behind a local one come in another order in a replay."""
+"""After its start a run uses no local activities: commands after a local activity may have another order in a replay.
+"""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
-"""Lists do not have what the client carries out."""
+"""Lists leave out the calls that the client executes."""
 CLOCK_FOLLOWS: Final = "clock-follows"
 """The clock is derived from the calls (R9.5)."""
 DECIDED_CALLS_STOP: Final = "decided-calls-stop"
-"""A call that a person removes from a plan that goes on does not run, also if it waits for its turn; one that
-runs already goes on (R10.5)."""
+"""A call that a person removes from a continued plan does not run, even if it waits for its turn; a running call
+continues (R10.5)."""
 DEFAULTS_ASK: Final = "defaults-ask"
 """A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
 FORMER_CHILDREN_END: Final = "former-children-end"
-"""A delegate, or a user's workflow, that was open when its run was reset is ended before the run starts it anew (R7.2)."""
+"""A delegate or user's workflow that was open at its run's reset is ended before the run starts it anew (R7.2)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
-"""The Request that a limit leaves counts as one of those that the run may make."""
+"""The last Request after a limit counts toward `max_requests`."""
 LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
-"""A Request whose workers were lost, or too busy, is asked again; its model does not count as down."""
+"""A Request whose workers were lost or too busy is sent again; its model does not count as down."""
 LEFT_CHILDREN_END: Final = "left-children-end"
-"""What a reset of the run has left behind is cancelled at once, also where the run does not start it anew (R7.2)."""
+"""Open children from before a reset are cancelled at once, even if the run does not start them anew (R7.2)."""
 INFORMED_AGAIN: Final = "informed-again"
-"""A request that is asked again, such as after a reset, informs people again, and its timeout counts from then (R7.2, R19.5)."""
+"""A repeated approval request, such as after a reset, informs people again, and its timeout begins anew (R7.2, R19.5).
+"""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
-"""A Request waits for models whose provider is away (R20.5)."""
+"""A Request waits for models whose provider is unavailable (R20.5)."""
 LEFT_LOOPS_END: Final = "left-loops-end"
-"""A reset run without delegates, too, cancels what the reset has left behind: a loop of more than 100 items is a workflow of its own (R7.2)."""
+"""A reset run without delegates also cancels open children from before the reset: a long loop is a workflow too (R7.2).
+"""
 NOTIFIES: Final = "notifies"
-"""A run informs people by the routes of its agent file, and reports its end to the address that its start named (R19.5, R19.8)."""
+"""A run informs people by its agent file's routes, and reports its end to the callback of its start (R19.5, R19.8)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
-"""The output reads what its plan's calls have written at the end."""
+"""The output reads the state at the end of its plan."""
 RECALLED_SOURCES: Final = "sources-of-recall"
-"""A value that `recall` reads again has its own sources; 0.1.0 took all for written by others."""
+"""A value that `recall` reads has its own sources; in 0.1.0 every such value was untrusted."""
 REMEMBER_PROVENANCE: Final = "remember-provenance"
-"""A decision that is remembered holds for calls of the same provenance."""
+"""A remembered decision applies to calls of the same provenance."""
 RESETS_COUNT: Final = "resets-count"
-"""Decisions of before a reset do not count (R7.3)."""
+"""Decisions from before a reset do not count (R7.3)."""
 SESSION_KNOWS_DELEGATES: Final = "session-knows-delegates"
-"""A delegate of a session's run tells the session when it begins, and when it ceases, to wait for a person (R10.4)."""
+"""A delegate of a session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
-"""A session's run tells it when it begins, and when it ceases, to wait for a person (R10.4)."""
+"""A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
-"""A run of a procedure asks for standing approvals before it asks a person (R23.3)."""
+"""A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
-"""What a call has reserved of a sum over runs is given back where the call never begins (R23.1)."""
+"""A call that never begins gives its reservation of a sum over runs back (R23.1)."""
 
 SINCE: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(
@@ -98,10 +101,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
     }
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 6 are 0.2.0: a rule that comes after a release has the next number, and so
-has one whose commands would break the recorded histories of the version."""
+"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 6 are 0.2.0. A rule after a release has
+the next number, and so has a rule whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
-"""What this version records for runs that begin."""
+"""The number that this version records for new runs."""
 
 
 def follows(rules: int, rule: str) -> bool:

@@ -62,7 +62,7 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
 
 
 def plan_ways(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the call id and provenance of each parameter that is not written out in the plan."""
+    """Yield the call id and provenance of each parameter that the plan does not write out."""
     for call in plan.calls:
         for line in ways(call, model=False):
             yield call.id, line
@@ -85,7 +85,7 @@ _WORST_FIRST: Final = ("violated", "unknown", "proven")
 
 
 def plan_verdicts(run: RunState) -> list[tuple[Rule, RuleVerdict]]:
-    """Return the verdict on each rule of the run over the calls of its plan that are still to begin."""
+    """Return the verdict on each rule of the run, over the calls of its plan that have not begun."""
     book = run.rules
     if run.plan is None or not book.rules:
         return []
@@ -120,7 +120,7 @@ _SHOWN_IN_LISTS: Final = 300
 
 
 def run_view(run: RunState, run_id: str) -> RunView:
-    """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
+    """Return the present view of the run, with its newest `MAX_VIEWED` calls."""
     plan, past, verdicts = run.plan, run.records.past, plan_verdicts(run)
     newest = [] if plan is None else [*islice(plan.every_call_reversed(), MAX_VIEWED)][::-1]
     edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
@@ -175,8 +175,8 @@ def waiting_views(
 ) -> list[WaitingView]:
     """Return the requests that wait for a person, oldest first, without the first `skip`.
 
-    With `only`, return that call's request, or that Request's plan, alone. `verdicts`: those of `plan_verdicts`, if they
-    are known.
+    With `only`, return that call's request, or that Request's plan, alone. `verdicts`: the result of
+    `plan_verdicts`, if known.
     """
     requests = [request for request in run.approval_queue.waiting.values() if only is None or request.id == only][skip:]
     if requests and verdicts is None:
@@ -185,14 +185,14 @@ def waiting_views(
 
 
 def masked_owner(owner: RunOwner) -> RunOwner:
-    """Return who asks, as people may read it."""
+    """Return the owner of a run without secrets, for people."""
     return owner.model_copy(update={"context": masked_context(owner.context)}) if owner.context else owner
 
 
 def request_view(
     request: ApprovalRequest, run: RunState, verdicts: Sequence[tuple[Rule, RuleVerdict]] = ()
 ) -> WaitingView:
-    """Return what a person sees of a request, and of whom it is for."""
+    """Return a person's view of a request and its owner."""
     view = waiting_view(request, run.agent.name, run.approval_queue.guard, run.dry_plan)
     view.rules = [] if request.question else rule_lines(verdicts, run.rules, request.call)
     if run.records.effects.notes and not request.question:
@@ -212,7 +212,7 @@ def request_view(
 
 
 def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
-    """Return what a person sees of a request. A plan also has its simulation, on an empty plan made by `dry_run`."""
+    """Return a person's view of a request. A plan also has its simulation, on an empty plan made by `dry_run`."""
     view = WaitingView(
         call=request.id,
         agent=agent,
@@ -251,7 +251,7 @@ def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Ca
 
 
 def waiting_entry(request: ApprovalRequest) -> WaitingEntry:
-    """Return what a list shows of one waiting request."""
+    """Return one waiting request as an entry of a list."""
     call = request.call
     return WaitingEntry(
         call=request.id,
@@ -274,7 +274,7 @@ _PARTS: Final = frozenset(["output", "errors", "refusals", "edges", "reads", "wr
 
 
 class Pages:
-    """The pages of values. The JSON of a value is made once, as far as it is read, and kept until its last page."""
+    """The pages of values. The JSON of a value is made once, as far as it is read, and kept until the last page."""
 
     def __init__(self) -> None:
         self._read: tuple[str, str, Iterator[str]] | None = None
@@ -317,14 +317,14 @@ def _pieces(run: RunState, what: str) -> Iterator[str]:
 
 
 def is_earlier(run: RunState, what: str) -> bool:
-    """Whether this is a call of an earlier execution of the run. That execution knows the whole call."""
+    """Whether this is a call of an earlier execution of the run, which has the whole call."""
     number = what.partition(".")[0]
     known = run.records.restored_at and number.isdecimal() and int(number) <= run.records.restored_at
     return bool(known) and any(call.id == what for call in run.records.past.calls)
 
 
 def before_start(run_input: RunInput | None, what: str) -> Json:
-    """Return such a value of a run that was accepted and has not begun. Raise `LookupError` as `whole` does."""
+    """Return a value of an accepted run that has not begun. Raise `LookupError` as `whole` does."""
     if what == "metadata":
         return None if run_input is None else run_input.agent.get("metadata")
     if what in ("state", "†state"):
@@ -336,7 +336,7 @@ def before_start(run_input: RunInput | None, what: str) -> Json:
 
 
 def whole(run: RunState, what: str) -> Json:
-    """Return a value that a view may have cut: a part of the result by name, a reference's value, or a call by id.
+    """Return a whole value that a view may cut: a part of the result by name, a reference's value, or a call by id.
 
     Raise `ReferenceSyntaxError` or `LookupError` for anything else.
     """
@@ -383,21 +383,19 @@ _SHOWN: Final = 200
 
 
 class LiveView:
-    """The live view of a run. An event that is older than the view changes nothing back."""
+    """The live view of a run. Events older than the view are ignored."""
 
     def __init__(self, view: RunView) -> None:
         self.view = view
         self.lacks = False
-        """Whether there is news that events do not hold in full."""
+        """Whether there is news that events do not contain in full."""
         self.asks = False
         """Whether that news is a request for a person's decision, or the run's end."""
         self._texts: dict[int, str] = {}
         self._reasons: dict[str, str] = {}
 
     def renew(self, view: RunView) -> None:
-        """Replace the view by the whole run as it stands. It holds neither text that is being written, nor updates of
-        tools.
-        """
+        """Replace the view by the present run, which has no text that is being written and no updates of tools."""
         self.view, self.lacks, self.asks = view, False, False
         for request in view.log:
             if request.status == "running":
@@ -521,7 +519,7 @@ def _in_address(id: str) -> str:
 
 
 def _row(call: Call) -> str:
-    # A narrow panel: the status first, and no column for what it reads, which its parameters say.
+    # A narrow panel: the status first, and no column for reads, which the parameters show.
     return (
         "| "
         + " | ".join(
@@ -563,7 +561,7 @@ def _code(text: str) -> str:
     return f"{ticks}{text}{ticks}" if len(ticks) == 1 else f"{ticks} {text} {ticks}"
 
 
-# What is cut is said in `cut`, with how to read it whole: the run keeps it, and answers for it page by page.
+# `cut` names each cut value and the command to read it whole: the run keeps it, and returns it page by page.
 
 R = TypeVar("R", bound=RunResult)
 M = TypeVar("M", bound=BaseModel)
@@ -574,14 +572,14 @@ _PARTS_FITTING: Final = ("output", "errors", "waiting", "calls", "state", "log",
 _SLIM: Final = 500
 """Bytes of a call's parameters where the calls do not fit with more of them."""
 _BESIDE: Final = 20_000
-"""Bytes beside its output that a delegate's result has in the history above."""
+"""Bytes of a delegate's result, without its output, in the parent's history."""
 
 
 def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
-    """Return the result unchanged if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
+    """Return the result unchanged if its JSON has at most `limit` bytes; else a copy with cut parts that has.
 
-    `calls`: how many calls the run has, where the result has only the newest. The function never fails. It costs time
-    by calls, not by bytes: values that `sizes` knows are not measured again.
+    `calls`: the number of calls of the run, if the result has only the newest. The function never fails. Its cost grows
+    with calls, not with bytes: values that `sizes` knows are not measured again.
     """
     sizes = Sizes(sizes)
     names = [name for name in _PARTS_FITTING if name in type(result).model_fields]
@@ -592,7 +590,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
     if sum(needed) <= room - 200 * (left_out > 0):
         calls_line = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
         return result.model_copy(update={"cut": [*result.cut, calls_line]}) if left_out else result
-    # First what repeats what is elsewhere.
+    # First the parts that repeat other parts.
     result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
     needed[names.index("calls")] = _size(result.calls, sizes)
     shares = _allot(needed, room - 200 * len(names))
@@ -609,9 +607,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
 
 
 def result_for_parent(result: RunResult, sizes: Sizes) -> RunResult:
-    """Return a delegate's result without large parts that its parent does not read: they stand in the delegate's
-    history.
-    """
+    """Return a delegate's result without large parts that its parent does not read: the delegate's history has them."""
     sizes = Sizes(sizes)
     beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
     if beside <= _BESIDE:
@@ -625,8 +621,7 @@ def fit_waiting(
 ) -> list[WaitingView]:
     """Return the waiting requests, with as much of their parameters as there is room for (R18.3).
 
-    Each request is named at least, as far as all fit. Of more, the oldest remain, and the last says how many `more`
-    there are.
+    Each request is named at least, if all fit. Otherwise the oldest remain, and the last has the number of `more`.
     """
     sizes = Sizes(sizes)
     needed = [approval_size(view, sizes) for view in waiting]
@@ -643,7 +638,7 @@ def fit_waiting(
 
 
 def _allot(needed: Sequence[int], room: int) -> list[int]:
-    """Return the room of each part. An output that fits beside a twentieth for the rest stays whole.
+    """Return the room of each part. An output that leaves a twentieth for the rest stays whole.
 
     A delegate's output is the value of its call (R8.2).
     """
@@ -681,9 +676,9 @@ _LARGE_OF_OFFER: Final = (
 _NAMED: Final = 1000
 """Bytes in which a request can be named, without its content."""
 _SHOWN_FITTING: Final = 4000
-"""Bytes from which on some of a request's content is shown."""
+"""Bytes from which on a request shows a part of its content."""
 _NAME: Final = 150
-"""Bytes of a name, or of a reason, where there is no room for more."""
+"""Bytes of a name or reason if there is no room for more."""
 
 
 def approval_size(view: WaitingView, sizes: Sizes) -> int:
@@ -754,9 +749,11 @@ def _newest(items: Sequence[ItemT], room: int, size: Callable[[ItemT], int]) -> 
 
 
 def _cut_line(run_id: str, name: str, whole: object, shown: object, size: int, left_out: int) -> str:
-    """Return how much of a part was cut, and how to read all of it; `left_out` items were missing before."""
+    """Return a line with the cut size of a part, and the command to read all of it; `left_out` items were missing
+    before.
+    """
     end, what = "first" if name == "waiting" else "last", "in part"
-    # Of an output the first items are kept, and the last says how many more there are.
+    # An output keeps its first items, and the last item has the number of further ones.
     if name != "output" and isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole):
         what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}"
     have = "have" if name[-1] == "s" else "has"

@@ -1,8 +1,9 @@
-"""Reports on what recorded runs would have been under another policy, agent or model (R22.2).
+"""Reports on recorded runs as they would have been under another policy, agent or model (R22.2).
 
     question = ask_what_if(recorded, Change(policy={"ask": "unsafe"}))
 
-A change of the policy alone asks no model, and costs some milliseconds a run. Nothing has an effect: see `perdure.runs.run_player`.
+A change of the policy alone calls no model, and takes some milliseconds for each run. A report has no effects: see
+`perdure.runs.run_player`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import duration_words
 
 OPEN: Final = 0
-"""The Request of a run that no Request is before."""
+"""The first Request of a run."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Change:
         return [name for name in named if isinstance(name, str)]
 
     def setup(self, recorded: RecordedRun) -> RunSetup:
-        """Return what a run begins with under the change. Raises `PerdureError` for a tool that the run did not have."""
+        """Return the setup of a run under the change. Raises `PerdureError` for a tool that the run did not have."""
         before = first_setup(recorded)
         document, prepared = before.document, before.prepared
         if self.agent is not None:
@@ -108,7 +109,7 @@ class Change:
 
 
 class CallNote(WireModel):
-    """A call of a report, and why it is in it.
+    """A call of a report, with the reason why the report has it.
 
     ```python
     report = await perdure.what_if(Selection(agent="refunds"), policy={"ask": "unsafe"})
@@ -118,7 +119,7 @@ class CallNote(WireModel):
     """
 
     call: str
-    """The call's id; of the plan of a Request its number."""
+    """The call's id; for a plan the Request's number."""
     tool: str
     """Empty for a plan."""
     reason: str
@@ -137,19 +138,19 @@ class RunReport(WireModel):
     run_id: str
     agent: str = ""
     problem: str | None = None
-    """Why the run could not be played again; then nothing else is known."""
+    """The reason why the run could not be played again; then the report has no results."""
     approvals_added: list[CallNote] = Field(default_factory=list)
-    """What a person would have been asked about. The approval is assumed."""
+    """Calls that would have needed a person's approval. The approval is assumed."""
     approvals_removed: list[CallNote] = Field(default_factory=list)
-    """What nobody would have been asked about."""
+    """Calls that would have needed no approval."""
     refused: list[CallNote] = Field(default_factory=list)
     """The calls that a rule would have refused."""
     allowed: list[CallNote] = Field(default_factory=list)
-    """The calls that a rule has refused, and would not have."""
+    """The calls that a rule has refused, and would not have refused."""
     differences: list[str] = Field(default_factory=list)
     """The differences of calls and references, a line each: `-` was, `+` would be."""
     plan_differs: bool = False
-    """Whether other calls were written, or other references."""
+    """Whether the plans have other calls or references."""
     output_differs: bool = False
     requests: int = 0
     """Requests of the recorded run."""
@@ -160,20 +161,20 @@ class RunReport(WireModel):
     unknown_from: int | None = None
     """The first Request that is unknown; `None`: all are known."""
     unknown_calls: int = 0
-    """Calls of the recorded run, or under the change, of which nothing is known."""
+    """Calls of the recorded run, or under the change, with unknown results."""
     tokens: int = 0
     tokens_after: int = 0
     cost: float | None = None
     """Dollars; `None`: a price is not known."""
     cost_after: float | None = None
-    """Dollars of the Requests that are known."""
+    """Dollars of the known Requests."""
     waited: float = 0.0
-    """Seconds that requests have waited for people, in sum."""
+    """Sum of the seconds that approval requests have waited for people."""
     waited_after: float = 0.0
-    """The same, without the requests that are removed; nobody knows how long added ones would have waited."""
+    """The same without the removed requests; the waits of added requests are not known."""
 
     drawings: list[Drawing] = Field(default_factory=list, exclude=True, repr=False)
-    """The drawings of the calls as they were and as they would be. A run that does not differ has none."""
+    """The drawings of the calls before and after the change. A run that does not differ has none."""
 
     @property
     def differs(self) -> bool:
@@ -280,7 +281,7 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
 
 
 def what_if(recorded: RecordedRun, change: Change) -> RunReport:
-    """Return the report on a run, without a model: what only a model could answer is unknown."""
+    """Return the report on a run, without a model: Requests that only a model could answer are unknown."""
     playing = ask_what_if(recorded, change)
     try:
         next(playing)
@@ -346,7 +347,7 @@ def _written(played: PlayedRun, known: int | None) -> JsonObject:
 
 
 def _until(graph: JsonObject, request: int | None) -> JsonObject:
-    """Return the calls of the Requests before this one, and what they read."""
+    """Return the calls of the Requests before this one, and their edges."""
     if request is None:
         return graph
     return {

@@ -120,7 +120,7 @@ class CompactionCut:
 
 
 def due(transcript: Transcript) -> Why | None:
-    """Return why a conversation should be compacted now; `None` if it is short enough."""
+    """Return the reason why a conversation should be compacted now; `None` if it is short enough."""
     if transcript.tokens >= transcript.limit:
         return "tokens"
     return "size" if transcript.bytes >= AT_HAND else None
