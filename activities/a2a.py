@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 TIMEOUT: Final = 600.0
 """Seconds for an attempt: another agent may call tools of its own."""
 _ANSWERS_WITHIN: Final = 60.0
-"""Seconds of silence after which a connection counts as broken: the attempt after it goes on with the task."""
+"""Seconds of silence after which a connection counts as broken: the next attempt continues with the task."""
 _CANCELLED_WITHIN: Final = 5.0
 """Seconds for the cancellation of the other agent's task."""
 _PAUSES: Final = (1.0, 10.0)
 """Seconds between two looks at a task of an agent that does not stream: the first, and the longest."""
 _WORDS: Final = 4_000
-"""Characters of the other agent's words in an error."""
+"""Characters of the other agent's message in an error."""
 
 
 class A2aOptions(TypedDict, total=False):
@@ -60,12 +60,12 @@ def a2a_tool(
     headers: Mapping[str, str] | None = None,
     **options: Unpack[A2aOptions],
 ) -> ToolFunction:
-    """Return a tool that sends a message to another agent, by the A2A protocol, and has its answer as the result.
+    """Return a tool that sends a message to another agent, by the A2A protocol, and returns its answer as the result.
 
     `name`: the tool's name. `url`: the agent's address, below which its card is. `description`: what a model reads of
-    the agent. `headers`: sent along, such as `Authorization`; to this address only. `options`: as `@tool` has them;
-    `timeout` is 600 seconds by default. The results count as written by others. Raises `ToolDefinitionError` without
-    the library (`pip install perdure[a2a]`), or for an address that is not one.
+    the agent. `headers`: headers of each request, such as `Authorization`; sent to this address only. `options`: as
+    `@tool` has them; `timeout` is 600 seconds by default. The results count as written by others. Raises
+    `ToolDefinitionError` without the library (`pip install perdure[a2a]`), or for an address that is not one.
 
     ```python
     clerk = a2a_tool("clerk", "https://shop.example/a2a/clerk", description="Knows what is in stock.")
@@ -90,7 +90,7 @@ def a2a_tool(
 
 
 class _RemoteCall:
-    """One call. A task that the attempt before has begun goes on: its id is in the heartbeat's details."""
+    """One call. It continues the task that the previous attempt began: the task's id is in the heartbeat's details."""
 
     def __init__(self, name: str, url: str, headers: dict[str, str], context: ToolContext) -> None:
         self._name, self._url, self._headers, self._context = name, url, headers, context
@@ -126,7 +126,9 @@ class _RemoteCall:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
-        """Yield a client of the agent. Raises `ToolError` where the card leads to another host, which must not get the headers."""
+        """Yield a client of the agent. Raises `ToolError` if the card leads to another host, which must not receive the
+        headers.
+        """
         import httpx
         from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 
@@ -141,20 +143,20 @@ class _RemoteCall:
             yield ClientFactory(config).create(card)
 
     async def _follow(self, client: Client, id: str) -> Task:
-        """Return a task that was begun before, once its agent has no more to say."""
+        """Return a task of an earlier attempt, once its agent has finished it."""
         from a2a.types import GetTaskRequest, SubscribeToTaskRequest, Task
         from a2a.utils.errors import A2AError
 
         self._begins(id)
         task: Task = await client.get_task(GetTaskRequest(id=id))
         if not _rests(task):
-            with suppress(A2AError, NotImplementedError):  # it has ended meanwhile, or the agent does not stream
+            with suppress(A2AError, NotImplementedError):  # the task has ended meanwhile, or the agent does not stream
                 found = await self._fold(client.subscribe(SubscribeToTaskRequest(id=id)))
                 task = found if isinstance(found, Task) else task
         return task
 
     async def _fold(self, updates: AsyncIterator[StreamResponse]) -> Task | Message:
-        """Return the task, or the message, that the updates end with."""
+        """Return the last task or message of the updates."""
         from a2a.types import Task
 
         task = Task()
@@ -172,7 +174,7 @@ class _RemoteCall:
         return task
 
     async def _ended(self, client: Client, task: Task) -> Task:
-        """Return the task as it rests, with its artifacts: some agents end a stream before that."""
+        """Return the task at its end, with its artifacts: some agents end the stream earlier."""
         from a2a.types import GetTaskRequest
 
         if not task.id:
@@ -211,17 +213,17 @@ class _RemoteCall:
         self._context.heartbeat({"progress": clip(words, MAX_PROGRESS), "task": self._task})
 
     async def _cancel(self, client: Client) -> None:
-        """Cancel the task, unless only this attempt has ended: then the next one goes on with it."""
+        """Cancel the task, unless only this attempt has ended: then the next attempt continues it."""
         from a2a.types import CancelTaskRequest
 
         if self._task and await is_dropped():
-            with suppress(Exception):  # the call has ended, whatever the other agent answers
+            with suppress(Exception):  # the call has ended: the other agent's answer does not matter
                 async with asyncio.timeout(_CANCELLED_WITHIN):
                     await client.cancel_task(CancelTaskRequest(id=self._task))
 
 
 def _begun() -> str:
-    """Return the id of the task that the attempt before has begun; empty: it began none."""
+    """Return the id of the task that the previous attempt began; empty if it began none."""
     details: Any = next(iter(activity.info().heartbeat_details), None)
     task = details.get("task") if isinstance(details, dict) else None
     return task if isinstance(task, str) else ""
@@ -248,7 +250,7 @@ def _text(parts: Any) -> str:
 
 
 def _value(parts: Any) -> Any:
-    """Return what parts hold: a text, data or a file; a list of these where several kinds come together.
+    """Return the value of parts: a text, data or a file; a list of these if there are several kinds.
 
     A file is a `Media` where files are stored, else the number of its bytes. An address of a file stays one.
     """

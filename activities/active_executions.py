@@ -1,4 +1,4 @@
-"""Executions of a worker: threads, calls that must not begin twice, and the end of a worker."""
+"""Active executions of a worker: threads, calls that must not begin twice, and the end of a worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perdure.plan import BEGUN, INTERRUPTED, NOT_BEGUN
 from perdure.values.json import Json
 
 _REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
-"""Details by which the activity has reported its beginning, shared with its tasks and threads."""
+"""Details of the activity's report that it has begun, shared with its tasks and threads."""
 
 
 def not_begun() -> None:
@@ -34,7 +34,7 @@ def not_begun() -> None:
 
 
 def begun_details() -> list[Json]:
-    """Return details for a heartbeat without any: an empty one would withdraw the report."""
+    """Return the details of a heartbeat that has none of its own: an empty heartbeat would withdraw the report."""
     return _REPORTED.get([])
 
 
@@ -45,10 +45,10 @@ def is_only_attempt() -> bool:
 
 
 async def report_begun() -> None:
-    """Return when an only attempt may begin: the server has its report (`BEGUN`). It costs an Action, and milliseconds.
+    """Report to the server that an only attempt begins (`BEGUN`), and wait for the answer: an Action, and milliseconds.
 
-    Raise an `ApplicationError` of type `NOT_BEGUN` where the server rejects it: the attempt counts as lost, or nobody
-    answers.
+    Raise an `ApplicationError` of type `NOT_BEGUN` if the server rejects the report, because the attempt counts as
+    lost, or does not answer.
     """
     if not is_only_attempt():
         return
@@ -60,7 +60,7 @@ async def report_begun() -> None:
     except RPCError as error:
         words = f"it was not begun: its server did not take that it would ({error.message})"
         raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
-    except AsyncActivityCancelledError:  # the worker learns of it by a heartbeat of its own, and ends this
+    except AsyncActivityCancelledError:  # the worker's own heartbeat is also rejected, and cancels this
         activity.heartbeat()
         await asyncio.Future()
 
@@ -86,7 +86,7 @@ class ActiveExecutions:
         return list(self._tasks.values())
 
     def hand_over(self) -> None:
-        """Stop waiting: active executions are cancelled, and another worker runs them again."""
+        """Cancel the active executions: another worker runs them again."""
         self._handing_over = True
         for task in self._tasks:
             task.cancel()
@@ -99,10 +99,10 @@ class ActiveExecutions:
 
     @asynccontextmanager
     async def working(self, title: str) -> AsyncIterator[ActiveExecution]:
-        """Execute an activity. Where its worker's end cancels it, it fails as `INTERRUPTED`, or as `NOT_BEGUN` by its
-        own report.
+        """Execute an activity. If its worker's end cancels it, it fails as `INTERRUPTED`, or as `NOT_BEGUN` if it
+        reported that.
 
-        Neither is a failure of its own, and neither uses an attempt.
+        Neither counts as the activity's own failure or as an attempt.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -133,7 +133,7 @@ async def others_poll() -> bool:
     try:
         pollers = (await client.workflow_service.describe_task_queue(asked, retry=False, timeout=_TIMEOUT)).pollers
     except RPCError:
-        return False  # not everybody may ask
+        return False  # the worker may lack the permission
     now = datetime.now(UTC)
     lately = (one for one in pollers if now - one.last_access_time.ToDatetime(UTC) < POLLS_WITHIN)
     return any(one.identity != client.identity for one in lately)
@@ -150,10 +150,11 @@ async def in_thread(
     notify: Callable[[], None] = lambda: None,
     counts: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Return or raise the function's result. It starts at once: there are as many threads as the worker takes calls.
+    """Return the function's result, or raise its error. It starts at once: the worker has a thread for each of its
+    calls.
 
-    Nothing can end a thread. When the call is cancelled, `notify` informs it; where its result still `counts` then, it
-    has `LAST_MOMENTS` to end. A thread that goes on delays nobody, not even the worker's own end.
+    Python cannot end a thread. When the call is cancelled, `notify` informs the thread; if its result still `counts`,
+    it has `LAST_MOMENTS` to end. A thread that continues delays nothing, not even the worker's own end.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -192,7 +193,7 @@ class AttemptTrace:
     def __init__(self, *, content: bool) -> None:
         self.content = content
         self.tool: str | None = None
-        """The tool's own name, where the activity has another."""
+        """The tool's own name, if the activity's name differs."""
         self.finish_reason: str | None = None
         self.given: Any = None
         """The messages of a model, or the parameters of a tool."""

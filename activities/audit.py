@@ -114,8 +114,8 @@ class AuditWriter:
 def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
     """Append those lines that the file does not have, and return when the disk has them.
 
-    An attempt that was broken off may have written some, the last of them in part: the rest is appended. Raises
-    `ApplicationError` where the file ends with another line than the one before: another worker writes to another file.
+    An interrupted attempt may have written some, and the last one in part: the rest is appended. Raises
+    `ApplicationError` if the file does not end with the previous line: another worker writes to another file.
     """
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
     try:
@@ -140,7 +140,7 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
 
 
 def _missing(lines: Sequence[AuditLine], last: AuditLine | None, place: str) -> list[AuditLine]:
-    """Return those lines that a sink which ends with `last` does not have. Raises `ApplicationError` for a gap."""
+    """Return the lines that are missing in a sink that ends with `last`. Raises `ApplicationError` for a gap."""
     number = 0 if last is None else last.number
     missing = [line for line in lines if line.number > number]
     if missing and last is not None and (missing[0].number, missing[0].previous) != (number + 1, last.digest):
@@ -149,9 +149,9 @@ def _missing(lines: Sequence[AuditLine], last: AuditLine | None, place: str) -> 
 
 
 class AuditTable:
-    """The table `perdure_audit` of a PostgreSQL database: it takes new rows, and refuses to change or delete one.
+    """The table `perdure_audit` of a PostgreSQL database: it accepts new rows, and rejects changes and deletions.
 
-    `address`: `postgresql://user@host/database`. `password`: otherwise that of `PGPASSWORD` or of `~/.pgpass`. Raises
+    `address`: `postgresql://user@host/database`. `password`: by default that of `PGPASSWORD` or of `~/.pgpass`. Raises
     `SettingsError` where the package `asyncpg` is missing.
     """
 
@@ -164,10 +164,10 @@ class AuditTable:
             raise SettingsError("audit needs the package asyncpg: pip install 'perdure[postgres]'") from None
 
     async def append(self, lines: Sequence[AuditLine]) -> None:
-        """Append those lines that the table does not have, in one transaction; create the table where there is none.
+        """Append the lines that the table does not have, in one transaction; create the table if it does not exist.
 
-        Raises `AuditError` where the database is away or refuses. Of two workers that append at once, one is refused:
-        a number is there once. Raises `ApplicationError` where the table ends with another line than the one before.
+        Raises `AuditError` if the database is unavailable or rejects the lines. If two workers append at once, one is
+        rejected: each number is unique. Raises `ApplicationError` if the table does not end with the previous line.
         """
         async with self._transaction() as database:
             await database.execute("SET LOCAL synchronous_commit = on")
@@ -183,7 +183,7 @@ class AuditTable:
     async def verify(self, before: VerifiedChain | None = None) -> VerifiedChain:
         """Return the chain of the table's lines, after those of `before`.
 
-        Raises `AuditError` where the database is away, has no such table, or a line was changed or is missing.
+        Raises `AuditError` if the database is unavailable, has no such table, or a line was changed or is missing.
         """
         chain, count = before or VerifiedChain(), 0
         async with self._transaction() as database:
@@ -218,7 +218,7 @@ class AuditTable:
         except AuditError:
             raise
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            words = " ".join(masked(str(error)).split())  # a hint of the server's is on a line of its own
+            words = " ".join(masked(str(error)).split())  # the server's hint is on a separate line
             raise AuditError(f"{self._name}: {words or type(error).__name__}") from None
 
 
@@ -230,7 +230,7 @@ def _line(text: str) -> AuditLine | None:
 
 
 def _logs_address() -> str:
-    """Return where OpenTelemetry's logs go, by its environment variables."""
+    """Return the address of OpenTelemetry's logs from its environment variables."""
     if own := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
         return own
     return f"{os.environ.get('OTEL_EXPORTER_OTLP_ENDPOINT', 'http://localhost:4318').rstrip('/')}/v1/logs"
@@ -253,7 +253,7 @@ def otlp_body(lines: Sequence[AuditLine]) -> JsonObject:
 
 
 def _rejected(text: str) -> int:
-    """Return the number of records that a collector has not taken, as its answer names it."""
+    """Return the number of rejected records in a collector's answer."""
     try:
         answer = loads(text)
     except JsonError:

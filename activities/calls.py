@@ -149,7 +149,9 @@ class ToolActivity:
 
 
 def _measured(name: str, result: Json, limit: int) -> int:
-    """Return the bytes of a result, measured here for good. What the workflow could not read back is the call's own final error (R18.1)."""
+    """Return the size of a result in bytes; no other code measures it again. A result that the workflow could not
+    decode fails the call finally (R18.1).
+    """
     try:
         check(result, source=f"the result of {name}")
     except JsonError as error:
@@ -165,7 +167,7 @@ def _measured(name: str, result: Json, limit: int) -> int:
 
 
 def _travels_outside(size: int) -> bool:
-    """Whether it goes to external storage, and only its name into the history (R6.9)."""
+    """Whether a value of this size goes to external storage, and only its name into the history (R6.9)."""
     storage = activity.client().data_converter.external_storage
     return storage is not None and size >= (storage.payload_size_threshold or 0)
 
@@ -210,7 +212,7 @@ def _context(
 
 
 def _heartbeat_from_anywhere(send: Callable[..., None]) -> Callable[..., None]:
-    """Return heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
+    """Return a heartbeat function for code that may run in a thread: Temporal's own must be called on the event loop."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def heartbeat(*details: Any) -> None:

@@ -1,4 +1,6 @@
-"""Deliveries: a notification by Apprise, a signed webhook or a function of the worker's, a reply by a function (R19.5, R19.8, R24.2)."""
+"""Deliveries: notifications by Apprise, a signed webhook or a worker's function, and replies by a function (R19.5,
+R19.8, R24.2).
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,10 @@ from perdure.values.json import JsonObject, dumps
 from perdure.values.problems import close_names
 
 _ANSWERS_WITHIN: Final = 20.0
-"""Seconds for a receiver of a webhook, or a service of Apprise's."""
+"""Seconds for a receiver of a webhook, or for a service of Apprise."""
 _LONGEST_PAUSE: Final = timedelta(hours=1)
 _GONE: Final = 410
-"""Status of a receiver that wants no more of this, by Standard Webhooks."""
+"""Status of a receiver that wants no further webhooks, by Standard Webhooks."""
 
 
 class NotificationRoutes:
@@ -62,13 +64,13 @@ class NotificationRoutes:
             check_apprise(settings)
 
     def find(self, route: str) -> str | WebhookRoute | RouteFunction | None:
-        """Return a route by its name; `None`: the worker has no such route. A route of the settings takes no address."""
+        """Return a route by its name; `None` if the worker has no such route. A route of the settings takes no address."""
         if (name := name_of(route)) in self._settings:
             return self._settings[name] if name == route else None
         return self._functions.get(route)
 
     def problem(self, wanted: PrepareInput) -> str:
-        """Return why this worker cannot deliver a run's notifications or its callback; empty if it can."""
+        """Return the reason why this worker cannot deliver a run's notifications or its callback; empty if it can."""
         for place, routes in wanted.notify.items():
             if lacking := [route for route in routes if self.find(route) is None]:
                 name = name_of(lacking[0])
@@ -79,7 +81,7 @@ class NotificationRoutes:
         return f"the callback: {problem}" if problem else ""
 
     def callback_problem(self, address: str) -> str:
-        """Return why the end of a run may not be sent to this address; empty if it may."""
+        """Return the reason why the end of a run may not be sent to this address; empty if it may."""
         if not self._callback_hosts or self._callback_secret is None:
             return "the worker sends none: it needs callback_hosts and callback_secret"
         try:
@@ -102,7 +104,7 @@ class NotificationRoutes:
 def check_apprise(routes: Mapping[str, str | WebhookRoute]) -> None:
     """Raise `SettingsError` for the address of a route that Apprise cannot read. The address is a secret."""
     try:
-        import apprise  # a second that a worker without such routes need not wait
+        import apprise  # the import takes a second, which a worker without such routes does not need
     except ImportError:
         raise SettingsError("notification_routes need the package apprise: pip install 'perdure[notify]'") from None
     for name, address in routes.items():
@@ -121,7 +123,9 @@ class NotifyActivity:
 
     @activity.defn(name=NOTIFY_ACTIVITY)
     async def notify(self, delivery: NotificationDelivery) -> Delivered:
-        """Deliver a notification to its route. A failure is retried; where this worker has no such route, another is asked."""
+        """Deliver a notification to its route. A failure is retried. If this worker has no such route, another worker
+        is asked.
+        """
         attempt = delivery.earlier + activity.info().attempt
         notification = delivery.notification.model_copy(update={"attempt": attempt})
         async with self._underway.working(f"notification {notification.key}"), supervised_heartbeat():
@@ -155,7 +159,9 @@ class DeliverActivity:
 
     @activity.defn(name=DELIVER_ACTIVITY)
     async def deliver(self, delivery: ReplyDelivery) -> Delivered:
-        """Call the route's function. Temporal retries its exceptions. Where this worker has no such route, another worker is asked."""
+        """Call the route's function. Temporal retries its exceptions. If this worker has no such route, another worker
+        is asked.
+        """
         route = self._routes.get(delivery.route)
         if route is None:
             return await _not_here(f"this worker has no route {name_of(delivery.route)!r}")
@@ -165,7 +171,7 @@ class DeliverActivity:
 
 
 async def _not_here(why: str) -> Delivered:
-    """Return a refusal; where other workers poll, raise a failure, so that one of them is asked."""
+    """Return a refusal. If other workers poll, raise a failure, so that Temporal tries one of them."""
     if await others_poll():
         raise ApplicationError(why, type=NO_SUCH_ROUTE)
     return _refused(why)
@@ -203,7 +209,7 @@ async def _by_apprise(address: str, notification: Notification) -> Delivered:
         body_format=apprise.NotifyFormat.TEXT,
         timeout=_ANSWERS_WITHIN,
     )
-    if not taken:  # its own words may hold the address, which is a secret
+    if not taken:  # its message may hold the address, which is a secret
         service = address.partition("://")[0]
         raise ApplicationError(f"the service {service} of the route {notification.route!r} did not take it")
     return Delivered()
@@ -261,6 +267,6 @@ async def _post(
         return _refused(f"{host} wants no more of this (410 Gone)")
     if 300 <= status < 400:
         return _refused(f"{host} redirects ({status}), and webhooks follow no redirects")
-    least = 2.0 ** (min(activity.info().attempt, 12) - 1)  # a receiver cannot use up the attempts sooner
+    least = 2.0 ** (min(activity.info().attempt, 12) - 1)  # a receiver cannot make the attempts end earlier
     later = None if pause is None else min(timedelta(seconds=max(pause, least)), _LONGEST_PAUSE)
     raise ApplicationError(f"{host} answered with status {status}", next_retry_delay=later)

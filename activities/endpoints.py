@@ -28,9 +28,9 @@ REMEMBERED: Final = 1000
 class Endpoints:
     """The servers of models. Without a `default` client, one is made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
-    `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`. `servers` take
-    the place of those that the environment has for a provider. `files`: the kinds of files that models read, by name,
-    where the engine does not know it.
+    `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`. `servers`
+    replace those of the environment for a provider. `files`: the kinds of files that models read, by the model's name,
+    for models that the engine does not know.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Endpoints:
         self._servers |= {(provider, ""): server for provider, server in (servers or {}).items()}
         self._more = dict(more or {})
         self._unknown: dict[str, set[str]] = {}
-        """Features that a model's server does not know at all, by model."""
+        """Features that a model's server does not know, by model."""
         self._refused: dict[tuple[str, str], set[str]] = {}
         """Features that a server refused for one schema alone, by model and schema."""
 
@@ -57,8 +57,8 @@ class Endpoints:
     async def ask(self, model: str, body: JsonObject, stable: int = 0) -> AsyncIterator[httpx2.Response]:
         """Yield the answer, or its stream, without the features that the server refused before (`learn`).
 
-        `body`: as Chat Completions have it, whatever the model's provider. `stable`: the number of its messages that
-        later Requests repeat.
+        `body`: in the form of Chat Completions, for every provider. `stable`: the number of its messages that later
+        Requests repeat.
         """
         name, server = self._server(model)
         async with AsyncExitStack() as stack:
@@ -76,7 +76,7 @@ class Endpoints:
             yield answered
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return the capabilities of a model, with the files that this worker says it reads."""
+        """Return the capabilities of a model, with the kinds of files that this worker declares for it."""
         return with_files_of(self._files, model)
 
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
@@ -87,9 +87,8 @@ class Endpoints:
     def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
         """Record which features of the body the server refused; return whether to send it again without them.
 
-        An unknown feature is left out from then on. A feature that was refused for one schema is left out with that
-        schema. The refusal is of the body that was `sent`: the second of two Requests that are refused alike changes
-        nothing more.
+        An unknown feature is omitted from then on. A feature that was refused for one schema is omitted with that
+        schema. The refusal is of the body that was `sent`: a second, equal refusal changes nothing.
         """
         step = step_down(refusal, sent)
         if step is None:

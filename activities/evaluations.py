@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pydantic_evals.evaluators import Evaluator
 
 _ATTEMPTS: Final = 3
-"""Attempts to score a run whose evaluators fail: a judge is a model, which may be away for a moment."""
+"""Attempts to score a run whose evaluators fail: a judge is a model, which may be unavailable for a moment."""
 _ENDED: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
     WorkflowExecutionStatus.CANCELED: "cancelled",
     WorkflowExecutionStatus.TERMINATED: "terminated",
@@ -57,7 +57,7 @@ class ScoreActivity:
 
     @activity.defn(name=SCORE_ACTIVITY)
     async def score(self, wanted: ScoreInput) -> RunScore:
-        """Return the score of a run that has ended. It is recorded: a replay asks no judge again."""
+        """Return the score of a run that has ended. It is recorded: a replay does not call the judge again."""
         from perdure.evals import score_run
 
         evaluators = self._load(wanted.evaluators)

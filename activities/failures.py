@@ -25,7 +25,7 @@ from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
 _LONGEST_WAIT: Final = 3600.0
-"""Seconds. A server that requests a longer wait is not waited for longer at a time."""
+"""Seconds of one wait at most, also if a server requests a longer one."""
 
 _FINAL: Final[Mapping[int, str]] = {
     400: "BadRequestError",
@@ -38,7 +38,7 @@ _FINAL: Final[Mapping[int, str]] = {
     415: "BadRequestError",
     422: "UnprocessableEntityError",
 }
-"""Statuses that the same request would receive again, with the type of the failure."""
+"""Statuses that a repeated request would receive again, with the type of the failure."""
 
 _REMAINING: Final = re.compile(r"(?:x|anthropic)-ratelimit-(?:remaining-([\w-]+)|([\w-]+)-remaining)")
 _SPAN: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
@@ -58,7 +58,7 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
     refusal = refusal_in(error)
     if refusal is not None:
         headers = error.response.headers if isinstance(error, _ANSWERED) else {}
-        if refusal.status in (404, 405) and "model" not in refusal.words:  # a wrong path, and no server says more of it
+        if refusal.status in (404, 405) and "model" not in refusal.words:  # a wrong path; no server explains it
             words = f"{refusal.words[:300]}{_at(error)}: is {setting} right?"
             refusal = dataclasses.replace(refusal, words=words)
         return _refused(refusal, headers)
@@ -97,13 +97,13 @@ def refusal_in(error: Exception) -> Refusal | None:
     if isinstance(error, _ANSWERED):
         try:
             body = error.response.text
-        except httpx2.StreamError:  # nobody has read it
+        except httpx2.StreamError:  # the body was not read
             sent = error.body if isinstance(error, openai.APIStatusError) else None
             body = sent if isinstance(sent, str) else str(error)
         return refusal_of(error.response.status_code, body)
-    if isinstance(error, json.JSONDecodeError):  # an event of the stream that is no JSON can only be words
+    if isinstance(error, json.JSONDecodeError):  # an event of the stream that is not JSON is an error message
         return refusal_of(None, error.doc, event="error")
-    if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
+    if isinstance(error, openai.APIError) and error.body is not None:  # an error in a stream
         in_stream: Any = error.body  # JSON, as the stream had it
         return refusal_of(None, {"error": in_stream})
     return None
@@ -126,20 +126,20 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
     if status is not None and status in _FINAL and refusal.kind != "bad_answer":
         return _failure(message, type=_FINAL[status], non_retryable=True)
     kind, pause = "RateLimitError" if status == 429 else "ServerError", _retry_after(headers, refusal.wait)
-    if refusal.kind == "bad_answer":  # it was there, and threw the answer away
+    if refusal.kind == "bad_answer":  # the server was available, and discarded the answer
         return _failure(message, type=kind, next_retry_delay=pause)
     return _away("an error" if status is None else str(status), message, type=kind, next_retry_delay=pause)
 
 
 def _away(reason: str, message: str, *, next_retry_delay: timedelta | None = None, **options: Any) -> ApplicationError:
-    """Return a failure that waiting may mend, with the reason for the run to show (R20.5)."""
+    """Return a failure that a wait may resolve, with the reason that the run shows (R20.5)."""
     pause = None if next_retry_delay is None else next_retry_delay.total_seconds()
     details = ProviderAway(reason=reason, pause=pause).as_json()
     return _failure(message, details, next_retry_delay=next_retry_delay, **options)
 
 
 def within_patience(failure: ApplicationError, request: RequestInput) -> ApplicationError:
-    """Return the failure of an attempt, final where the Request's patience allows no other attempt (R20.5).
+    """Return the failure of an attempt; it is final if the Request's patience allows no further attempt (R20.5).
 
     The times are the server's: a worker's clock may differ. The last attempt comes when the patience ends.
     """
@@ -156,7 +156,7 @@ def within_patience(failure: ApplicationError, request: RequestInput) -> Applica
 
 
 def _unreachable(error: Exception, setting: str) -> str:
-    """Return the words for a server that cannot be reached: its address, and the variable that holds it."""
+    """Return the message for a server that cannot be reached: its address, and the variable that holds it."""
     reason = str(error.__cause__ or error) or type(error).__name__
     return f"the model cannot be reached{_at(error)} ({reason[:200]}): is its server up, and is {setting} right?"
 
@@ -169,11 +169,11 @@ def _at(error: Exception) -> str:
 
 
 def tool_failure(error: Exception) -> ApplicationError:
-    """Return a tool's failure: final if the tool makes it so, else retried by the tool's policy. Its class name is the
-    code.
+    """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
+    is the code.
     """
     if isinstance(error, ToolError):
-        # Benign: a tool's own error is an answer, and no fault of the worker that should fill its log.
+        # Benign: a tool's own error is an answer, not a fault of the worker, and should not fill its log.
         return _failure(
             error.message,
             type=_own_code(_text(error.code)),
@@ -191,7 +191,7 @@ def _own_code(code: str) -> str:
 
 
 def tellable(error: Exception) -> Exception | None:
-    """Return the error if it may be a failure's cause: all of it is text (see `_text`)."""
+    """Return the error if it can be a failure's cause, because all of it is text (see `_text`)."""
     story = "".join(traceback.format_exception(error))
     return error if _text(story) == story else None
 
@@ -204,18 +204,18 @@ def _text(words: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], named: float | None) -> timedelta | None:
-    """Return the wait that the headers or the words request: see `requested_pause`."""
+    """Return the wait that the headers or the message request: see `requested_pause`."""
     pause = requested_pause(headers, datetime.now(UTC))
     pause = named if pause is None else pause
     return None if pause is None else timedelta(seconds=min(pause, _LONGEST_WAIT))
 
 
 def requested_pause(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds after which the headers ask to try again; `None` if they do not.
+    """Return the seconds until the retry that the headers request; `None` if they request none.
 
-    `retry-after-ms` and `retry-after` (seconds, or a date) go first. Else it is the time until the last limit of which
-    nothing remains is filled again: `x-ratelimit-reset-…`, `anthropic-ratelimit-…-reset`. `now` counts where the server
-    does not name its own time.
+    `retry-after-ms` and `retry-after` (seconds, or a date) have precedence. Otherwise it is the time until the last
+    exhausted limit is reset: `x-ratelimit-reset-…`, `anthropic-ratelimit-…-reset`. `now` is used if the server does not
+    send its own time.
     """
     sent = {name.lower(): value for name, value in headers.items()}
     now = _moment(sent.get("date", "")) or now
@@ -237,7 +237,7 @@ def _until_filled(sent: Mapping[str, str], now: datetime) -> Iterator[float]:
 
 
 def _seconds(text: str, now: datetime, unit: float) -> float | None:
-    """Return the seconds that a text names: a number of the unit, a span such as `6m0s`, or a moment."""
+    """Return the seconds in a text: a number of the unit, a duration such as `6m0s`, or a time."""
     text = text.strip()
     try:
         number = float(text) * unit
@@ -253,7 +253,7 @@ def _seconds(text: str, now: datetime, unit: float) -> float | None:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return a moment: RFC 3339, or HTTP's date."""
+    """Return a time in the form of RFC 3339, or of HTTP's date."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = parse(text)

@@ -1,7 +1,8 @@
-"""A supervised heartbeat: signs of life while a body works, for every long activity.
+"""A supervised heartbeat: heartbeats while a body works, for every long activity.
 
-Each heartbeat is a billed Action, and looking at what the server knows of an activity is none. So what is to be given up is found out
-by looking (`look`), and a heartbeat is sent for progress, before a heartbeat timeout passes, and to be told what was found.
+Each heartbeat is a billed Action; a query of the server's state of an activity is not. So a query (`look`) detects that
+the activity is no longer wanted. A heartbeat is sent for progress, before the heartbeat timeout, and to receive a
+cancellation that a query has found.
 """
 
 from __future__ import annotations
@@ -22,34 +23,41 @@ from perdure.activities.queries import AttemptState, client, look
 from perdure.queries import TIMEOUT
 
 SHORTEST: Final = 1.0
-"""Seconds between two looks, or heartbeats, at least."""
+"""Minimum of seconds between two looks or heartbeats."""
 _SHARE: Final = 0.25
-"""Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
+"""Share of the activity's time so far: the end of an activity that has run for a minute is noticed within a quarter of
+a minute.
+"""
 _SHARE_OF_NEWS: Final = 0.05
-"""The same where there is progress to send."""
+"""The same if there is progress to send."""
 _MARGIN: Final = 2.5
-"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
+"""Minimum of seconds left of the heartbeat timeout when a heartbeat is sent; half of a shorter timeout."""
 _EARLY: Final = SHORTEST / 4
-"""Seconds by which a heartbeat may go early, together with a look. With half a second, an activity that ended in between cost an Action."""
+"""Seconds by which a heartbeat may be early, at the time of a look. With half a second, an activity that ended in
+between cost an Action.
+"""
 
 
 def longest_silence(timeout: float) -> float:
-    """Return the seconds without a heartbeat at most: three quarters of the timeout, less where little would be left."""
+    """Return the maximum of seconds without a heartbeat: three quarters of the timeout, or less if too little would be
+    left.
+    """
     return max(timeout / 2, min(0.75 * timeout, timeout - _MARGIN))
 
 
 def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = False) -> float:
-    """Return the seconds until the next look, or heartbeat. The activity has worked for so long, and had the last one now.
+    """Return the seconds until the next look or heartbeat, counted from the last one. `worked`: the activity's time so
+    far.
 
-    A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far; `timeout` is the activity's
-    heartbeat timeout, of which `longest_silence` is never exceeded.
+    A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far. `timeout` is the
+    activity's heartbeat timeout, whose `longest_silence` is never exceeded.
     """
     pause = max(SHORTEST, worked * (_SHARE_OF_NEWS if news else _SHARE))
     return pause if timeout is None else min(pause, longest_silence(timeout))
 
 
 def start_lag(started: datetime, timeout: float) -> float:
-    """Return the seconds of a heartbeat timeout that passed before the event loop took the attempt up, `timeout` at most.
+    """Return the seconds of a heartbeat timeout that passed before the event loop began the attempt, `timeout` at most.
 
     The server counts them, from `started`. Less than `SHORTEST` counts as nothing: clocks of two machines differ.
     """
@@ -58,10 +66,10 @@ def start_lag(started: datetime, timeout: float) -> float:
 
 
 class Heartbeat:
-    """Heartbeats of one activity. The last details go out with each, so that it can be read until there is more."""
+    """The heartbeats of one activity. Each sends the last details, so that they can be read until new ones come."""
 
     def __init__(self, info: activity.Info) -> None:
-        """Create the heartbeats of an attempt. Until it has details of its own, it sends those of the attempt before it."""
+        """Create the heartbeats of an attempt. Until it has details of its own, it sends those of the previous attempt."""
         timeout = info.heartbeat_timeout
         self._timeout = timeout.total_seconds() if timeout else None
         lag = start_lag(info.started_time, self._timeout) if self._timeout else 0.0
@@ -69,37 +77,38 @@ class Heartbeat:
         self._details: tuple[Any, ...] = tuple(info.heartbeat_details)
         self._news = asyncio.Event()
         self._beaten_at = self._sent_at = asyncio.get_running_loop().time() - lag
-        """When the last heartbeat went through the worker, and when one went past it."""
+        """The times of the last heartbeat that the worker sent, and of the last one sent directly to the server."""
         self.renew: Callable[[], tuple[Any, ...]] | None = None
-        """The details of a heartbeat that goes out anyway, if they change by themselves."""
+        """Function that returns the details of a heartbeat that is due, if they change by themselves."""
         self.on_look: Callable[[AttemptState], None] | None = None
         """Called at every look."""
 
     def record(self, *details: Any) -> None:
-        """Progress, sent with the next heartbeat; that comes sooner for it. On the event loop only."""
+        """Record progress, which the next heartbeat sends; that heartbeat is sent earlier. On the event loop only."""
         self._details = details
         self._news.set()
 
     async def begin(self) -> None:
-        """Return when the body may run: at once, or with a heartbeat's answer where the attempt was taken up late.
+        """Wait until the body may run: at once, or after a heartbeat's answer if the attempt began late.
 
-        The server may have given such an attempt up, and the next one runs. Then this never returns, and the worker
+        The server may have given up a late attempt and begun the next one. Then this never returns, and the worker
         cancels the activity.
         """
         if self._is_late and not await self.send(*self._details):
             await asyncio.Future()
 
     async def send(self, *details: Any) -> bool:
-        """Progress, sent at once: the worker holds back what comes close upon another. The caller masks keys.
+        """Send progress at once: the worker would delay a heartbeat that closely follows another. The caller masks
+        keys.
 
-        Return `False` where the server gave the attempt up.
+        Return `False` if the server gave up the attempt.
         """
         self._details = details
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
             await handle.heartbeat(*details, rpc_timeout=TIMEOUT)
         except AsyncActivityCancelledError:
-            self._beat()  # so that the worker is told, and cancels
+            self._beat()  # so that the worker learns of it, and cancels
             return False
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -122,8 +131,9 @@ class Heartbeat:
         self._beaten_at = asyncio.get_running_loop().time()
 
     def _due(self) -> float:
-        """Return when the heartbeat timeout needs a heartbeat. The server counts all of them; the worker, which is more
-        patient, counts its own."""
+        """Return the time at which the next heartbeat is due. The server counts all heartbeats; the worker, which waits
+        longer, counts its own.
+        """
         if self._timeout is None:
             return float("inf")
         return min(
@@ -131,7 +141,7 @@ class Heartbeat:
         )
 
     async def beat(self) -> None:
-        """Look, and heartbeat where it is time for that, until cancelled."""
+        """Look, and heartbeat when one is due, until cancelled."""
         clock = asyncio.get_running_loop().time
         begun = seen = clock()
         while True:
@@ -154,11 +164,11 @@ class Heartbeat:
 
 @asynccontextmanager
 async def supervised_heartbeat() -> AsyncIterator[Heartbeat]:
-    """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
+    """Heartbeat while the body runs, and look whether it is still wanted, less often over time (`next_heartbeat`).
 
     The body of an attempt that timed out on its way to the event loop does not run: the next attempt does its work.
-    Yields the `Heartbeat`, which sends details; every later heartbeat sends them again. It heartbeats without a timeout too: so the activity
-    learns of a cancellation. The body's own error is never hidden.
+    Yields the `Heartbeat`, which sends details; every later heartbeat sends them again. It heartbeats without a timeout
+    too, so that the activity learns of a cancellation. The body's own error is never hidden.
     """
     heart = Heartbeat(activity.info())
     not_begun()

@@ -49,9 +49,7 @@ class HookRegistry:
             self.add(function)
 
     def add(self, function: HookFunction) -> None:
-        """Add a hook. One that is there already keeps its place; of two of one name the later counts, as after a
-        reload.
-        """
+        """Add a hook. A known hook keeps its place; of two hooks of one name the later counts, as after a reload."""
         self._functions[function.ref.event, function.ref.name] = function
 
     def __iter__(self) -> Iterator[HookFunction]:
@@ -72,7 +70,7 @@ class HookRegistry:
         return self._functions.get((wanted.event, wanted.name))
 
     def own(self, event: str, tools: Collection[str], wanted: Sequence[HookRef]) -> list[HookRef]:
-        """Return the hooks of an event for a tool that this worker has beside the recorded ones."""
+        """Return this worker's hooks of an event for a tool that are not among the recorded ones."""
         known = {each.name for each in wanted if each.event == event}
         mine = (each.ref for each in self if each.ref.event == event and each.ref.name not in known)
         return [each for each in mine if matches(each, tools)]
@@ -104,13 +102,13 @@ def _place(event: HookEvent) -> dict[str, Any]:
 
 
 async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> str | None:
-    """Call one hook and apply its answer; return its problem."""
-    given = hearing.event.model_copy(deep=True)  # what it changes in place is its own
+    """Call one hook and apply its answer; return the problem, if it failed."""
+    given = hearing.event.model_copy(deep=True)  # changes in place affect only this copy
     work = asyncio.create_task(_work(function, given))
     try:
         await asyncio.wait({work}, timeout=hook.timeout)
     finally:
-        if not work.done():  # nothing can end one that does not want to: nobody waits for it
+        if not work.done():  # Python cannot end a hook that ignores its cancellation: nothing waits for it
             work.cancel()
             work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     if not work.done():
@@ -125,7 +123,7 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
         hearing.hear(hook, work.result())
     except HookAnswerError as fault:
         return f"gave no answer that can be taken: {fault}"
-    except Exception as fault:  # an event that a hook has made by other means than its class offers
+    except Exception as fault:  # an event that a hook has made without its class's constructor
         _LOG.error(
             "what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=masked_error(fault)
         )
@@ -140,7 +138,7 @@ async def _work(function: HookFunction, event: HookEvent) -> Any:
         work = in_thread(lambda: function.function(event), function.ref.name)
         answer = await work
         return await answer if inspect.isawaitable(answer) else answer
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # which would end the worker
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # it would end the worker
         raise RuntimeError(type(error).__name__) from error
 
 
@@ -152,8 +150,8 @@ class HookActivity:
 
     @activity.defn(name=HOOK_ACTIVITY)
     async def run(self, wanted: HookInput) -> HookAnswer:
-        """Return the answer of the hooks. A hook's fault never fails the activity; a worker that lacks one passes it
-        on.
+        """Return the answer of the hooks. A hook's error never fails the activity. A worker that lacks a hook leaves
+        the activity to another worker.
         """
         lacking = self._registry.lacking(wanted.hooks)
         if lacking and await others_poll():
@@ -176,7 +174,9 @@ class HookActivity:
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)
     async def of_sessions(self) -> list[HookRef]:
-        """Return the hooks that an execution of a session records. A worker without any leaves the first attempts to others."""
+        """Return the hooks that a session's execution records. A worker without hooks leaves the first attempts to
+        others.
+        """
         found = self._registry.recorded("session")
         info = activity.info()
         if not found and not info.is_local and info.attempt < _ASKED_AROUND:
@@ -190,7 +190,7 @@ _ASKED_AROUND: Final = 5
 
 
 class ResultHooks:
-    """The hooks of one call's result: those that its run has recorded, and behind them this worker's own."""
+    """The hooks of one call's result: those that its run has recorded, then this worker's own."""
 
     def __init__(self, registry: HookRegistry, call: ToolInput) -> None:
         self._registry, self._call = registry, call
@@ -206,17 +206,15 @@ class ResultHooks:
         return [*recorded, *self._registry.own(event, names, recorded)]
 
     def check(self) -> None:
-        """Raise `ApplicationError`, before the call runs, where this worker lacks a hook without which its result is
-        withheld.
-        """
+        """Raise `ApplicationError`, before the call runs, if this worker lacks a hook that the result requires."""
         lacking = [each for each in self._registry.lacking([*self._after, *self._persist]) if each.closed]
-        if lacking:  # the run asks again: see `perdure.workflows.executions`
+        if lacking:  # the run schedules the call again: see `perdure.workflows.executions`
             words = f"this worker has no hook {lacking[0].name!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_HOOK, non_retryable=True)
 
     async def look(self, reads: ToolReads, value: Json) -> tuple[Json, list[Json] | None]:
-        """Return the result as hooks change it, and what a transcript keeps where that differs. Raise `ToolError` to
-        withhold it.
+        """Return the result after its hooks, and the transcript's value if it differs. Raise `ToolError` to withhold
+        it.
         """
         kept: list[Json] | None = None
         if self._after:

@@ -1,4 +1,4 @@
-"""Requests that a worker sends to servers whose addresses others name: allowed hosts, public addresses, no redirects."""
+"""Requests of a worker to servers whose addresses others choose: allowed hosts, public addresses, no redirects."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _REFUSED_4: Final = tuple(
             "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
             "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
             "224.0.0.0/4", "240.0.0.0/4",
-            "168.63.129.16/32",  # in no registry: a cloud's own servers, as seen from its machines
+            "168.63.129.16/32",  # in no registry: a cloud's metadata servers, as seen from its machines
         ),
     )
 )  # fmt: skip
 _REACHABLE_4: Final = (IPv4Address("192.0.0.9"), IPv4Address("192.0.0.10"))
-"""Inside a refused network, and globally reachable all the same."""
+"""Globally reachable networks inside a refused one."""
 _GLOBAL_6: Final = IPv6Network("2000::/3")
-"""All that is given out as global unicast; whatever is outside is for something else, today or one day."""
+"""The addresses assigned as global unicast; others have, or may get, another purpose."""
 _REFUSED_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _REACHABLE_6: Final = tuple(
     map(
@@ -44,7 +44,7 @@ _CARRIES_4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, as `getaddrinfo` gives it, is globally reachable, and by no tunnel that could end elsewhere."""
+    """Whether an address of `getaddrinfo` is globally reachable, and not by a tunnel that could end elsewhere."""
     ip = ip_address(address.split("%")[0])
     if isinstance(ip, IPv6Address):
         if any(ip in network for network in _CARRIES_4):
@@ -61,7 +61,7 @@ def names_host(hosts: Sequence[str], host: str) -> bool:
 
 
 async def allowed_address(url: httpx2.URL, hosts: Sequence[str], *, private: bool) -> str:
-    """Return the address to connect to, once the scheme, the host and all of its addresses were found allowed.
+    """Return the address to connect to, if the scheme, the host and all of its addresses are allowed.
 
     Raises `ToolError` with the code `not_allowed` or `no_such_host`. Connect to this address and no other: a name may
     have another address a moment later.
@@ -86,13 +86,13 @@ async def allowed_address(url: httpx2.URL, hosts: Sequence[str], *, private: boo
 async def post(address: str, headers: Mapping[str, str], body: str, hosts: Sequence[str]) -> tuple[int, float | None]:
     """Send a webhook; return the status of its answer, and the seconds of its `Retry-After`. No redirect is followed.
 
-    A host that `hosts` has word by word, without `*`, may have a private address. The answer's body is not read. Raises
-    as `allowed_address` does, and `httpx2.HTTPError`.
+    A host that `hosts` names exactly, without `*`, may have a private address. The answer's body is not read. Raises as
+    `allowed_address` does, and `httpx2.HTTPError`.
     """
     target = httpx2.URL(address)
     private = target.host.lower() in (each.lower() for each in hosts)
     connected = await allowed_address(target, hosts, private=private)
-    # No proxy and no redirects: the address that was checked is the one that is asked.
+    # No proxy and no redirects: the request goes to the checked address.
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None) as client:
         request = client.build_request(
             "POST",

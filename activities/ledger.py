@@ -27,7 +27,7 @@ async def reserve(wanted: ReserveInput) -> ReservationAnswer:
 
 @activity.defn(name=FIND_STANDING_ACTIVITY)
 async def find_standing_approvals(wanted: FindStandingInput) -> list[StandingApproval]:
-    """Return the standing approvals of a procedure that hold now, the oldest first."""
+    """Return the valid standing approvals of a procedure, the oldest first."""
     found = await list_standing_approvals(client(), wanted.tenant)
     return [each for each in reversed(found) if each.digest == wanted.digest and each.status != "revoked"]
 

@@ -52,13 +52,13 @@ from perdure.values.media import describe, parts_without_media, without_media
 from perdure.values.schemas import Schema
 
 CONTENT: Final = "_content"
-"""Key of blocks that came beside structured content or text; the schema is the tool's own."""
+"""Key of blocks that were sent beside structured content or text; the schema is the tool's own."""
 
 
 def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored: bool = False) -> Any:
     """Return structured content, or the text, with further blocks under `_content`. Raise `ToolError`.
 
-    Texts that only repeat the structured content, as the standard wants it for older clients, are left out. Images,
+    Texts that only repeat the structured content, as the standard requires for older clients, are left out. Images,
     sounds and other files are values if they can be `stored`, as `Media`; else they are described (R10.18, R20.3).
     """
     texts = [without_media(block.text, bare=False) for block in result.content if isinstance(block, TextContent)]
@@ -93,13 +93,15 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
 
 
 def is_labelled_untrusted(*metas: Mapping[str, Any] | None) -> bool:
-    """Whether a label `ifc` in one of these `_meta` says so: its `integrity` is anything but `trusted`."""
+    """Whether a label `ifc` in one of these `_meta` has an `integrity` other than `trusted`."""
     labels = [meta["ifc"] for meta in metas if meta and "ifc" in meta]
     return any(not isinstance(label, dict) or label.get("integrity") != "trusted" for label in labels)
 
 
 def _block(block: ContentBlock, stored: bool) -> JsonObject | Media:
-    """Return a block as data: links and texts whole; files as `Media` if they can be `stored`, else by their description."""
+    """Return a block as data: links and texts unchanged; files as `Media` if they can be `stored`, else their
+    description.
+    """
     if stored and (file := _file(block)) is not None:
         return file
     if isinstance(block, ImageContent | AudioContent):
@@ -117,7 +119,7 @@ def _block(block: ContentBlock, stored: bool) -> JsonObject | Media:
 
 
 def _file(block: ContentBlock) -> Media | None:
-    """Return the file that a block holds; `None`: it holds none, or one that is too large or no base64."""
+    """Return the file of a block; `None` if it has none, or one that is too large or not base64."""
     if isinstance(block, ImageContent | AudioContent):
         data, name = block.data, ""
     elif isinstance(block, EmbeddedResource) and isinstance(block.resource, BlobResourceContents):
@@ -130,7 +132,7 @@ def _file(block: ContentBlock) -> Media | None:
 
 
 def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
-    """Return the texts that do not repeat the structured content, its only member, or that one's items."""
+    """Return the texts that do not repeat the structured content, its only member, or that member's items."""
     inner = next(iter(structured.values())) if isinstance(structured, dict) and len(structured) == 1 else structured
     known = [structured, inner, *(inner if isinstance(inner, list) else [])]
     values = [str(value) for value in known]
@@ -155,10 +157,12 @@ _CONTEXT: Final = "†context"
 
 @asynccontextmanager
 async def mcp_tools(config: McpConfig, registry: Registry, report: Callable[[str], None]) -> AsyncIterator[list[str]]:
-    """Keep the tools of all servers in the registry as `<server>.<tool>` while the context lasts; gives the servers that are missing.
+    """Keep the tools of all servers in the registry as `<server>.<tool>` while the context lasts; yield the missing
+    servers.
 
-    A server that cannot be used keeps nobody waiting for longer than ten seconds, and no other from being used: `report` gets one
-    line, and the server is tried again until it answers. `report` also gets one line for each definition that cannot be a tool; the others are offered.
+    A server that cannot be used delays the start by ten seconds at most, and affects no other server: `report` gets one
+    line, and the server is tried again until it answers. `report` also gets one line for each invalid definition; the
+    other tools are offered.
     """
     servers = [
         _ServerTools(name, server, registry, report)
@@ -220,12 +224,12 @@ class _ServerTools:
             problems.insert(
                 0, f"the MCP server {self.name!r} lists more than {MAX_MCP_TOOLS} tools; the others are not offered"
             )
-        # A tool of the server's own goes before one of the same name that reads its resources or prompts.
+        # A server's own tool has precedence over a tool of the same name that reads its resources or prompts.
         for read in _readers(self.name, self._server, self._connection):
             found.setdefault(read.name, read)
         problems += self._registry.replace(f"mcp {self.name}", found.values())
         for problem in problems:
-            # Once, not whenever the list changes.
+            # Reported once, not at each change of the list.
             if len(self._reported) < MAX_MCP_PROBLEMS and problem not in self._reported:
                 self._reported.add(problem)
                 self._report(clip(problem))
@@ -234,7 +238,7 @@ class _ServerTools:
 
 
 def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -> ToolFunction:
-    # Of a server without tasks the word means nothing (MCP 2025-11-25): it is called as any other.
+    # Without tasks of the server the field means nothing (MCP 2025-11-25): the tool is called like any other.
     if connection.has_tasks and offered.execution is not None and offered.execution.task_support == "required":
         raise ToolDefinitionError(
             f"the MCP server {name!r}: the tool {offered.name!r} runs as a task alone (taskSupport)"
@@ -287,7 +291,7 @@ def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
     elif server.trusted and hints.read_only_hint:
         definition["_safe"] = True
     if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
-        definition["_retries"] = 0  # it may have happened: only the model can decide whether to do it again
+        definition["_retries"] = 0  # the call may have taken effect: only the model can decide whether to repeat it
     if not server.trusted:
         definition["_untrusted"] = True
     return definition

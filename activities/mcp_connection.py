@@ -1,4 +1,4 @@
-"""The connection to one MCP server, and the bounds of what that server may send."""
+"""The connection to one MCP server, and the limits of the data that the server may send."""
 
 from __future__ import annotations
 
@@ -155,11 +155,13 @@ def expand(text: str) -> str:
 
 
 A_SECOND: Final = 500
-"""Messages a second, over `BURST`: a server that reports progress without pause would take the worker's time from all calls."""
+"""Messages a second, above `BURST`: a server that reports progress without pause would slow down all calls of the
+worker.
+"""
 BURST: Final = 10_000
-"""Messages that may come at once."""
+"""Messages that may arrive at once."""
 ENCODING: Final = "perdure-mcp"
-"""The name of UTF-8, read within these bounds: what a server's program prints is decoded by it."""
+"""The name of UTF-8 with these limits: the output of a server's program is decoded with it."""
 
 
 def _few(blocks: Any) -> Any:
@@ -187,25 +189,25 @@ class BoundedPrompt(GetPromptResult):
 
 
 class BoundedResources(ListResourcesResult):
-    """A page of resources, a bounded number."""
+    """A page with a bounded number of resources."""
 
     resources: Annotated[list[Resource], BeforeValidator(_few)]
 
 
 class BoundedTemplates(ListResourceTemplatesResult):
-    """A page of templates of resources, a bounded number."""
+    """A page with a bounded number of resource templates."""
 
     resource_templates: Annotated[list[ResourceTemplate], BeforeValidator(_few)]
 
 
 class BoundedPrompts(ListPromptsResult):
-    """A page of prompts, a bounded number."""
+    """A page with a bounded number of prompts."""
 
     prompts: Annotated[list[Prompt], BeforeValidator(_few)]
 
 
 class BoundedQuestions(InputRequiredResult):
-    """A result that asks for something first, with a bounded number of requests."""
+    """A result that asks for input first, with a bounded number of requests."""
 
     @model_validator(mode="before")
     @classmethod
@@ -225,7 +227,7 @@ def _kind_of_result(data: Any) -> str:
 
 @cache
 def _or_questions(result: type[BaseModel]) -> TypeAdapter[Any]:
-    """Return the parser of a result that may be a question instead."""
+    """Return the parser of a result, or of a request for input in its place."""
     either: Any = Annotated[result, Tag("result")] | Annotated[BoundedQuestions, Tag("asks")]
     return TypeAdapter(Annotated[either, Discriminator(_kind_of_result)])
 
@@ -236,21 +238,22 @@ class _Flight:
 
     requests: ServerRequests
     asked: asyncio.Future[ServerInput | ToolError | None]
-    """What the server asks for meanwhile, or the reason why it may not; `None`: it is not known which request asks."""
+    """The server's requests for input, or the reason why they are refused; `None` if it is unknown which request asks.
+    """
 
 
 @dataclass
 class ServerAllowance:
-    """The bounds of what one server may send now."""
+    """The limits of the data that one server may send now."""
 
     end: Callable[[], None]
-    """Function that ends a program which prints more: the client would read and drop its output for ever."""
+    """Function that ends a program that prints more: the client would read and drop its output forever."""
     calls: int = 0
     """Calls under way: each may return a large result."""
 
     @property
     def message(self) -> int:
-        """Return the bytes that one message may have."""
+        """Return the maximum of bytes in one message."""
         return MAX_MCP_MESSAGE if self.calls else MAX_MCP_LIST
 
 
@@ -318,7 +321,7 @@ codecs.register(_find)
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """A transport over HTTP that keeps the bounds.
 
-    A body, or an event of a stream, has a bounded number of bytes. None is compressed: a few bytes could hold any
+    A body, or an event of a stream, has a bounded number of bytes. Compression is refused: a few bytes could become any
     number.
     """
 
@@ -348,7 +351,7 @@ class _Bounded(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         before = b""
         async for part in self._stream:
-            # An event ends with an empty line; a body that is none is one message.
+            # An event ends with an empty line; a body without events is one message.
             seen = (before + part).replace(b"\r", b"") if self._streams else part
             ended = seen.count(b"\n\n") if self._streams else 0
             try:
@@ -363,7 +366,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 _KEPT: Final = 4096
-"""Bytes of the end that are kept."""
+"""Bytes kept of the end."""
 _SHOWN: Final = 300
 
 
@@ -397,7 +400,7 @@ class StderrTail:
                 yield file
             finally:
                 file.close()
-                # What it said while it went is there by now, or will not matter.
+                # Its last output has arrived by now, or does not matter.
                 await asyncio.wait([listener], timeout=0.1)
                 listener.cancel()
                 await asyncio.gather(listener, return_exceptions=True)
@@ -418,7 +421,7 @@ _SETTLE: Final = 0.2
 _LISTEN_AGAIN: Final = 5.0
 _LOST: Final = (OSError, OAuthFlowError, httpx2.HTTPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 
-# What the library wants to tell its developer is no line for whoever runs a worker: they are told in words of ours.
+# The library's warnings are for its developers: operators of a worker get our own messages.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
@@ -439,7 +442,7 @@ class _Tokens:
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        del client_info  # the credentials come from the file: none are registered
+        del client_info  # the credentials come from the file: no client is registered
 
 
 def _credentials(url: str, oauth: McpOAuth) -> ClientCredentialsOAuthProvider:
@@ -462,8 +465,7 @@ class UnusableServerError(Exception):
 class Connection:
     """A client of one server. One task enters and leaves its context, as the library requires.
 
-    `on_tools` receives the server's tools whenever they were read: at each connection, and after the server reports a
-    change.
+    `on_tools` receives the server's tools each time they were read: at each connection, and after each reported change.
     """
 
     def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool]], None]) -> None:
@@ -486,9 +488,9 @@ class Connection:
         self._flights: set[_Flight] = set()
         """Requests under way at a server that asks while they run."""
         self._ended = asyncio.Event()
-        """Set whenever such a request has ended."""
+        """Set when such a request has ended."""
         self._asks = False
-        """Whether such a server has asked for anything."""
+        """Whether such a server has asked for input."""
         self._asking = 0
         self._alone = asyncio.Lock()
 
@@ -503,7 +505,7 @@ class Connection:
 
     async def call(self, tool: str, params: JsonObject, progress: ProgressFnT) -> CallToolResult:
         """Call a tool. Raise as `request` does."""
-        # Not `call_tool`, which lists the tools anew and runs patterns of theirs in the middle of a call.
+        # Not `call_tool`, which lists the tools again and evaluates their regular expressions during a call.
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=params))
         return await self.request(request, BoundedResult, tool, progress)
 
@@ -513,7 +515,7 @@ class Connection:
         """Send a request, called `name` in errors, with the answers so far. Raise `ToolError`; the next one reconnects a
         lost connection. Other requests on it are not disturbed.
 
-        Raise `ServerInputError` if the server asks for something first.
+        Raise `ServerInputError` if the server asks for input first.
         """
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
@@ -549,7 +551,7 @@ class Connection:
     async def _converse(
         self, client: Client, request: ClientRequest, result: type[_ResultT], progress: ProgressFnT | None
     ) -> _ResultT:
-        """Send a request until the server returns a result, or asks for something."""
+        """Send a request until the server returns a result, or asks for input."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return await self._send_modern(client, request, result, progress)
         while True:
@@ -570,7 +572,9 @@ class Connection:
     async def _send_modern(
         self, client: Client, request: ClientRequest, result: type[_ResultT], progress: ProgressFnT | None
     ) -> _ResultT:
-        """Send a request to a server that asks by its result. Without a question it is sent again after a pause."""
+        """Send a request to a server that asks by its result. If it asks for nothing, the request is sent again after a
+        pause.
+        """
         requests = self._requests()
         state = None if requests.answers is None else requests.answers.state
         responses = requests.responses
@@ -596,8 +600,8 @@ class Connection:
         progress: ProgressFnT | None,
         flight: _Flight,
     ) -> _ResultT | ServerInput | None:
-        """Send a request to a server that asks while the request runs. What asks is cancelled, and sent again with the
-        answers; `None`: it is sent again alone.
+        """Send a request to a server that asks while the request runs. A request that asks for input is cancelled, and
+        sent again with the answers; `None`: it is sent again alone.
         """
         sending = asyncio.ensure_future(client.session.send_request(request, result, progress_callback=progress))
         self._flights.add(flight)
@@ -621,9 +625,9 @@ class Connection:
             raise asked
         return asked
 
-    async def _answer(self, request: InputRequest) -> Any:  # a result of the request, or `ErrorData`
-        """Answer what a server sends while requests of ours run: with what the run has answered before, or not yet."""
-        self._asks = True  # from now on one request runs at a time: a question does not say which one asks it
+    async def _answer(self, request: InputRequest) -> Any:  # the request's result, or `ErrorData`
+        """Answer a server's request during our requests: with the run's earlier answer, or with a refusal."""
+        self._asks = True  # from now on one request runs at a time: the server does not name the one that asks
         self._asking += 1
         try:
             await self._until(lambda: len(self._flights) <= self._asking)
@@ -649,7 +653,7 @@ class Connection:
             await self._ended.wait()
 
     async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> Any:
-        del context  # it does not say for which request the server asks
+        del context  # it does not name the request for which the server asks
         return await self._answer(ElicitRequest(params=params))
 
     async def _sample(self, context: ClientRequestContext, params: CreateMessageRequestParams) -> Any:
@@ -657,7 +661,7 @@ class Connection:
         return await self._answer(CreateMessageRequest(params=params))
 
     async def _is_lost(self, client: Client, error: MCPError) -> bool:
-        """Whether an error is the connection's, not the call's: over HTTP a server that is gone returns various errors."""
+        """Whether the connection failed, and not the call: over HTTP an unavailable server returns various errors."""
         if error.error.code == CONNECTION_CLOSED:
             return True
         if self._server.url is None:
@@ -699,7 +703,7 @@ class Connection:
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(error if isinstance(error, Exception) else ConnectionError("closed"))
-                ready.exception()  # whoever waits is told; nobody waiting is no fault
+                ready.exception()  # the error is for tasks that wait; without one it is ignored
             if not isinstance(error, Exception):
                 raise
 
@@ -714,7 +718,7 @@ class Connection:
             self._changed.set()
 
     async def _follow(self, client: Client, done: asyncio.Event) -> None:
-        """Read the lists again whenever the server reports a change, until the connection ends."""
+        """Read the lists again at each change that the server reports, until the connection ends."""
         listening = asyncio.create_task(self._listen(client))
         try:
             while not done.is_set():
@@ -726,7 +730,7 @@ class Connection:
                         wait.cancel()
                 if self._changed.is_set() and not done.is_set():
                     self._changed.clear()
-                    # A list that cannot be read now leaves the tools that there were: a call will tell.
+                    # If a list cannot be read now, the earlier tools stay: a call reports the problem.
                     with contextlib.suppress(Exception):
                         async with asyncio.timeout(CONNECT_TIMEOUT):
                             await self._read(client)
@@ -785,7 +789,7 @@ class Connection:
         self._client = self._task = self._current = None
 
     def _reason(self, error: BaseException) -> str:
-        """Return the innermost message of an error, of a group the first, and the server's own last words."""
+        """Return the innermost message of an error, or of the first error of a group, and the server's last line."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)
@@ -827,7 +831,7 @@ async def _all_tools(client: Client) -> list[Tool]:
         if not page.next_cursor or page.next_cursor == cursor or len(tools) > MAX_MCP_TOOLS:
             break
         cursor = page.next_cursor
-    return tools[: MAX_MCP_TOOLS + 1]  # one more than are offered: it says that there are more
+    return tools[: MAX_MCP_TOOLS + 1]  # one more than the limit shows that there are more
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Questions and requests of an MCP server while a request of ours runs, and the answers of the run (R21.3)."""
+"""Requests of an MCP server while a request of ours runs, and the run's answers (R21.3)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ASKS: Final = "asks its client's user or model first"
 
 @dataclass
 class ServerRequests:
-    """The questions of one server in one run of a call. `samples`: how often it may ask a model in all runs of the call."""
+    """The requests of one server in one run of a call. `samples`: how often it may ask a model in all runs of the call."""
 
     server: str
     samples: int
@@ -51,13 +51,13 @@ class ServerRequests:
 
     @property
     def responses(self) -> InputResponses | None:
-        """The answers as the server takes them with the next request; `None`: there is none."""
+        """The answers in the form of the next request; `None` if there are none."""
         if self.answers is None or not self.answers.answers:
             return None
         return {key: _response(answer) for key, answer in self.answers.answers.items()}
 
     def read(self, required: InputRequiredResult) -> ServerInput:
-        """Return what a result asks for. Raises `ToolError`."""
+        """Return the input that a result asks for. Raises `ToolError`."""
         asked = ServerInput(server=self.server, state=required.request_state)
         requests = required.input_requests or {}
         if len(requests) > MAX_SERVER_QUESTIONS:
@@ -69,7 +69,9 @@ class ServerRequests:
         return asked
 
     def known(self, request: InputRequest) -> InputResponse | None:
-        """Return the answer to a request that the server sends while the call runs, if an earlier call has asked it."""
+        """Return the answer to a request that the server sends during the call, if it sent the same request in an
+        earlier run.
+        """
         answer = None if self.answers is None else self.answers.answers.get(self._key(request))
         return None if answer is None else _response(answer)
 

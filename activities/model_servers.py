@@ -1,6 +1,6 @@
-"""Servers of models, one class for each provider: they send a body and yield the response as it comes.
+"""Servers of models, one class for each provider: they send a body and yield the response as it arrives.
 
-The answer's events are read here, as bytes: building a library's objects of every event costs many times as much.
+The engine reads the answer's events as bytes: a library's objects for every event cost many times as much.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.models.model_names import Provider
 from perdure.values.json import JsonObject, dumps
 
 IDLE_TIMEOUT = 120.0
-"""Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
+"""Seconds without a byte from the model until the attempt counts as lost; reasoning models may think that long."""
 TIMEOUT: Final = httpx2.Timeout(IDLE_TIMEOUT, connect=10.0)
 
 
@@ -31,9 +31,9 @@ class ModelServer(Protocol):
     """The server of a provider, at one address."""
 
     def send(self, body: JsonObject) -> AbstractAsyncContextManager[httpx2.Response]:
-        """Send a Request; yield the response, of which nothing is read yet.
+        """Send a Request; yield the response, whose body is not read yet.
 
-        Raise an error that `model_failure` accepts where the server refuses or cannot be reached.
+        Raise an error that `model_failure` accepts if the server refuses or cannot be reached.
         """
         ...
 
@@ -47,7 +47,7 @@ class ChatServer:
     @asynccontextmanager
     async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
         """Send a Request; yield the response."""
-        # `extra_body` goes as it is, and replaces the others; the client walks through each of its own parameters.
+        # `extra_body` is sent unchanged, and replaces the others; the client would walk through its own parameters.
         sending = self._client.chat.completions.with_streaming_response
         async with sending.create(model=str(body["model"]), messages=[], extra_body=body) as answered:
             yield answered.http_response
@@ -126,7 +126,7 @@ class GoogleServer:
 class BedrockServer:
     """A server of AWS Bedrock's Converse, with AWS's own library for credentials and signatures.
 
-    A key is one of Bedrock's own (`AWS_BEARER_TOKEN_BEDROCK`). Without one the library finds credentials where all of
+    A key is one of Bedrock's own (`AWS_BEARER_TOKEN_BEDROCK`). Without one the library finds credentials as all of
     AWS's programs do: variables, profiles, roles.
     """
 
@@ -158,7 +158,7 @@ class BedrockServer:
             yield response
 
     async def _signed(self, url: str, content: bytes, region: str) -> dict[str, str]:
-        """Return the headers that say who asks."""
+        """Return the headers with the credentials' signature."""
         if self._key:
             return {"authorization": f"Bearer {self._key}"}
         auth = await load_library("botocore.auth", extra="bedrock")
@@ -183,7 +183,7 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 def _encoded(body: JsonObject) -> bytes:
-    """Return a body without what belongs into its address."""
+    """Return a body without the parts that belong to its address."""
     return dumps({key: value for key, value in body.items() if key not in ("model", "stream")}).encode(errors="replace")
 
 
@@ -191,7 +191,7 @@ def _encoded(body: JsonObject) -> bytes:
 async def _post(
     http: httpx2.AsyncClient, url: str, content: bytes, headers: Mapping[str, str]
 ) -> AsyncIterator[httpx2.Response]:
-    """Yield the response to a body; raise `HTTPStatusError`, with the whole refusal, where there is one."""
+    """Yield the response to a body. Raise `HTTPStatusError` for a refusal, with its whole body."""
     async with http.stream("POST", url, content=content, headers={**_JSON, **headers}) as response:
         if response.status_code >= 400:
             await response.aread()
@@ -213,7 +213,7 @@ def status_error(response: httpx2.Response) -> httpx2.HTTPStatusError:
 async def load_library(name: str, *, extra: str) -> Any:
     """Return a library that an extra installs. Raise `ApplicationError` where it is missing.
 
-    It loads in a thread: that may take seconds, in which the worker has other things to do.
+    It loads in a thread: that may take seconds, which would block the worker.
     """
     try:
         return await asyncio.to_thread(importlib.import_module, name)
@@ -257,20 +257,20 @@ def default_openai() -> AsyncOpenAI:
 def connect(
     provider: Provider, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None
 ) -> ModelServer:
-    """Return the server of a provider: at this address, else where the environment has it. `http`: the client to use."""
+    """Return the server of a provider: at this address, else at the environment's. `http`: the client to use."""
     if provider == "anthropic":
         return AnthropicServer(address, key, http)
     if provider == "google":
         return GoogleServer(address, key, http)
     if provider == "bedrock":
         return BedrockServer(address, key, http)
-    # Temporal retries: an attempt that waits inside the client would be invisible and unbounded.
+    # Temporal retries: a retry inside the client would be invisible and unbounded.
     client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0, timeout=TIMEOUT) if address else default_openai()
     return ResponsesServer(client) if provider == "openai-responses" else ChatServer(client)
 
 
 def endpoint_key(name: str, variable: str | None) -> str:
-    """Return the key of an endpoint. Raise `ApplicationError` where its variable is empty."""
+    """Return the key of an endpoint. Raise `ApplicationError` if its variable is empty."""
     key = os.environ.get(variable, "") if variable else "none"
     if not key:
         raise ApplicationError(

@@ -1,4 +1,4 @@
-"""Texts of a model that are no Request of a run: for summaries, and for the servers of tools."""
+"""Texts of a model outside a run's Requests: for summaries, and for the servers of tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def ask_for_text(endpoints: Endpoints, model: str, messages: list[JsonObje
 
 
 class SampleActivity:
-    """The activity that asks a model what the server of a tool asks it (R21.3)."""
+    """The activity that passes a request of a tool's server to a model (R21.3)."""
 
     def __init__(self, endpoints: Endpoints, underway: ActiveExecutions) -> None:
         self._endpoints = endpoints

@@ -80,9 +80,7 @@ class ApproveActivity:
 
 
 async def _fetch_view(call: str) -> JsonObject:
-    """Query an approval request that is too large to be sent. A person decides on one that does not fit: a part could
-    mislead.
-    """
+    """Query an approval request that is too large to send. If it does not fit, a person decides: a part could mislead."""
     view = await fetch(APPROVAL, call)
     if view.cut:
         raise ApplicationError(
@@ -107,7 +105,7 @@ class ChooseActivity:
 
 
 def read_choice(given: Any, wanted: ChooseInput) -> ModelChoice:
-    """Return the choice that a policy's model, or model and reason, name; `fast` and `smart` stand for the agent's."""
+    """Return the choice from a policy's model, or model and reason; `fast` and `smart` are the agent's models."""
     model, reason = (given, f"policy {wanted.policy}") if isinstance(given, str) else (None, None)
     if isinstance(given, tuple | list) and len(given) == 2:
         model, reason = given

@@ -1,4 +1,4 @@
-"""Activities that reach another run: what a child is given and has used, the end of a session's run, and updates to it."""
+"""Activities that reach another run: a child's input and usage, the end of a session's run, and updates to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_
 
 
 def _gone(error: RPCError | WorkflowQueryFailedError) -> ApplicationError:
-    """Return the failure of an activity whose run did not answer; nobody retries for a run that does not exist."""
+    """Return the failure of an activity whose run did not answer; it is final if the run does not exist."""
     lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
     return ApplicationError(str(error), type=GONE, non_retryable=lasting)
 
@@ -41,7 +41,7 @@ def _gone(error: RPCError | WorkflowQueryFailedError) -> ApplicationError:
 async def read_child_input(wanted: GivenInput) -> Any:
     """Return a child run's input from its parent; the child's history records it."""
     try:
-        # This process sends such queries one after the other: inputs may be large.
+        # One such query at a time in this process: inputs may be large.
         return await fetch(CHILD, wanted.name, client().get_workflow_handle(wanted.above, run_id=wanted.execution))
     except RPCError as error:
         raise _gone(error) from None
@@ -49,7 +49,7 @@ async def read_child_input(wanted: GivenInput) -> Any:
 
 @activity.defn(name=SPENT_ACTIVITY)
 async def read_usage(run_id: str) -> SpentBudget:
-    """Return the usage of a run whose end did not hold it: it was cancelled or terminated, or has timed out."""
+    """Return the usage of a run that was cancelled or terminated, or has timed out."""
     try:
         return await fetch(USAGE, "", other_run(run_id))
     except (RPCError, WorkflowQueryFailedError) as error:
@@ -58,7 +58,9 @@ async def read_usage(run_id: str) -> SpentBudget:
 
 @activity.defn(name=AFTER_ACTIVITY)
 async def read_result(run_id: str) -> RunResult:
-    """Return the result of a run that was cancelled or terminated, or has timed out: it knows that after its end too."""
+    """Return the result of a run that was cancelled or terminated, or has timed out: it answers queries after its end
+    too.
+    """
     try:
         view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
         spent: SpentBudget = await fetch(USAGE, "", other_run(run_id))
@@ -84,7 +86,7 @@ async def hold_turn(run_id: str) -> None:
             continue
         except WorkflowFailureError:
             return
-        except RPCError as error:  # it has not been started yet, or the server is away
+        except RPCError as error:  # the run has not started yet, or the server is unavailable
             if error.status is not RPCStatusCode.NOT_FOUND and error.status not in _UNANSWERED:
                 raise
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""The record of what a worker has, made at the start of a run."""
+"""The record of a worker's tools, models and files, made at the start of a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class AgentFolder:
-    """The agent files `<name>.json` in one folder; names hold no path, which `Tool` checks. `None`: there are none."""
+    """The agent files `<name>.json` in one folder; `Tool` checks that names hold no path. `None`: there are none."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class AgentFolder:
     def collect(
         self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject], *, run_id: str = "", tenant: str = ""
     ) -> tuple[dict[str, JsonObject], dict[str, str]]:
-        """Return all agent files that the tools delegate to, at any depth, and why some cannot be used.
+        """Return all agent files that the tools delegate to, at any depth, and the reasons why some cannot be used.
 
         A document that the parent run has `known` is taken unchanged: an edited file does not change a running run.
         """
@@ -85,7 +85,7 @@ class AgentFolder:
     def read_version(self, name: str, run_id: str, tenant: str) -> JsonObject:
         """Return the agent file of the version that this run takes (R24.10). Raise `ProtocolError`.
 
-        A rollout that cannot be used leaves the agent as it is, and is a line in the log.
+        An unusable rollout does not change the agent; the log has a line for it.
         """
         if self._path is None:
             return self.read(name)
@@ -102,7 +102,7 @@ class AgentFolder:
         if path is None or not path.is_file():
             raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
         found: Any = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
-        parse_agent(found, source=path.name)  # which takes objects alone
+        parse_agent(found, source=path.name)  # it accepts only objects
         document: JsonObject = found
         return document
 
@@ -163,7 +163,7 @@ class PrepareActivity:
 
     @activity.defn(name=READ_AGENT_ACTIVITY)
     async def read_agent(self, name: str, tenant: str = "") -> JsonObject:
-        """Return the agent file of this name as it is now, for a run that a schedule has started for this tenant (R19.6)."""
+        """Return the present agent file of this name, for a run that a schedule has started for this tenant (R19.6)."""
         try:
             check_agent_name(name)
             run_id = activity.info().workflow_id or ""
@@ -245,7 +245,7 @@ class PrepareActivity:
         return self._declared(resolve_tools([recall.__name__], definitions)[recall.__name__])
 
     def _declared(self, tool: Tool) -> Tool:
-        """Return the tool with the worker's declarations for its name, or for that of its code (R15.2)."""
+        """Return the tool with the worker's declarations for its name, or for its code's name (R15.2)."""
         if self._untrusted.isdisjoint({tool.name, tool.activity, tool.delegate}):
             return tool
         declared: Tool = tool.model_copy(update={"code_untrusted": True})
@@ -254,7 +254,7 @@ class PrepareActivity:
     def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
         """Return the prices of the models that the run names: the agent's, the worker's, or list prices. Refuse a budget without prices.
 
-        A worker's own policy may also choose another model of the worker, or any that has a price of its own.
+        A worker's own policy may also choose another model of the worker, or any model with a price.
         """
         prices = {**self._prices, **wanted.prices}
         named = [models.fast, models.smart, *models.fallback]
@@ -266,11 +266,11 @@ class PrepareActivity:
         if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
-        return {**wanted.prices, **known}  # tools may report the usage of models of their own
+        return {**wanted.prices, **known}  # tools may report the usage of their own models
 
 
 async def _leave_to_another(problem: str) -> None:
-    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have what this one lacks, as in a deploy."""
+    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have the missing tool, as in a deploy."""
     if await others_poll():
         raise ApplicationError(
             f"{problem}, nor had another in time", type=NO_SUCH_TOOL, non_retryable=activity.info().is_local
@@ -278,7 +278,7 @@ async def _leave_to_another(problem: str) -> None:
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
-    """Check that the server knows the endpoints of calls: otherwise the run's task would fail again and again."""
+    """Check that the server knows the endpoints of calls: otherwise the run's task would fail repeatedly."""
     for tool in tools.values():
         if tool.calls is None or tool.calls.kind != "operation":
             continue
@@ -286,7 +286,7 @@ async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
             wanted = ListNexusEndpointsRequest(name=tool.calls.endpoint, page_size=1)
             known = (await activity.client().operator_service.list_nexus_endpoints(wanted)).endpoints
         except RPCError:
-            return  # not everybody may ask
+            return  # the worker may lack the permission
         if not known:
             message = f"tool {tool.name!r}: the server has no Nexus endpoint {tool.calls.endpoint!r}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)

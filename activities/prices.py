@@ -1,4 +1,4 @@
-"""List prices of models, from the data of `genai-prices`: a run keeps those that it began with."""
+"""List prices of models, from the data of `genai-prices`: a run keeps the prices from its start."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PROVIDERS: Final[Mapping[Provider, str]] = {
     "google": "google",
     "bedrock": "aws",
 }
-"""The names of our providers there."""
+"""The names of our providers in that data."""
 
 
 def list_price(model: str) -> Price | None:
     """Return the present list price of a model as a run names it: `gpt-5-mini`, `anthropic:claude-sonnet-4-5`; `None` if it has none.
 
-    It is that of a short prompt: some models cost more from so many tokens on. It is looked up without the network.
+    It is the price of a short prompt: some models cost more above a number of tokens. The lookup uses no network.
 
     ```python
     price = list_price("bedrock:anthropic.claude-haiku-4-5-20251001-v1:0")
     ```
     """
-    from genai_prices.data_snapshot import get_snapshot  # a fifth of a second, which only workers need
+    from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, and only workers need it
 
     named = parse_model(model)
     try:

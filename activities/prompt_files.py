@@ -23,12 +23,13 @@ from perdure.values.limits import MAX_SKILL_FILE, MAX_SKILLS, SKILL_CHARACTERS
 from perdure.values.problems import close_names
 from perdure.values.provenance import FILE, SKILL
 
-# A path is walked name by name from the folder's own handle, and a link is never followed: what is checked is what is opened.
+# A path is opened name by name from the folder's own handle, and links are never followed: the checked file is the
+# opened file.
 
 DEEPEST: Final = 32
-"""Folders in a path: deeper is nobody's file, but a disk full of folders."""
+"""Folders in a path: a deeper path is an attack, not a file."""
 LONGEST_FILE_NAME: Final = 255
-"""Bytes of a name, as file systems have it."""
+"""Bytes of a name, the maximum of file systems."""
 
 
 def read_text(folder: Path, path: str, most: int) -> str:
@@ -91,7 +92,7 @@ def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
     *way, name = parts_of(path)
     with walked(folder, way, path) as parent:
         with skill_errors(path):
-            # Not blocking: a pipe would wait for ever for somebody to write to it.
+            # Not blocking: a pipe would wait forever for a writer.
             handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -103,7 +104,7 @@ def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
 
 @contextmanager
 def skill_errors(path: str) -> Iterator[None]:
-    """Raise the system's errors in words, without the folder's own place."""
+    """Raise the system's errors with readable messages, without the folder's path."""
     try:
         yield
     except FileNotFoundError:
@@ -115,19 +116,19 @@ def skill_errors(path: str) -> Iterator[None]:
 SKILL_FILE: Final = "SKILL.md"
 LONGEST_NAME: Final = 64
 LONGEST_DESCRIPTION: Final = 1024
-"""Characters, as the format has it."""
+"""Characters, the format's own maximum."""
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FRONT: Final = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?\r?\n)---[ \t]*(\r?\n|\Z)", re.DOTALL)
 _LONGEST_FRONT: Final = 16_000
 """Characters of front matter that are read."""
 _FOLDERS: Final = 1000
-"""Entries of a folder that are looked at."""
+"""Entries of a folder that are read."""
 _LISTED: Final = 100
 """Files of a skill that its reader sees listed."""
 
 
 def skills_in(folder: Path) -> Iterator[Skill | str]:
-    """Yield every skill of a folder, by name; in place of one that cannot be used why not, in one line. Links are not followed."""
+    """Yield every skill of a folder by name, or the reason in one line why it cannot be used. Links are not followed."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -146,7 +147,7 @@ def skills_in(folder: Path) -> Iterator[Skill | str]:
 
 
 def read_skill_file(folder: str, text: str) -> Skill | str:
-    """Return a skill by its `SKILL.md`, or what is wrong with it: never raises."""
+    """Return a skill from its `SKILL.md`, or the problem. Never raises."""
     front, _ = _split(text)
     if front is None:
         return f"skill {folder!r}: {SKILL_FILE} does not begin with front matter: ---, name and description, ---"
@@ -169,8 +170,9 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
 
 
 def _texts(front: str) -> dict[str, str]:
-    """Return the texts of its outermost keys. Nothing is made of the others: what merges its parts again and again would fill the memory, and tags
-    that fit no value raise whatever they like. Raises what YAML's syntax is broken with."""
+    """Return the texts of its outermost keys. Other values are not built: repeated merges would fill the memory, and
+    invalid tags raise any error. Raises YAML's own errors for broken syntax.
+    """
     root = yaml.compose(front, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         return {}
@@ -182,7 +184,7 @@ def _is_text(node: yaml.Node) -> bool:
 
 
 def _split(text: str) -> tuple[str | None, str]:
-    """Front matter, and what follows it."""
+    """Return the front matter and the text after it."""
     if (found := _FRONT.match(text[:_LONGEST_FRONT])) is None:
         return None, text
     return found[1], text[found.end() :]
@@ -206,7 +208,7 @@ def skill_tools(folder: Path) -> list[Callable[..., Any]]:
                 pass
         except ToolError:
             raise ToolError("no_such_skill", f"this worker has no skill {name[:LONGEST_NAME]!r}") from None
-        parts_of(path)  # none of them leads out of the skill's folder
+        parts_of(path)  # no such path leads out of the skill's folder
         with walked(folder, [name], name) as handle:
             files = sorted(_files(handle)) if path == SKILL_FILE else []
         text = read_text(folder, f"{name}/{path}", MAX_SKILL_FILE)
@@ -241,7 +243,9 @@ _ALL: Final = "*"
 
 
 class PromptFolders:
-    """The folders of one worker; `untrusted`: what of them others write, as `skill:NAME`, `file:NAME`, `skill:*` or `file:*` (R15.2)."""
+    """The folders of one worker; `untrusted`: the skills and files that others write, as `skill:NAME`, `file:NAME`,
+    `skill:*` or `file:*` (R15.2).
+    """
 
     def __init__(
         self, skills: Path | None = None, workspace: Path | None = None, untrusted: Iterable[str] = ()
@@ -250,7 +254,9 @@ class PromptFolders:
         self._untrusted = frozenset(untrusted)
 
     def read(self, wanted: PromptConfig, tools: Collection[str]) -> PromptParts:
-        """Return the parts of the prompt of a run with these `tools`. Raises `ProtocolError` for what this worker does not have."""
+        """Return the parts of the prompt of a run with these `tools`. Raises `ProtocolError` for a part that this
+        worker does not have.
+        """
         skills, left_out = self._read_skills(wanted.skills)
         reader = READ_SKILL
         while reader in tools:

@@ -31,9 +31,9 @@ _LASTING: Final = {
     RPCStatusCode.UNIMPLEMENTED,
 }
 OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
-"""Client with Perdure's converter, where the worker's own client has another."""
+"""Client with Perdure's converter, if the worker's own client has another."""
 GONE: Final = "gone"
-"""Type of the failure where a run, or the value that it had, does not exist any more: nobody retries."""
+"""Type of the final failure for a run, or a run's value, that no longer exists."""
 _Run: TypeAlias = WorkflowHandle[Any, Any]
 V = TypeVar("V")
 
@@ -51,7 +51,7 @@ def client() -> Client:
 
 
 def stores_files() -> bool:
-    """Return whether files can be stored where this runs."""
+    """Return whether this worker can store files."""
     return activity.in_activity() and MediaStore(client().data_converter).is_there
 
 
@@ -68,9 +68,9 @@ def other_run(run_id: str) -> _Run:
 async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
     """Return a value that was too large to be sent, from the activity's own run, or from `run`.
 
-    Simultaneous fetches of one kind share one query, and a query without an answer is repeated. Raise `ApplicationError`
-    of type `gone` where nobody needs the value any more, `RPCError` without any answer, and `WorkflowQueryFailedError`
-    when the run rejects the query.
+    Simultaneous fetches of one kind share one query, and a query without an answer is repeated. Raise
+    `ApplicationError` of type `gone` if the value is no longer needed, `RPCError` without any answer, and
+    `WorkflowQueryFailedError` when the run rejects the query.
     """
     run = run or own_run()
     fetcher = _fetchers.setdefault((run.id, run.run_id, kind.name), _Fetcher(run, kind))
@@ -137,7 +137,9 @@ class AttemptState:
     """The state of an attempt, as the server reports it."""
 
     wanted: bool = False
-    """Whether the attempt still counts: not cancelled or paused, and its run open. `False` too without an answer."""
+    """Whether the attempt still counts: it is not cancelled or paused, and its run is open. `False` also without an
+    answer.
+    """
     events: int = 0
     """Events of its run's history."""
 
@@ -159,12 +161,12 @@ async def look() -> AttemptState:
 
 
 async def is_dropped() -> bool:
-    """Whether the server knows this activity no more: no attempt of it runs, and none comes. `False` without an answer."""
+    """Whether the server has dropped this activity: no attempt runs or will run. `False` without an answer."""
     try:
         described = await own_run().describe(rpc_timeout=TIMEOUT)
     except (RPCError, RuntimeError):
         return False
-    if described.status != WorkflowExecutionStatus.RUNNING:  # which still lists activities that it has left behind
+    if described.status != WorkflowExecutionStatus.RUNNING:  # a closed run still lists its unfinished activities
         return True
     coming = {
         each.activity_id
@@ -175,7 +177,7 @@ async def is_dropped() -> bool:
 
 
 def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:
-    """End a look, also where it has failed and nobody waits for it any more."""
+    """End a look, also a failed one for which nothing waits any longer."""
     _looks.pop(key, None)
     if not looking.cancelled():
         looking.exception()

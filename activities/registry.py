@@ -25,19 +25,19 @@ from perdure.values.json import JsonObject
 
 
 class Registry:
-    """Tools by name. Two different functions of one name are refused: which one ran would be a matter of luck."""
+    """Tools by name. Two different functions of one name are rejected: the choice between them would be arbitrary."""
 
     def __init__(self, functions: Iterable[ToolFunction] = ()) -> None:
         self._functions: dict[str, ToolFunction] = {}
         self._owned: dict[str, list[str]] = {}
         self.hooks = HookRegistry()
-        """The hooks that were found beside them."""
+        """The hooks of the same modules."""
         self.routes = RouteFunctions()
-        """The functions that deliver replies, likewise."""
+        """The modules' functions that deliver replies."""
         self.notification_routes = RouteFunctions()
-        """The functions that deliver notifications, likewise."""
+        """The modules' functions that deliver notifications."""
         self.evaluators: list[type[Any]] = []
-        """The classes of evaluators of `pydantic-evals`, likewise (R22.3)."""
+        """The modules' evaluator classes of `pydantic-evals` (R22.3)."""
         for function in functions:
             self.add(function)
 
@@ -50,7 +50,7 @@ class Registry:
             )
 
     def add_missing(self, functions: Iterable[ToolFunction]) -> None:
-        """Add tools that come with Perdure: one of the user's own by the same name goes before."""
+        """Add tools that come with Perdure: a user's own tool of the same name has precedence."""
         for function in functions:
             self._functions.setdefault(function.name, function)
 
@@ -90,7 +90,7 @@ def load_tools(modules: Iterable[str]) -> Registry:
     for name in modules:
         module = _import(name)
         agents = _agents_of(module)
-        # An agent's tools go first: they read the context as the type that the agent names.
+        # An agent's tools come first: they read the context as the type that the agent names.
         found = [*(each for agent in agents for each in agent.functions), *_tools_of(module)]
         hooks = [each for value in vars(module).values() for each in hook_functions(value)]
         hooks += [each for agent in agents for each in agent.hooks]
@@ -157,7 +157,7 @@ def _evaluators_of(module: ModuleType) -> list[type[Any]]:
 
 
 def _agents_of(module: ModuleType) -> list[Agent]:
-    """Return the agents of a module: Perdure's, and those of other frameworks of which none of these was made."""
+    """Return the agents of a module: Perdure's, and those of other frameworks from which no Perdure agent was made."""
     own = [value for value in vars(module).values() if isinstance(value, Agent)]
     read = [source for agent in own for source in agent.sources]
     for name, value in vars(module).items():

@@ -48,11 +48,11 @@ from perdure.values.limits import MAX_EVENT
 from perdure.values.media import is_text, media_type
 from perdure.values.templates import is_plain
 
-# The parser accepts a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them,
-# and no end. Its cost grows with the bytes, and it holds one event at a time.
+# The parser accepts a byte order mark, any line ends, `retry:` and comments, events without an empty line between them,
+# and a missing end. Its cost grows with the bytes, and it holds one event at a time.
 
 _SHOWN: Final = 20_000
-"""Bytes that are kept of an answer that is neither, to show what it was."""
+"""Bytes kept of an answer that is neither events nor a document, to show them."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -76,7 +76,7 @@ class Events:
 
     def __init__(self, *, document: bool = False) -> None:
         self.strange = b""
-        """Beginning of bytes that were no event, if there were any."""
+        """The first bytes that were not an event, if there were any."""
         self._document: bool | None = document or None
         self._rest: list[bytes] = []
         """Pieces of an unfinished line, or of the document."""
@@ -122,7 +122,7 @@ class Events:
         return events
 
     def _begin(self, piece: bytes) -> bytes:
-        """Detect a document by its first byte; return the bytes from there on."""
+        """Detect a document by its first byte; return the bytes from that one."""
         piece = b"".join([*self._rest, piece])
         self._rest = []
         head = piece.removeprefix(_BOM).lstrip()
@@ -147,7 +147,7 @@ class Events:
 
 
 class AwsEvents:
-    """A parser of AWS's event stream, with the face of `Events`: each event is `{"name": {…}}`."""
+    """A parser of AWS's event stream, with the interface of `Events`: each event is `{"name": {…}}`."""
 
     strange = b""
 
@@ -156,7 +156,7 @@ class AwsEvents:
         self._buffer, self._broken = stream.EventStreamBuffer(), stream.ParserError
 
     def push(self, piece: bytes) -> list[ServerSentEvent]:
-        """Return the events that end with this piece. Raise `RefusalError` for bytes that are none."""
+        """Return the events that end with this piece. Raise `RefusalError` for bytes that are not an event."""
         self._buffer.add_data(piece)
         try:
             return [self._event(each.headers, each.payload) for each in self._buffer]
@@ -164,7 +164,7 @@ class AwsEvents:
             raise RefusalError(Refusal(f"the answer is no event stream: {error}")) from None
 
     def end(self) -> list[ServerSentEvent]:
-        """Return nothing: half an event is none."""
+        """Return nothing: half an event does not count."""
         return []
 
     @staticmethod
@@ -186,22 +186,23 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 
 
 GATHERED: Final = 0.1
-"""Seconds for which the first call waits for others at most, and the next delivery while calls are written quickly."""
+"""Maximum of seconds that the first call waits for others, and the next delivery while calls are written quickly."""
 _ANSWER_SHARE: Final = 0.1
-"""Part of the time since the Request that passes between two deliveries, because each is a signal, and billed."""
+"""Share of the time since the Request that passes between two deliveries, because each is a billed signal."""
 _INDEPENDENT_SHARE: Final = 0.5
-"""The same where all calls that wait read no value: only their own readers wait for them, and a reader is delivered soon.
-With 0.5 eight calls take three deliveries, and a run of equal calls ends 4 % later at most (`benchmarks/latency.py`)."""
+"""The same if no waiting call reads a value: only their own readers wait for them, and a reader is delivered soon. With
+0.5 eight calls take three deliveries, and a run of equal calls ends 4 % later at most (`benchmarks/latency.py`).
+"""
 _LONGEST_GATHERED: Final = 1.0
-"""Seconds between two deliveries at most."""
+"""Maximum of seconds between two deliveries."""
 
 
 class Deliverer:
     """A sender of calls as they arrive, several together, so that long answers take few deliveries.
 
-    The first call goes almost at once. A call that reads a value goes within a tenth of the time since the Request, and a
-    call that reads none within half of it, a second at most. What arrives with the answer's end is not sent: an answer of
-    one call is no delivery.
+    The first call is sent almost at once. A call that reads a value is sent within a tenth of the time since the
+    Request. Any other call is sent within half of that time, a second at most. Calls that arrive with the answer's end
+    are not sent: an answer of one call needs no delivery.
 
     Leaving the context waits for a delivery under way. The activity's result carries calls that were not sent by then,
     so a failed delivery is not retried.
@@ -216,9 +217,9 @@ class Deliverer:
         self._begun: float | None = None
         self._sending: asyncio.Task[None] | None = None
         self._waiting, self._urgent = asyncio.Event(), asyncio.Event()
-        """Set while calls wait, and while one of them reads a value; also when the context is left."""
+        """Set while calls wait, and while one of them reads a value; both also set when the context is left."""
         self._left = asyncio.Event()
-        """Set when the context is left: no delivery begins any more."""
+        """Set when the context is left: no further delivery begins."""
 
     def add(self, calls: list[Json]) -> None:
         if not calls:
@@ -249,7 +250,9 @@ class Deliverer:
         return min(_LONGEST_GATHERED, part * (asyncio.get_running_loop().time() - self._requested_at))
 
     def _pause(self) -> float:
-        """Return the seconds until the next delivery at least: those in which two calls are written, or a tenth of the answer's time."""
+        """Return the minimum of seconds until the next delivery: the time of two calls, or a tenth of the answer's
+        time.
+        """
         if self._begun is None or len(self._calls) < 2:
             return max(GATHERED, self._share(_ANSWER_SHARE))
         each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
@@ -268,12 +271,12 @@ class Deliverer:
 
     @property
     def calls(self) -> list[Json]:
-        """Return all closed calls. The result carries those that were not delivered, also of an answer that breaks off."""
+        """Return all closed calls. The result contains calls that were not delivered, also for an incomplete answer."""
         return self._calls
 
 
 def _is_dependent(call: Json) -> bool:
-    """Whether the call reads a value or waits for another call, so that its delay may make a chain longer."""
+    """Whether the call reads a value or waits for another call, so that its delay may delay a chain of calls."""
     return isinstance(call, dict) and ("_after" in call or not is_plain({**call, "_outputPath": None}))
 
 
@@ -285,16 +288,18 @@ async def _wait(event: asyncio.Event, until: float) -> None:
 
 
 UNWATCHED: Final = 0.25
-"""Seconds that the first text waits without watchers: the result alone reports an answer that is complete by then."""
+"""Seconds that the first text waits without watchers: an answer that is complete by then is reported by its result
+alone.
+"""
 _NOTHING_YET: Final = 0.05
 """Seconds between two looks for the first text: calls may be written before it."""
 _SHORTEST: Final = 0.25
 _LONGEST: Final = 1.0
 """Seconds between reports while somebody watches, at the beginning and later: each is an Action."""
 _SHARE: Final = 0.05
-"""Part of the time since the first report by which the pauses grow."""
+"""Share of the time since the first report by which the pauses grow."""
 _SHARE_UNWATCHED: Final = 0.25
-"""Part without watchers, from `_LONGEST` on: a new watcher sees the text so far, and is noticed."""
+"""The share without watchers, from `_LONGEST` on: a new watcher is noticed, and sees the text so far."""
 
 
 def next_report(written: float, *, watched: bool) -> float:
@@ -315,7 +320,8 @@ class WritingReporter:
         context: RequestContext,
         is_near: Callable[[], bool],
     ) -> None:
-        """Create the reporter; the `context` knows until when somebody watches, as of the `seen` history or later.
+        """Create the reporter. The `context` has the time until which somebody watches, as of the `seen` history or
+        later.
 
         `is_near`: whether the run in this process keeps the context up to date, so that it needs no query.
         """
@@ -332,10 +338,10 @@ class WritingReporter:
         self._looking = self._knows = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.told = False
-        """Whether anything was reported."""
+        """Whether a text was reported."""
 
     def note(self) -> None:
-        """Note that more of the answer has arrived."""
+        """Record that more of the answer has arrived."""
         if not self._news.is_set():
             self._news.set()
 
@@ -380,7 +386,7 @@ class WritingReporter:
             await self._more(_SHORTEST)
 
     async def _more(self, pause: float) -> None:
-        """Wait until there is more to report; look no more often than every `pause` seconds."""
+        """Wait until there is more to report; look at most every `pause` seconds."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -408,7 +414,7 @@ class WritingReporter:
         self._woken.clear()
 
     def _renewed(self) -> tuple[WrittenText, ...]:
-        """Return the text for a heartbeat that is sent anyway."""
+        """Return the text for a heartbeat that is due."""
         return (self._written(),) if self._take() or self.told else ()
 
     def _looked(self, look: AttemptState) -> None:
@@ -464,8 +470,8 @@ class RequestActivity:
         title = f"Request {request.number} of {activity.info().workflow_id}"
         async with self._underway.working(title), supervised_heartbeat() as heart:
             looking = asyncio.create_task(look())
-            # The context comes by a query: a history does not hold queries, so it does not grow with every context
-            # (R6.8). Where the run is in this process, its context is too.
+            # A query fetches the context: a history does not hold queries, so it does not grow with every context
+            # (R6.8). If the run is in this process, so is its context.
             try:
                 near = _near(request)
                 context = await fetch(CONTEXT, str(request.number)) if near is None else near
@@ -502,14 +508,14 @@ class RequestActivity:
                 except ApplicationError:
                     raise
                 except Exception as error:
-                    if deliverer.calls:  # whatever it was, a fault of ours too: the calls stand
+                    if deliverer.calls:  # after any error, also one of the engine: the released calls stay
                         return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
                     if refusal is not None and refusal.kind == "filtered":
                         return _masked(answer.refused(refusal.words))
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
-                    if learnt and not reporter.told:  # else another attempt says that its text is another
+                    if learnt and not reporter.told:  # else another attempt reports that the text changes
                         continue
                     raise within_patience(failure, request) from None
 
@@ -535,7 +541,9 @@ async def ask_model(endpoints: Endpoints, model: str, context: RequestContext) -
 
 
 def _near(request: RequestInput) -> RequestContext | None:
-    """Return the context from the run in this process. A later attempt asks the run what was released before it."""
+    """Return the context from the run in this process. A later attempt asks the run for the calls that were released
+    before.
+    """
     info = activity.info()
     if request.earlier_attempts or info.attempt > 1:
         return None
@@ -581,7 +589,7 @@ def _body(context: RequestContext, request: RequestInput, messages: list[JsonObj
 async def _with_media(context: RequestContext, capabilities: Capabilities) -> tuple[list[JsonObject], int]:
     """Return the messages with the files that the model can read, and the number of those that stay (R20.3).
 
-    A file that is not stored stays one line: it may have been deleted, or a text only looks like a file's line.
+    A file that is not stored stays one line: it may have been deleted, or the text only resembles a file's line.
     """
     store = MediaStore(activity.client().data_converter, context.tenant)
     wanted = files_to_show(context.messages, capabilities) if store.is_there else []
@@ -604,14 +612,14 @@ _ATTEMPTS_OUTSIDE: Final = 3
 _SHARE_OF_READS: Final = 0.03
 _LONGEST_READ: Final = 0.05
 _WAITED: Final = 0.001
-"""Seconds. A piece that took no longer had arrived before."""
+"""Seconds. A piece that is read faster had arrived before."""
 
 
 def next_read(streamed: float) -> float:
-    """Return the seconds until the next read of an answer that has been streamed for so long.
+    """Return the seconds until the next read of an answer, from the time that it has been streamed.
 
-    To wake up for each token costs as much as to read it. So tokens are read together: of an answer that has taken a
-    second, the next ones may be noticed 0.03 s later.
+    A wake-up for each token costs as much as its read. So tokens are read together: after a second of streaming, new
+    tokens may be noticed 0.03 s later.
     """
     return min(_LONGEST_READ, streamed * _SHARE_OF_READS)
 
@@ -622,9 +630,7 @@ async def read_answer(
     deliverer: Deliverer | None = None,
     reporter: WritingReporter | None = None,
 ) -> None:
-    """Read the answer as it arrives. Raise an error that `model_failure` accepts without an answer, or where it breaks
-    off.
-    """
+    """Read the answer as it arrives. Raise an error that `model_failure` accepts for a missing or incomplete answer."""
     kind = response.headers.get("content-type", "")
     events = AwsEvents() if "amazon.eventstream" in kind else Events(document="json" in kind)
     clock = asyncio.get_running_loop().time
@@ -637,7 +643,7 @@ async def read_answer(
                 reporter.note()
             if ended:
                 return
-            if waited and deliverer is not None and not answer.whole:  # else more has arrived already
+            if waited and deliverer is not None and not answer.whole:  # else more has arrived
                 await asyncio.sleep(next_read(clock() - began))
             asked = clock()
     except EventTooLongError as error:
@@ -654,8 +660,8 @@ async def read_answer(
 
 
 def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deliverer | None) -> bool:
-    """Process events; return whether the last one was among them. Raise `RefusalError` for an error in an answer's
-    place.
+    """Process events; return whether the last one was among them. Raise `RefusalError` for an error in place of an
+    answer.
     """
     for event in events:
         if event.data.strip() == b"[DONE]":
@@ -674,7 +680,7 @@ def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deli
 
 
 def _documents(event: ServerSentEvent) -> list[Json]:
-    """Return an event's JSON documents, one for the event or one for each line; text where that is an error, else
+    """Return an event's JSON documents, one for the event or one for each line; text if the event is an error, else
     nothing.
     """
     try:

@@ -1,4 +1,6 @@
-"""Resets as the server knows them: whether one has made this execution, and the end of children that the earlier one left open."""
+"""Resets as the server records them: whether a reset made this execution, and the end of children that the earlier one
+left open.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,16 @@ from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.values.json import dumps
 
 _ENDS_WITHIN: Final = 30.0
-"""Seconds that a cancelled child has to end, its own children with it. One without a worker is terminated then."""
+"""Seconds in which a cancelled child and its own children have to end. A child without a worker is terminated then."""
 
 
 @activity.defn(name=EXECUTION_ACTIVITY)
 async def execution() -> str:
     """Return the id that Temporal has given this execution: a reset execution has another than the one before it.
 
-    `LEFT_BEHIND` where a workflow above was reset to a point before it started this run, or the run between.
+    `LEFT_BEHIND` if a parent workflow was reset to a point before it started this run, or a run between.
     """
-    with contextlib.suppress(RPCError):  # not everybody may look above: then the decision counts, as without a reset
+    with contextlib.suppress(RPCError):  # without permission to read the parent the decision counts, as without a reset
         if await _is_left_behind():
             return LEFT_BEHIND
     return activity.info().workflow_run_id or ""
@@ -50,7 +52,7 @@ async def _is_left_behind() -> bool:
             child = now
             continue
         if not await _was_reset(above):
-            return False  # it went on as new, or its id was used again
+            return False  # it continued as new, or its id was used again
         if not _has(now, child):
             return True
         child = now
@@ -59,12 +61,13 @@ async def _is_left_behind() -> bool:
 
 @activity.defn(name=END_LEFT_ACTIVITY)
 async def end_left_behind() -> None:
-    """Cancel the open children of this workflow that an execution of before a reset has started, and that this one does not have.
+    """Cancel the open children that an execution from before a reset has started, and that this execution does not
+    have.
 
-    Notifications go on.
+    Notifications continue.
 
-    Its own children are as the server's index knows them, and those that it has as its description does: a child that it starts meanwhile is
-    its own in both.
+    The index of the server lists the children, and this execution's description lists its own: both have a child that
+    starts meanwhile.
     """
     own = activity.info()
     query = f"ExecutionStatus = 'Running' AND WorkflowId STARTS_WITH {dumps(f'{own.workflow_id}/')}"
@@ -88,9 +91,9 @@ async def end_left_behind() -> None:
 
 @activity.defn(name=FORMER_RECORD_ACTIVITY)
 async def read_former_record() -> RuleRecord:
-    """Return what has happened, for the run's rules, in the executions of this workflow that a reset has ended.
+    """Return the record, for the run's rules, of the executions of this workflow that a reset has ended.
 
-    What an execution knew that went on as new, the one after it knows too.
+    An execution that continued as new passed its record to the next one.
     """
     own, found = activity.info(), RuleRecord()
     named = f"WorkflowId = {dumps(own.workflow_id)} AND ExecutionStatus != 'ContinuedAsNew'"
@@ -109,8 +112,8 @@ async def read_former_record() -> RuleRecord:
 async def end_former(child_id: str, forces: bool = True) -> bool:
     """End the open workflow with this id, if an earlier execution of this workflow has started it.
 
-    Return whether the id is free then. A workflow that anybody else has started stays as it is. One that does not end by
-    its cancellation is terminated with `forces`; else this fails, and is tried again.
+    Return whether the id is free then. A workflow of another parent is not changed. A child that does not end by its
+    cancellation is terminated with `forces`; else this fails, and is tried again.
     """
     try:
         child = await _describe(child_id)
@@ -152,7 +155,7 @@ async def _was_reset(execution: ExecutionId) -> bool:
 
 
 def _has(above: WorkflowExecutionDescription, child: WorkflowExecutionDescription) -> bool:
-    """Whether the workflow above has this one as its child now."""
+    """Whether the parent workflow has this one as its child now."""
     known = {each.run_id for each in above.raw_description.pending_children}
     return _first(child) in known or child.run_id in known
 

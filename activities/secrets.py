@@ -1,6 +1,7 @@
-"""Secrets of a worker, masked in everything that leaves it.
+"""Secrets of a worker, masked in all data that leaves it.
 
-A server may repeat what it received ("incorrect API key: sk-…"). Its words reach failures, histories, logs and traces.
+A server may repeat what it received ("incorrect API key: sk-…"). Its messages reach failures, histories, logs and
+traces.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ T = TypeVar("T")
 
 
 def keep_secret(*values: str) -> None:
-    """Mask these values from now on, beside those of variables whose names say key, token, secret or password."""
+    """Mask these values from now on, beside those of variables whose names contain key, token, secret or password."""
     _known.update(part for value in values for part in (value, value.rpartition(" ")[2]) if len(part) >= _SHORTEST)
 
 
 def keep_secret_here(context: JsonObject) -> None:
-    """Mask the secrets of a run's context in all that leaves the activity that calls this (R19.1)."""
+    """Mask the secrets of a run's context in all data that leaves the calling activity (R19.1)."""
     _OF_ACTIVITY.set(frozenset(value for value in secrets_of(context) if len(value) >= _SHORTEST))
 
 
@@ -47,7 +48,7 @@ def masked(text: str) -> str:
 
 def masked_value(value: T) -> T:
     """Return the value with every secret in its texts replaced; the same object if it holds none."""
-    plain: Any = value  # JSON, and its form stays
+    plain: Any = value  # JSON of the same form
     text = dumps(plain)
     if len(text) < _SHORTEST or not any(escaped in text for _, escaped in _forms()):
         return value
@@ -56,13 +57,13 @@ def masked_value(value: T) -> T:
 
 
 def masked_details(details: Any) -> Any:
-    """Return a tool's heartbeat or failure details with every secret replaced; details that are no JSON stay as they
-    are.
+    """Return a tool's heartbeat or failure details with every secret replaced; details that are not JSON stay
+    unchanged.
     """
     try:
         plain = to_jsonable_python(details, fallback=str)
         found = masked_value(plain)
-    except (ValueError, RecursionError):  # no JSON: it cannot leave
+    except (ValueError, RecursionError):  # not JSON: it cannot leave
         return details
     return details if found is plain else found
 
@@ -90,7 +91,7 @@ def _forms() -> list[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=4)
 def _secret_names(names: tuple[str, ...]) -> list[str]:
-    """Return the variables of these names that hold secrets. Each value that leaves asks for them."""
+    """Return the variables of these names that hold secrets. Called for each value that leaves the worker."""
     return [name for name in names if looks_secret(name)]
 
 

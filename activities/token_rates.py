@@ -1,4 +1,4 @@
-"""Token rates of the queues of limited models: the server keeps what the workers measure (R20.8)."""
+"""Token rates of the queues of limited models: the server enforces the rates that the workers measure (R20.8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 class QueueRates:
-    """The rates of this worker's queues of limited models. `limits`: by the end of a queue's name, its Requests and tokens a minute."""
+    """The rates of this worker's queues of limited models. `limits`: Requests and tokens a minute, by the end of a
+    queue's name.
+    """
 
     def __init__(self, limits: Mapping[str, tuple[float | None, float | None]] | None = None) -> None:
         self._rates = {end: TokenRate(*limit) for end, limit in (limits or {}).items()}
@@ -56,7 +58,7 @@ class QueueRates:
 
 
 async def set_queue_rate(client: Client, queue: str, rate: float | None) -> None:
-    """Have the server keep the rate of a queue, in Requests a second; `None`: the rate that its workers name.
+    """Set the server's rate of a queue, in Requests a second; `None`: the rate that its workers set.
 
     No history holds it.
     """

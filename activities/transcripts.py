@@ -50,7 +50,7 @@ from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
 
 _ROOMS: Final = (320_000, 80_000, 20_000)
-"""Characters of the text to summarise: 80,000 tokens, and less for a model that accepts less."""
+"""Characters of the text to summarise: 80,000 tokens, or less for a smaller model."""
 _TRIES: Final = 2
 _HOW: Final = """\
 You keep the memory of an assistant. Below is the beginning of its conversation: what people said, what it called, what that gave and what it \
@@ -62,7 +62,9 @@ _AGAIN: Final = "That cannot be used: {problem}. Write it again."
 
 
 class SummaryActivity:
-    """The activity that has a summary written, by the servers of Requests. `models` are the worker's own defaults."""
+    """The activity that lets a model write a summary, by the servers of Requests. `models` are the worker's own
+    defaults.
+    """
 
     def __init__(self, endpoints: Endpoints, models: Mapping[str, str], underway: ActiveExecutions) -> None:
         self._endpoints = endpoints
@@ -71,7 +73,7 @@ class SummaryActivity:
 
     @activity.defn(name=SUMMARY_ACTIVITY)
     async def summarize(self, wanted: SummaryInput) -> SummaryResult:
-        """Return the summary, or the reason for none, and its cost in any case.
+        """Return the summary, or the reason why there is none, and the cost in both cases.
 
         A server's failure is raised as `model_failure` returns it. After a context that is too long, less is
         summarised.
@@ -133,7 +135,7 @@ async def recall(what: str, page: int = 1) -> JsonObject:
 async def _of_own_run(what: str, page: int) -> JsonObject:
     """Return a value of the run itself.
 
-    The execution before continue-as-new answers for a call that it made. For a part of a long loop, the loop's run
+    For a call from before continue-as-new, the earlier execution answers. For a part of a long loop, the loop's run
     answers.
     """
     run = own_run()
@@ -183,9 +185,9 @@ async def _own_session() -> str:
 
 @activity.defn(name=ARCHIVE_ACTIVITY)
 async def archive(wanted: ArchiveInput) -> Archived:
-    """Start the next segment of the calling session; one that an earlier attempt has started stays as it is.
+    """Start the next segment of the calling session. A segment that an earlier attempt has started is kept.
 
-    Fail where a segment of the session, from before a reset, holds other entries: then these stay at hand.
+    Fail if a segment of the session, from before a reset, holds other entries: then these stay in memory.
     """
     number = wanted.span.segments + 1
     name = wanted.span.id(number)
@@ -210,7 +212,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
 
 @activity.defn(name=FIND_ACTIVITY)
 async def find(wanted: FindInput) -> FoundEntry:
-    """Return a message's entry from any segment, with a few queries, however many segments there are."""
+    """Return a message's entry from any segment, with a few queries for any number of segments."""
     try:
         return FoundEntry(entry=await SessionReader(client(), "").find(wanted.spans, wanted.message_id, wanted.sender))
     except RunError as error:

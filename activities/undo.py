@@ -15,7 +15,7 @@ from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted, plan_un
 
 @activity.defn(name=UNDO_PLAN_ACTIVITY)
 async def plan_undo_of(wanted: UndoWanted) -> UndoStart:
-    """Return the undo run of a run, by what the run and its undo runs say now."""
+    """Return the undo run of a run, from the present state of the run and its undo runs."""
     try:
         found = await read_effects(client(), wanted.run_id)
         if found.open:

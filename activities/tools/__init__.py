@@ -1,4 +1,4 @@
-"""Tools that come with Perdure: the worker's settings select them, and what they may reach."""
+"""Tools that come with Perdure: the worker's settings select them and limit their access."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ToolSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     files: Path | None = None
-    """The folder that `read_file`, `write_file` and `list_files` see, and nothing outside it."""
+    """The only folder that `read_file`, `write_file` and `list_files` can reach."""
     http_hosts: list[str] = Field(default_factory=list)
-    """Hosts that `http_request` may ask: `api.example.com`, `*.example.com`, or `*` for all."""
+    """Hosts that `http_request` may call: `api.example.com`, `*.example.com`, or `*` for all."""
     http_private: bool = False
-    """Whether it may ask addresses of private networks and of this machine."""
+    """Whether it may call addresses of private networks and of this machine."""
     commands: list[str] = Field(default_factory=list)
     """Programs that `run_command` may run, by name."""
     skills: Path | None = None

@@ -1,4 +1,4 @@
-"""Running programs: those that the worker allows, without a shell, and bounded."""
+"""Execution of programs that the worker allows, without a shell and within limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_OUTPUT: Final = 100_000
 """Bytes of each stream that are kept; the rest is counted."""
 TIMEOUT: Final = 300.0
 _GRACE: Final = 5.0
-"""Seconds for the jail to end what runs in it."""
+"""Seconds for the jail to end its processes."""
 ADDRESS_SPACE: Final = 4096
 """Megabytes of memory that a process may reserve: more than a compiler needs, less than a machine has."""
 _JAIL: Final = Path(__file__).with_name("jail.py")
@@ -84,7 +84,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
-            # The worker's environment holds keys: the program receives only the path of programs.
+            # The worker's environment holds keys: the program receives only `PATH`.
             env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -115,7 +115,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
 
 
 async def _ended(process: asyncio.subprocess.Process, lost: bool) -> None:
-    """Wait for the jail's end; `lost`: it is gone without a word."""
+    """Wait for the jail's end; `lost`: it ended without a report."""
     try:
         if not lost:
             await asyncio.wait_for(process.wait(), _GRACE)

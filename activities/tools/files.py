@@ -84,9 +84,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
 
 
 def _put(parent: int, name: str, data: bytes) -> None:
-    """Write a file beside its place, then rename it: a reader sees the old text or the new, and a retry changes
-    nothing.
-    """
+    """Write a temporary file, then rename it: a reader sees the old text or the new one, and a retry changes nothing."""
     other = f".{uuid.uuid4().hex}.tmp"
     handle = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
     try:
@@ -104,9 +102,9 @@ def _entry(entry: os.DirEntry[str]) -> FolderEntry:
         "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
     )
     size: int | None = None
-    with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+    with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
         size = entry.stat(follow_symlinks=False).st_size if kind == "file" else None
-    # A name that is no UTF-8 is shown as well as it can be; nothing reads it by that name.
+    # A name that is not UTF-8 is shown as far as possible; no tool can read it by that name.
     return {"name": os.fsencode(entry.name).decode(errors="replace"), "kind": kind, "bytes": size}
 
 

@@ -1,4 +1,4 @@
-"""Ending a run on purpose (R9.5)."""
+"""The tool that ends a run on purpose (R9.5)."""
 
 from __future__ import annotations
 

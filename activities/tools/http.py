@@ -20,17 +20,17 @@ from perdure.tools.decorator import ToolContext, tool
 MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5
 MAX_LAYERS: Final = 5
-"""Of `content-encoding`: each takes its own memory."""
+"""Maximum of encodings in `content-encoding`: each takes its own memory."""
 MAX_TIMEOUT: Final = 120.0
 _SHOWN_HEADERS: Final = ("content-type", "location", "etag", "last-modified", "retry-after", "link")
 _FOR_ANYBODY: Final = ("accept", "accept-language", "user-agent", "range", "if-none-match", "if-modified-since")
-"""The only headers that go along to another origin (another host, port or scheme): whatever a header is called, it may be a secret."""
+"""The only headers that are sent to another origin (another host, port or scheme): any other header may be a secret."""
 _NOT_YOURS: Final = (
     *("host", "content-length", "transfer-encoding", "connection", "accept-encoding"),
-    *("x-http-method-override", "x-http-method", "x-method-override"),  # what is asked about is what is done
+    *("x-http-method-override", "x-http-method", "x-method-override"),  # the approved method is the executed method
 )
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-# Reading is not asked about; whatever may change something is.
+# A method that only reads needs no approval; any other method does.
 _CHANGES: Final = {"when": {"required": ["method"], "properties": {"method": {"not": {"enum": ["GET", "HEAD"]}}}}}
 
 
@@ -39,9 +39,9 @@ class Answer(TypedDict):
     status: int
     headers: dict[str, str]
     body: NotRequired[Any]
-    """Text, or the value where the answer was JSON."""
+    """Text, or the value if the answer was JSON."""
     base64: NotRequired[str]
-    """In place of a body that is no text."""
+    """In place of a body that is not text."""
 
 
 def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any]]:
@@ -86,7 +86,7 @@ async def _ask(
     url: str, method: str, headers: dict[str, str], content: str | None, hosts: Sequence[str], private: bool
 ) -> Answer:
     """Follow redirects by hand: each step is checked like the first."""
-    # No proxy, no cookies of another call: the address that was checked is the one that is asked.
+    # No proxy, no cookies of another call: the request goes to the checked address.
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None) as client:
         for _ in range(MAX_REDIRECTS + 1):
             target = httpx2.URL(url)
@@ -117,7 +117,7 @@ async def _ask(
 
 
 def _check_follows(url: str, method: str, following: httpx2.URL) -> None:
-    """Check a redirect: a request that changes something was meant, and perhaps approved, for one server alone."""
+    """Check a redirect: a request that changes data was meant, and perhaps approved, for one server only."""
     if method not in ("GET", "HEAD"):
         raise ToolError(
             "redirected", f"{url} sends a {method} on to {following}, another server; call that address if you mean it"
@@ -129,7 +129,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 async def _body(response: httpx2.Response) -> bytes:
-    """Return the answer's bytes, decoded here and in steps: what is sent may be a thousandth of what it becomes."""
+    """Return the answer's bytes, decoded here in steps: the decoded body may be a thousand times as large."""
     layers = [layer.strip().lower() for layer in response.headers.get("content-encoding", "").split(",")]
     layers = [layer for layer in reversed(layers) if layer not in ("", "identity")]
     if len(layers) > MAX_LAYERS:
@@ -144,14 +144,14 @@ async def _body(response: httpx2.Response) -> bytes:
         if max(sent, len(data)) > MAX_BYTES:
             raise _TOO_LARGE
         if count % 64 == 0:
-            await asyncio.sleep(0)  # chunks that are all there already would let nobody else run, not even the timeout
+            await asyncio.sleep(0)  # chunks that have all arrived would block the event loop, even the timeout
     for decoder in decoders:
         decoder.check_end()
     return bytes(data)
 
 
 class _Decoder:
-    """One layer of `content-encoding`, that gives no more than an answer may have."""
+    """One layer of `content-encoding`, which returns no more than an answer's maximum."""
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):

@@ -1,9 +1,11 @@
 """Runs one program so that nothing it starts outlives it: `python -I -S jail.py SOCKET MEGABYTES PROGRAM ARGV…`, a process of its own.
 
-Everything stands in a process-id namespace where the system lets us have one: its first process cannot be killed from inside, and
-when it ends the system ends all the others. Where not, this process is the one that orphans are handed to (a subreaper), and it ends
-whatever descends from it. A program can kill it there: then the worker, which is handed the orphans next, ends them (`end_strays`). SOCKET is the file descriptor of a socket to the worker: how the program ended is said there, and when the worker
-closes its end, or is gone, everything is ended. It imports nothing of Perdure's, so that it starts in some milliseconds.
+If the system allows it, all processes run in a process-id namespace. Its first process cannot be killed from inside,
+and the system ends all others with it. Otherwise this process is the subreaper, the parent of all orphans, and ends all
+its descendants. A program can kill it there: then the worker, the next subreaper, ends the orphans (`end_strays`).
+SOCKET is the file descriptor of a socket to the worker: it reports the program's end. When the worker closes the
+socket, or ends, all processes are ended. This module imports nothing of Perdure, so that it starts in some
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,16 +23,20 @@ from collections.abc import Callable, Collection
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
 _KEPT_CAPABILITIES = (0, 1, 3, 4)
-"""Of a worker that is root: what files need. The others would read the worker's memory, or leave the jail."""
+"""Capabilities that a worker that is root keeps, for files. Others would allow a program to read the worker's memory,
+or to leave the jail.
+"""
 _LAST_CAPABILITY = 63
 _RLIMIT_LOCKS, _MARK = 10, 1 << 40
-"""Linux has not asked for this limit since 2.4. All that a jail starts inherits it, may lower it and never take it away: a mark."""
+"""A mark: Linux has not enforced this limit since 2.4. All processes of a jail inherit it, may lower it and cannot
+remove it.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError):  # Linux alone has it; elsewhere a process group is what there is
+    with contextlib.suppress(AttributeError):  # only Linux has it; other systems have a process group
         _libc.prctl(option, value, 0, 0, 0)
 
 
@@ -39,7 +45,7 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     walled = _own_namespace()
     if not walled:
-        _prctl(_PR_SET_DUMPABLE, 0)  # what runs in it must not make it end as if all were well
+        _prctl(_PR_SET_DUMPABLE, 0)  # the program must not make the jail report success
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -52,7 +58,7 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
             _first(control, megabytes, program, argv)
         _run(megabytes, program, argv)
     for fd in (0, 1, 2):
-        os.close(fd)  # whoever reads what the program writes sees its end when the last of it is gone
+        os.close(fd)  # a reader of the program's output sees its end when the last process has ended
     status = _wait(control, child, woken)
     _end_all(child)
     if status is not None and not walled:
@@ -62,7 +68,7 @@ def main(control: int, megabytes: int, program: str, argv: list[str]) -> None:
 
 
 def _own_namespace() -> bool:
-    """Whether the children of this process stand in a process-id namespace of their own."""
+    """Whether the children of this process run in their own process-id namespace."""
     if not hasattr(_libc, "unshare"):
         return False
     if _libc.unshare(_CLONE_NEWPID) == 0:
@@ -99,7 +105,7 @@ def _run(megabytes: int, program: str, argv: list[str]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         limits = (resource.RLIMIT_AS, megabytes << 20), (resource.RLIMIT_CORE, 0), (_RLIMIT_LOCKS, _MARK)
         for limit, most in limits:
-            with contextlib.suppress(ValueError, OSError):  # less is allowed already
+            with contextlib.suppress(ValueError, OSError):  # the present limit is lower
                 resource.setrlimit(limit, (most, most))
         for capability in range(_LAST_CAPABILITY + 1):
             if capability not in _KEPT_CAPABILITIES:
@@ -113,7 +119,7 @@ def _run(megabytes: int, program: str, argv: list[str]) -> None:
 
 
 def _wait(control: int, child: int, woken: int) -> int | None:
-    """Return the child's status once it has ended; `None` when the worker wants an end of it first."""
+    """Return the child's status once it has ended; `None` if the worker closes the socket first."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -127,7 +133,7 @@ def _wait(control: int, child: int, woken: int) -> int | None:
 
 
 def _end_all(child: int) -> None:
-    """Stop all descendants first, until no new one is found: what is stopped starts nothing. Then kill and reap them."""
+    """Stop all descendants until no new one is found: a stopped process starts nothing. Then kill and reap them."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     _stop(_descendants)
@@ -141,12 +147,12 @@ def _end_all(child: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have the orphans of this process's children, for `end_strays`."""
+    """Become the parent of orphans of this process's children, for `end_strays`."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_strays(jails: Collection[int]) -> None:
-    """End what a jail of this process has started and did not live to end; `jails` are those that live.
+    """End the processes of jails that died before they could do so; `jails` are the jails that still run.
 
     A process that ended as an orphan of this one stays a zombie until then.
     """
