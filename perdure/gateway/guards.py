@@ -101,9 +101,9 @@ class Guards:
         secret: str | None = None,
         proxies: Sequence[str] = (),
     ) -> None:
-        """`tokens`: a text is the only token. `cookie`: the name of the sign-in cookie. `api_host`: an origin whose pages send the cookie,
-        instead of this server's own. `secret` signs cookies; servers with the same secret accept each other's; random by default. `proxies`:
-        addresses and networks whose `Forwarded` and `X-Forwarded-For` are trusted."""
+        """`tokens`: a text is the only token. `cookie`: the name of the sign-in cookie. `api_host`: an origin whose pages send the
+        cookie, instead of this server's own. `secret` signs cookies; servers with the same secret accept each other's; random by
+        default. `proxies`: addresses and networks whose `Forwarded` and `X-Forwarded-For` are trusted."""
         self._tokens = OneToken(tokens) if isinstance(tokens, str) else tokens
         self._is_word = isinstance(tokens, str)  # a token of any length, as for the inbox and the codec server
         self._clock = clock

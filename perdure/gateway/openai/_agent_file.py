@@ -1,4 +1,4 @@
-"""The agent file of a request's run: the agent, and what the request adds."""
+"""The agent file of a request's run: the agent with the request's changes."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.messages import is_message
 
 METADATA: Final = "openai"
-"""The key of an agent file's `metadata` under which the record stands."""
+"""The key of the record in an agent file's `metadata`."""
 
 
 class Record(WireModel):
-    """A request as its run records it, so that any gateway can return it again."""
+    """A request as recorded in its run, so that any gateway can return it again."""
 
     echo: JsonObject
-    """What the response object repeats."""
+    """The parameters that the response object repeats."""
     items: list[JsonObject] = Field(default_factory=list)
-    """Its input."""
+    """The input's items."""
     before: list[JsonObject] = Field(default_factory=list)
-    """Messages that stand before the conversation, those of the requests before it too."""
+    """Messages before the conversation, including those of earlier requests."""
     tools: list[JsonObject] = Field(default_factory=list)
-    """Those that the client runs, as the agent file defines them."""
+    """The client's own tools, as an agent file defines them."""
     changes: str = ""
-    """The digest of how it differs from the agent's file."""
+    """The digest of the differences from the agent's file."""
     agent: str = ""
-    """That file's name."""
+    """The agent's name."""
     sender: str = ""
-    """Who asked."""
+    """The sender of the request."""
     source: str = ""
-    """The source of messages that this client sends in the agent's or a tool's name; empty: its user's own (R15.2)."""
+    """The source label of messages that this client sends as the agent or a tool; empty: trusted (R15.2)."""
     approves: bool = False
-    """Whether who asked may decide: then what waits for a person ends a response."""
+    """Whether the sender may decide: then an approval request ends a response."""
     must_call: list[str] = Field(default_factory=list)
-    """Tools of which the agent's own file wants one called, where a request does not choose (R6.5)."""
+    """The agent file's `must_call`, for requests without a tool choice (R6.5)."""
     formatted: bool = False
-    """Whether it asked for a format of its own: then the answer is JSON."""
+    """Whether the request has its own output format: then the answer is JSON."""
     approval_tool: bool = False
-    """Whether it is asked for approvals by calls of a function of its own."""
+    """Whether approval requests are calls of a function of the client."""
     chat: bool = False
-    """Whether it was asked for as a chat completion."""
+    """Whether the request is a chat completion."""
     stored: bool = True
     history: str = ""
-    """Of a run by itself: the digest of the messages that it began with."""
+    """For a run without a session: the digest of its first messages."""
     length: int = 0
-    """How many they were."""
+    """The number of these messages."""
     created: int = 0
-    """Seconds since 1970, when it was asked for."""
+    """The time of the request, in seconds since 1970."""
 
     @property
     def names(self) -> set[str]:
-        """Return the names of the tools that the client runs."""
+        """Return the names of the client's own tools."""
         return {str(tool["name"]) for tool in self.tools}
 
 
 def record_of(metadata: Any) -> Record | None:
-    """Return the record of a run, by its metadata; `None`: it was not asked for here."""
+    """Return the record in a run's metadata; `None`: the run was not started here."""
     found = metadata.get(METADATA) if isinstance(metadata, dict) else None
     try:
         return None if found is None else Record.model_validate(found)
@@ -80,8 +80,8 @@ def new_record(
     before: Sequence[JsonObject] = (),
     must_call: Sequence[str] = (),
 ) -> Record:
-    """Return the record of a request; `before`: what stood before the conversation already, `source`: see `written_by`,
-    `must_call`: see `Record`."""
+    """Return the record of a request; `before`: the earlier messages before the conversation. `source`: see
+    `written_by`. `must_call`: see `Record`."""
     history = history_of(request.client_input)
     return Record(
         echo=request.echo,
@@ -110,19 +110,19 @@ def history_of(client_input: ClientInput) -> list[JsonObject]:
 
 
 def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the messages; those in the agent's or a tool's name say that they come from this source, if there is one (R15.2)."""
+    """Return the messages; those of the agent or a tool are labelled with this source, unless it is empty (R15.2)."""
     others = ("assistant", "tool")
     return [each | {"_sources": [source]} if source and each["role"] in others else each for each in messages]
 
 
 def with_history(document: JsonObject, client_input: ClientInput, source: str = "") -> JsonObject:
-    """Return the agent file of a run by itself that answers a whole history; `source`: see `written_by`.
+    """Return the agent file of a run without a session that answers a whole history; `source`: see `written_by`.
 
-    Raises `HttpError` for a history without a question.
+    Raises `HttpError` for a history without a user's message.
     """
     before, texts = written_by(source, client_input.before), list(client_input.texts)
     name = input_name(document)
-    if name is not None and not texts:  # what it is to do is an input of its own
+    if name is not None and not texts:  # the agent's task is a separate input
         users = [at for at, each in enumerate(before) if each["role"] == "user" and isinstance(each["content"], str)]
         if not users:
             raise refused("the agent needs a message of a user", "input", "invalid_value")
@@ -134,7 +134,7 @@ def with_history(document: JsonObject, client_input: ClientInput, source: str = 
 
 
 def messages_of(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
-    """Return all messages of a run without a session, with its answer. The answer's sources are those of others that the run has `met`."""
+    """Return all messages of a run without a session, with its answer. `met`: the run's untrusted sources, which label the answer."""
     history = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
     return [*history, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]
 
@@ -144,9 +144,8 @@ def changed_agent(
 ) -> JsonObject:
     """Return the agent file with the changes, the messages before the conversation, and the record.
 
-    `alone`: the run belongs to no session, and whoever makes it adds the messages. `client_wait`: seconds that a run waits whose client
-    stores nothing. Raises `HttpError` for a tool that has the name of
-    one of the agent's own.
+    `alone`: the run has no session, and the caller adds the messages. `client_wait`: seconds that a run waits for a client that
+    stores nothing. Raises `HttpError` for a tool with the name of an agent's tool.
     """
     own: list[Json] = list(document.get("context") or [])
     if taken := sorted(changes.names & {_tool_name(message) for message in own}):
@@ -160,7 +159,7 @@ def changed_agent(
     if changes.sampling:
         config["sampling"] = _sampling(config.get("sampling") or {}, changes.sampling)
     if changes.one_by_one:
-        config |= {"execution": "step", "parallel": 1}  # one call, and then the model decides again (R5.12)
+        config |= {"execution": "step", "parallel": 1}  # the model decides again after each call (R5.12)
     if client_wait is not None and not record.stored:
         config["client_timeout"] = client_wait
     if changes.must_call:
@@ -184,7 +183,7 @@ def _tool_name(message: Json) -> str:
 
 
 def _with_instructions(context: list[Json], instructions: str | None) -> list[Json]:
-    """Add instructions behind the agent's own: they add to its instructions, and take nothing back."""
+    """Add instructions after the agent's own: they extend them, and replace nothing."""
     if not instructions:
         return context
     places = [at for at, message in enumerate(context, 1) if is_message(message) and message.get("type") == "system"]
@@ -193,7 +192,7 @@ def _with_instructions(context: list[Json], instructions: str | None) -> list[Js
 
 
 def _sampling(own: JsonObject, changes: JsonObject) -> JsonObject:
-    """Return the settings with these changes, which hold for all models: they replace what a file sets for one model alone."""
+    """Return the settings with these changes for all models: they also replace values for a single model."""
     kept = {
         key: {name: value for name, value in each.items() if name not in changes} if isinstance(each, dict) else each
         for key, each in own.items()

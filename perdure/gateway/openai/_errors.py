@@ -13,7 +13,7 @@ from perdure.gateway.errors import HttpError, problem_of
 from perdure.values.json import JsonObject, dumps
 
 NOT_AGAIN: Final = "invalid_request_error"
-"""The `type` of errors after which no client sends the same again."""
+"""The `type` of errors that clients do not retry."""
 _AGAIN: Final = (408, 409, 429)
 _log = logging.getLogger("perdure.gateway")
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -24,16 +24,16 @@ _CODES: Final = {
     429: "rate_limit_exceeded",
 }
 _AS_BAD: Final = frozenset({409, 415, 422})
-"""Statuses that OpenAI has no use for: its clients would send the same again after a 409."""
+"""Replacements of statuses that OpenAI does not use: its clients would retry after a 409."""
 
 
 def refused(message: str, param: str | None = None, code: str | None = None, *, status: int = 400) -> HttpError:
-    """Return the error for a part of a request that is refused, in one line. `param`: the path of that part."""
+    """Return the error for a rejected part of a request, in one line. `param`: the part's path."""
     return HttpError(status, message, more={"param": param, "code": code})
 
 
 def unsupported(param: str, why: str) -> HttpError:
-    """Return the error for a parameter that would change what is done, and is not supported here."""
+    """Return the error for an unsupported parameter that would change the result."""
     return refused(f"'{param}' is not supported here: {why}", param, "unsupported_parameter")
 
 
@@ -43,16 +43,16 @@ def invalid(param: str, wanted: str) -> HttpError:
 
 
 def ended_badly(message: str, code: str) -> HttpError:
-    """Return what is answered of a request whose run has begun: the same request again would be another run, with all its effects.
+    """Return an error that clients do not retry, for a request whose run has begun: a retry would start a second run.
 
-    Clients send a request again after a 408, 409, 429 or 5xx, some also after the start of a stream, by the error's `type` and `code`.
+    Clients retry after a 408, 409, 429 or 5xx, some also after the start of a stream, by the error's `type` and `code`.
     """
     more: JsonObject = {"param": None, "code": code, "type": NOT_AGAIN}
     return HttpError(422, message, more=more, headers={"X-Should-Retry": "false"})
 
 
 def after_start(error: Exception, id: object) -> HttpError:
-    """Return the same of an error that has nothing to do with the run: the run goes on."""
+    """Return such an error for a failure outside of the run: the run continues."""
     problem = problem_of(error)
     if problem is None:
         _log.error("a run's answer was not delivered", exc_info=error)
@@ -63,12 +63,12 @@ def after_start(error: Exception, id: object) -> HttpError:
 
 
 def not_found(id: str, what: str = "response") -> HttpError:
-    """Return the same error for a missing object and for another tenant's (R10.2)."""
+    """Return the error for a missing object, and for another tenant's (R10.2)."""
     return refused(f"there is no {what} {id!r}", f"{what}_id", "not_found", status=404)
 
 
 def error_body(problem: HttpError) -> JsonObject:
-    """Return the `error` of the form."""
+    """Return the form's `error` member."""
     kind = (
         problem.more.get("type")
         or _TYPES.get(problem.status)

@@ -1,9 +1,9 @@
-"""A response as the events of a stream, numbered alike by every gateway.
+"""A response as the events of a stream, with the same numbers at every gateway.
 
-`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model at an answer has `SPAN` numbers for what it writes: those of
-its item's beginning, then one for each character, so that a piece of text has the number of its last one. Whoever comes back with
-`starting_after` is given what follows that very character, however it is cut into pieces now. What was written and did not count, because
-a model was asked anew, is an item of its own that ends `incomplete`; the response itself is without it.
+`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model has `SPAN` numbers: first for the events that begin its
+item, then one for each character. A delta has the number of its last character. So a client that continues with `starting_after` gets the
+text after exactly that character, whatever the deltas are now. A superseded text, after which the model was called again, is its own item
+that ends `incomplete`; the response itself does not contain it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from perdure.runs.events import Event
 from perdure.values.json import JsonObject, dumps
 
 SPAN: Final = 1 << 21
-"""More than an answer has characters; a thousand of them fit into 31 bits."""
+"""More than the characters of an answer; a thousand spans fit into 31 bits."""
 _FIRST: Final = 2
 _AS: Final = {"cancelled": "failed"}
-"""Of a stream's last event, where a status has none of its own."""
+"""The last event of a stream, for statuses without their own event."""
 
 
 SUPERSEDED: Final = (
@@ -43,7 +43,7 @@ SUPERSEDED: Final = (
 
 
 class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
-    """The events of one response, each once; those up to number `after` are left out."""
+    """The events of one response, each once, from number `after` + 1 on."""
 
     def __init__(self, id: ResponseId, record: Record, run_id: str, after: int = -1) -> None:
         self._id = id
@@ -51,20 +51,20 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         self._run_id = run_id
         self._after = after
         self._answered: dict[int, int] = {}
-        """Request → the attempt with which it has ended."""
+        """By Request number, the number of its last attempt."""
         self._span = 0
-        """How many attempts were made before the one that writes."""
+        """The number of attempts before the one that writes."""
         self._index = 0
-        """Items that were sent and ended."""
+        """The number of items that have ended."""
         self._text = ""
-        """The part of the text being written that was sent."""
+        """The sent part of the text being written."""
         self._open = False
-        """Whether its item was begun."""
+        """Whether its item has begun."""
         self._missed = False
-        """Whether a piece of it was: then the rest waits for the end."""
+        """Whether a piece of it was missed: then the end has the rest."""
 
     def begin(self) -> Iterator[JsonObject]:
-        """Yield the first two events, with the response as it was when nothing of it was known."""
+        """Yield the first two events, with an empty response."""
         response = empty_response(self._id, self._record, self._run_id, "in_progress")
         for number, phase in enumerate(("created", "in_progress")):
             yield from self._event(number, f"response.{phase}", response=response)
@@ -87,7 +87,7 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
             yield from self._drop()
 
     def _drop(self) -> Iterator[JsonObject]:
-        """Drop the text that was written: it does not count."""
+        """End the written text as superseded."""
         if self._open:
             yield from self._end_text("incomplete")
             self._index += 1
@@ -112,7 +112,7 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
         text = "" if answer is None else answer["content"][0]["text"]
         span = max(0, sum(self._answered.values()) - 1)
-        # What was written is not the answer, whose references were resolved, or was said beside calls: it stands before it, like a draft.
+        # The written text differs from the answer: references were resolved, or the text came with calls. It becomes an earlier item.
         another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
         if another or self._span != span:
             yield from self._drop()
@@ -208,7 +208,7 @@ def _refuses(item: JsonObject) -> bool:
 
 
 class CompletionEvents(ResponseEvents):
-    """The chunks of a chat completion: the text of a response, which cannot be taken back, and all else at its end."""
+    """The chunks of a chat completion: the text of a response, which cannot be withdrawn, and all else at its end."""
 
     def __init__(self, id: ResponseId, record: Record, run_id: str, *, with_usage: bool) -> None:
         super().__init__(id, record, run_id)
@@ -233,7 +233,7 @@ class CompletionEvents(ResponseEvents):
             yield self._about | {"choices": [], "usage": completion["usage"]}
 
     def _event(self, number: int, kind: str, **data: Any) -> Iterator[JsonObject]:
-        """Yield the chunk of a response's event, if it has one. Raise `HttpError` if text was written that does not count."""
+        """Yield the chunk of a response's event, if it has one. Raise `HttpError` if sent text was superseded."""
         del number
         if kind == "response.output_text.delta":
             yield self._chunk({"content": data["delta"]})
@@ -251,7 +251,7 @@ DONE = frame("[DONE]")
 async def response_frames(
     finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
 ) -> AsyncGenerator[str, None]:
-    """Yield the events of a response, behind number `after`, until it has ended."""
+    """Yield the events of a response after number `after`, until it has ended."""
     number = after
     try:
         record = record or (await finder.begun(tenant, id)).record
@@ -284,7 +284,7 @@ async def chunk_frames(
 async def _adapted(
     finder: RunFinder, tenant: str, id: ResponseId, adapter: ResponseEvents
 ) -> AsyncGenerator[JsonObject, None]:
-    """Yield what the adapter makes of a response, from its beginning to its end."""
+    """Yield the adapter's events of a response, from its beginning to its end."""
     for each in adapter.begin():
         yield each
     found = await finder.begun(tenant, id)

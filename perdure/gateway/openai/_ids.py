@@ -1,8 +1,8 @@
 """Ids: a response's id leads to its run, only for its tenant (R10.2).
 
-A response belongs to a session, or where nothing is kept to a run of its own. Its id holds the session's key, which is random, and never the
-id of the workflow, which is a digest of tenant and key: with another tenant the same id leads to nothing. A run that waited for its client
-goes on as the next *leg*, a response of its own.
+A response belongs to a session, or, if it is not stored, to its own run. Its id holds the session's random key, and never the id of the
+workflow, which is a digest of tenant and key: for another tenant, the same id leads to no run. A run that waited for its client
+continues as the next *leg*, which is another response.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _CONVERSATION: Final = re.compile(rf"conv_({_KEY})")
 RESPONSE: Final = "resp_"
 COMPLETION: Final = "chatcmpl-"
 RUN_PREFIX: Final = "openai-"
-"""With which the id of a run begins that belongs to no session."""
+"""The prefix of the id of a run without a session."""
 
 
 def new_key() -> str:
-    """Return a session's key that nobody guesses: 96 random bits."""
+    """Return a session key that nobody can guess: 96 random bits."""
     return secrets.token_hex(12)
 
 
 def key_of(*parts: str) -> str:
-    """Return the same key for the same words: for requests with an idempotency key."""
+    """Return a key derived from these words, for requests with an idempotency key."""
     return digest(list(parts), 24)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """The address of a response: the session's `key` and the end of its `run`'s id. Without a `run` it is a run without a session."""
+    """The id of a response: the session's `key` and the end of its `run`'s id. Without a `run`, the run has no session."""
 
     key: str
     run: str = ""
     leg: int = 1
-    """1, and one more for each time that the run went on with what its client had to say."""
+    """1, and one more for each time that the run continued with its client's answers."""
 
     def __str__(self) -> str:
         return f"{RESPONSE}{self._rest}"
@@ -58,7 +58,7 @@ class ResponseId:
 
     @property
     def number(self) -> int:
-        """The run's, in its session."""
+        """The run's number in its session."""
         return int(self.run.rpartition("-")[2])
 
     def run_id(self, tenant: str) -> str:
@@ -72,22 +72,22 @@ class ResponseId:
         return replace(self, leg=self.leg + 1)
 
     def item(self, kind: str, what: str = "") -> str:
-        """Return the id of one of its items."""
+        """Return the id of one of the response's items."""
         return "_".join(filter(None, (kind, self._rest, slug(what))))
 
     def call(self, call: str) -> str:
-        """Return the id to which the client sends the result of a call: the same for all legs of the run."""
+        """Return the client's id of a call, the same for all legs of the run."""
         return "_".join(filter(None, ("call", self.key, self.run, slug(call))))
 
 
 def response_id(text: str, prefix: str = RESPONSE) -> ResponseId | None:
-    """Read a response's id; `None` for what cannot be one."""
+    """Read a response's id; `None` for an invalid id."""
     found = _RESPONSE.fullmatch(text.removeprefix(prefix)) if text.startswith(prefix) else None
     return None if found is None else ResponseId(found[1], found[2] or "", int(found[3] or 1))
 
 
 def of_call(text: str) -> ResponseId | None:
-    """Return the first leg of the run of a call, by the call's id at the client. `None`: no gateway made this id."""
+    """Return the first leg of the run of a call, by the client's id of the call. `None` for an invalid id."""
     found = _CALL.fullmatch(text)
     return None if found is None else ResponseId(found[1], found[2] or "")
 

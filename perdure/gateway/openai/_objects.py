@@ -24,59 +24,59 @@ from perdure.values.json import Json, JsonObject, dumps
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 VIA: Final = "openai"
-"""The prefix by which a decision names its response: `openai/2/1.0` is of the approval request `1.0`, in the run's second leg."""
+"""The prefix by which a decision names its response: `openai/2/1.0` is for the approval request `1.0`, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
-"""Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
+"""OpenAI's reasons for an incomplete answer, by stop reason; every other limit counts Requests or calls."""
 FAILED: Final = "invalid_prompt"
-"""The `code` of a failed response: of OpenAI's codes the one after which clients do not send the same again."""
+"""The `code` of a failed response: clients do not retry after this one of OpenAI's codes."""
 _DONE: Final = (None, "output", "answer", "task_complete")
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """An item at the end of a response that its client has to act on: a call to execute, or one to approve."""
+    """An item at the end of a response that needs its client's action: a call to execute, or one to approve."""
 
     request_id: str
-    """The approval request's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
+    """The approval request's id: a call's id, or a Request's number for its plan; in a delegate's run after that run's path, `1.0/2.0`."""
     name: str
     arguments: JsonObject
     approval: bool
     at: str
-    """When it was offered, ISO 8601."""
+    """The time at which it began to wait, ISO 8601."""
     waits: bool
-    """Whether it still does."""
+    """Whether it still waits."""
     question: bool = False
-    """Whether an answer is wanted."""
+    """Whether it is a question, which needs an answer."""
 
     @property
     def run(self) -> str:
-        """The path of the delegate's run that asks; empty: the run itself does."""
+        """The path of the delegate's run with the request; empty: the run itself."""
         return self.request_id.rpartition("/")[0]
 
     @property
     def call(self) -> str:
-        """Return the call's id as a decision of that run names it."""
+        """Return the call's id in that run, as in a decision."""
         return self.request_id.rpartition("/")[2]
 
     @property
     def request(self) -> int:
-        """The number of the Request, of the run itself, for which it waits."""
+        """The number of the run's own Request that waits for it."""
         number = self.request_id.partition(".")[0]
         return int(number) if number.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run, as it was found."""
+    """A run with its record and its delegates' runs."""
 
     view: RunView
     record: Record
     output: Json = None
-    """Whole, also where the view has cut it."""
+    """The whole output, even if the view has cut it."""
     ended: float | None = None
-    """Seconds since 1970."""
+    """The end time, in seconds since 1970."""
     below: Mapping[str, RunView] = field(default_factory=dict)
-    """The runs of its delegates, and of theirs, by their paths: the ids behind the run's own, `1.0`, `1.0/2.1`."""
+    """All runs of delegates by their paths, the rest of their id after the run's own: `1.0`, `1.0/2.1`."""
 
     @property
     def _tree(self) -> RunTree:
@@ -84,33 +84,33 @@ class FoundRun:
 
     @property
     def leg(self) -> int:
-        """The run's last."""
+        """The number of the run's last leg."""
         return max([1, *(leg for _, view in self._tree.views for leg, _ in _decided(view))])
 
     @property
     def pauses(self) -> bool:
-        """Whether all there is to do is its client's."""
+        """Whether the run waits only for its client."""
         return any(self._shows(request) for _, request in self._tree.waiting) and self._tree.rests
 
     def call(self, ask: RequiredAction) -> CallView | None:
-        """Return the call that it is about, in the run that asks; of a whole plan none."""
+        """Return the call of an action; `None` for a whole plan."""
         view = self.below.get(ask.run) if ask.run else self.view
         return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
 
     def status(self, leg: int) -> ResponseStatus:
-        """Return the status of a response. One that waits is `completed`: its last items are what it waits for."""
+        """Return the status of a response. A waiting one is `completed`: its last items are the required actions."""
         if leg < self.leg or (self.view.status == "running" and self.pauses):
             return "completed"
         if self.view.status == "running":
             return "in_progress"
-        if self.view.status == "refused":  # the refusal is the answer
+        if self.view.status == "refused":  # the model's refusal is the answer
             return "completed"
         if self.view.status == "completed":
             return "completed" if self.view.stop_reason in _DONE else "incomplete"
         return "cancelled" if self.view.status == "cancelled" else "failed"
 
     def actions(self, leg: int) -> list[RequiredAction]:
-        """Return the items that the response ends with, in the order of their approval requests."""
+        """Return the required actions at the end of the response, in the order of their requests."""
         actions = {
             request_id: ask for each, ask in self._settled() if each == leg + 1 for request_id in [ask.request_id]
         }
@@ -132,7 +132,7 @@ class FoundRun:
             yield RequiredAction(id, request.tool, arguments, approval, request.requested_at, True, request.question)
 
     def _shows(self, request: WaitingView) -> bool:
-        """Whether its client can see to it: a call that it carries out, or, where it may decide, what people are asked."""
+        """Whether its client can handle the request: a call of the client's own tool, or any request if the client may decide."""
         return (request.question and request.tool in self.record.names) or self.record.approves
 
     def _settled(self) -> Iterator[tuple[int, RequiredAction]]:
@@ -167,12 +167,12 @@ class FoundRun:
             )
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
-        """Return the parameters under the names that the client has given them."""
+        """Return the parameters under the client's names."""
         found = next((each for each in self.record.tools if each["name"] == tool), None)
         return params if found is None else with_own_names(params, plain_definition(found))
 
     def last_request(self, leg: int) -> int:
-        """Return the number of the last Request that counts for the response, and those before it for it or the legs before it."""
+        """Return the number of the response's last Request: earlier ones belong to it or to earlier legs."""
         if leg >= self.leg:
             return max((each.number for each in self.view.log), default=0)
         return max((ask.request for each in range(1, leg + 1) for ask in self.actions(each)), default=0)
@@ -195,24 +195,24 @@ def via(id: ResponseId, request_id: str) -> str:
 
 
 def answer_of(found: FoundRun) -> str:
-    """Return the text of a run's answer: as in a reply (R10.16), or its JSON where the request asked for a format of its own."""
+    """Return the text of a run's answer: as in a reply (R10.16), or JSON if the request has its own format."""
     if found.output is None or is_silence(text := text_of(found.output)):
         return ""
     return dumps(found.output) if found.record.formatted else text
 
 
 def refusal_of(found: FoundRun) -> str | None:
-    """Return the model's words where it refused (R20.2)."""
+    """Return the text of a model's refusal (R20.2)."""
     return why_ended(found) if found.view.status == "refused" else None
 
 
 def why_ended(found: FoundRun) -> str:
-    """Return why a run has ended without an output."""
+    """Return the reason why a run ended without an output."""
     return found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
 
 
 def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
-    """Return the items of a response, as far as they stand."""
+    """Return the present items of a response."""
     items: list[JsonObject] = []
     if id.leg == found.leg and found.view.status == "completed" and (text := answer_of(found)):
         items.append(message_item(id, text))
@@ -226,7 +226,7 @@ def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
 
 
 def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonObject:
-    """Return the answer; or of one that is being written its beginning, or what was written of one that does not count."""
+    """Return the item of an answer, of a beginning of one, or of a superseded text."""
     part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     item: JsonObject = {"id": id.item("msg"), "type": "message", "role": "assistant", "status": status}
     if status == "in_progress":
@@ -235,7 +235,7 @@ def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonOb
 
 
 def function_item(id: ResponseId, ask: RequiredAction) -> JsonObject:
-    """Return a call that the client carries out, or the one that asks for an approval."""
+    """Return the item of a call of the client's tool, or of a call that requests an approval."""
     name, arguments = function_of(ask)
     about = {"id": id.item("fc", ask.request_id), "call_id": id.call(ask.request_id), "name": name}
     return about | {"type": "function_call", "status": "completed", "arguments": arguments}
@@ -249,13 +249,13 @@ def function_of(ask: RequiredAction) -> tuple[str, str]:
 
 
 def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject:
-    """Return the item of an approval. It has the type of approvals of MCP's tools, because OpenAI has no other; its label is the agent's name."""
+    """Return the item of an approval. Its type is that of MCP tools' approvals, OpenAI's only one; its label is the agent's name."""
     about = {"id": id.item("mcpr", ask.request_id), "name": ask.name, "server_label": agent}
     return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
 
 
 def usage_of(found: FoundRun, leg: int) -> JsonObject:
-    """Return the tokens of a response: those of its Requests; of a run's last, all that the others do not count, delegates' too."""
+    """Return the tokens of a response's Requests. The run's last response has all others too, including delegates'."""
     first = found.last_request(leg - 1) if leg > 1 else 0
     whole: Usage = found.view.usage
     if leg < found.leg:
@@ -286,7 +286,7 @@ def _less(whole: Usage, part: Usage) -> Usage:
 
 
 def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
-    """Return the response as it stands."""
+    """Return the response in its present state."""
     status = found.status(id.leg)
     settled = status not in ("queued", "in_progress")
     reason = None
@@ -306,7 +306,7 @@ def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
 
 
 def empty_response(id: ResponseId, record: Record, run_id: str, status: ResponseStatus) -> JsonObject:
-    """Return the response before anything of it is known. Beside OpenAI's keys `perdure` names the run."""
+    """Return the response before its run begins. The additional key `perdure` names the run."""
     return {
         "id": str(id),
         "object": "response",
@@ -352,12 +352,12 @@ def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
 
 
 def no_answer(found: FoundRun) -> HttpError:
-    """Return why there is none."""
+    """Return the error for a run without an answer."""
     return ended_badly(why_ended(found), f"run_{found.view.status}")
 
 
 def chat_usage(found: FoundRun, leg: int) -> JsonObject:
-    """Return the tokens, in the names of this API."""
+    """Return the tokens under this API's names."""
     usage = usage_of(found, leg)
     return {
         "prompt_tokens": usage["input_tokens"],

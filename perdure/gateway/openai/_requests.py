@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's clients: each key is used, ignored, or refused in one line."""
+"""Bodies of OpenAI's clients: each key is used, ignored, or rejected in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.values.problems import close_names
 
 
 class RequestBody:
-    """A request's JSON. Each method reads one key and raises `HttpError` (400), naming it, for a value that is none; `null` is left out."""
+    """A request's JSON. Each method reads one key and raises `HttpError` (400) with its name for an invalid value; `null` is ignored."""
 
     def __init__(self, body: JsonObject) -> None:
         self.json = body
@@ -24,9 +24,9 @@ class RequestBody:
     def check(
         self, honoured: Collection[str], hints: Collection[str], neutral: dict[str, tuple[str, list[Json]]]
     ) -> None:
-        """Refuse every key that is neither `honoured` nor a hint without effect, nor has one of the values that ask for nothing.
+        """Reject every key that is not `honoured`, not a hint without effect, and has no neutral value.
 
-        `neutral`: key → why other values than these are not supported.
+        `neutral`: by key, its neutral values and the reason why others are not supported.
         """
         for name, value in self.json.items():
             if value is None or name in honoured or name in hints:
@@ -90,7 +90,7 @@ class RequestBody:
 
 
 APPROVAL_TOOL: Final = "perdure_approval"
-"""The function that a client declares to be asked for approvals by its calls: chat completions have no item for them."""
+"""The function that a client declares to receive approval requests as calls: chat completions have no item for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +98,15 @@ class ClientInput:
     """The content of a request's input."""
 
     before: list[JsonObject] = field(default_factory=list)
-    """Messages in the chat form before the present ones."""
+    """Earlier messages, in the form of chat completions."""
     texts: list[str] = field(default_factory=list)
-    """The present messages; none: the last of `before` is a result that the run goes on with."""
+    """The present messages; none: the run continues with the result that ends `before`."""
     outputs: dict[str, Json] = field(default_factory=dict)
-    """By the call's id as the client knows it: the results of calls that it carried out."""
+    """The results of the client's own calls, by the client's id of the call."""
     verdicts: dict[str, JsonObject] = field(default_factory=dict)
-    """By the id of the item that asked: `{"decision", "reason"}`."""
+    """The decisions `{"decision", "reason"}`, by the id of the approval's item."""
     earlier: list[JsonObject] = field(default_factory=list)
-    """Of a history that ends with results: the messages before the calls that they are of."""
+    """For a history that ends with results: the messages before their calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +115,17 @@ class Changes:
 
     instructions: str | None = None
     tools: list[JsonObject] = field(default_factory=list)
-    """As an agent file defines them; the client carries their calls out."""
+    """The client's own tools, as an agent file defines them."""
     sampling: JsonObject = field(default_factory=dict)
     one_by_one: bool = False
     schema: JsonObject | None = None
-    """Of the output; `None`: the agent's own."""
+    """The output's schema; `None`: the agent's own."""
     must_call: list[str] = field(default_factory=list)
-    """Tools of which the answer has to call one."""
+    """Tools of which the answer must call one."""
 
     @property
     def digest(self) -> str:
-        """Return the same for the same changes, but for `must_call`: each request that goes on sets it anew."""
+        """Return the digest of the changes without `must_call`, which each continuing request sets again."""
         parts = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
         return digest(parts)
 
@@ -136,7 +136,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """One request."""
+    """One parsed request."""
 
     model: str
     client_input: ClientInput
@@ -144,26 +144,26 @@ class ClientRequest:
     stream: bool
     store: bool
     echo: JsonObject
-    """What the response object repeats."""
+    """The parameters that the response object repeats."""
     items: list[JsonObject] = field(default_factory=list)
-    """Its input, as `input_items` lists it."""
+    """The input's items, as `input_items` lists them."""
     background: bool = False
     previous: str | None = None
-    """The response that it follows."""
+    """The id of the previous response."""
     conversation: str | None = None
-    """The conversation, by its id."""
+    """The id of the conversation."""
     approvals: bool = True
-    """Whether its client knows what to do where a person is asked."""
+    """Whether the client can handle approval requests."""
     approval_tool: bool = False
-    """Whether it declares the function by whose calls it is asked for approvals."""
+    """Whether the client declares the function `APPROVAL_TOOL`."""
     chat: bool = False
-    """Whether it is a chat completion."""
+    """Whether the request is a chat completion."""
     with_usage: bool = False
-    """Of a chat completion: a last chunk has the usage."""
+    """Whether the last chunk of a chat completion has the usage."""
 
 
 def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
-    """Return the functions of `tools`, each in OpenAI's `of` ("responses", where it stands flat, or "chat"), as an agent file defines tools."""
+    """Return the functions of `tools`, as an agent file defines tools. `of`: their API, "responses" (flat) or "chat"."""
     tools = body.list("tools")
     if len(tools) > MOST_TOOLS:
         raise invalid("tools", f"at most {MOST_TOOLS} tools")
@@ -192,13 +192,13 @@ def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
 
 
 def without_approval(tools: list[JsonObject]) -> tuple[list[JsonObject], bool]:
-    """Return the tools that are the agent's to call, and whether the one for approvals was among them."""
+    """Return the tools without the one for approvals, and whether that one was among them."""
     kept = [tool for tool in tools if tool["name"] != APPROVAL_TOOL]
     return kept, len(kept) < len(tools)
 
 
 def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonObject], list[str]]:
-    """Return the tools that `tool_choice` leaves, and those of which the answer has to call one."""
+    """Return the tools that `tool_choice` permits, and those of which the answer must call one."""
     choice = body.get("tool_choice")
     names = [str(tool["name"]) for tool in tools]
     if choice in (None, "auto"):
@@ -213,7 +213,7 @@ def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonO
     if kind == "function":
         return tools, [_chosen(choice, names)]
     if kind == "allowed_tools":
-        allowed = choice.get("allowed_tools", choice)  # chat completions have it one level deeper
+        allowed = choice.get("allowed_tools", choice)  # chat completions nest it one level deeper
         listed = allowed.get("tools") if isinstance(allowed, dict) else None
         if not isinstance(listed, list) or not listed or allowed.get("mode") not in ("auto", "required"):
             raise invalid("tool_choice", "of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'")
@@ -224,7 +224,7 @@ def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonO
 
 
 def _chosen(choice: Json, names: list[str]) -> str:
-    """Return the name of a function that is one of the request's."""
+    """Return the name of the chosen function, which must be one of the request's."""
     about = choice.get("function", choice) if isinstance(choice, dict) else None
     name = about.get("name") if isinstance(about, dict) else None
     if name not in names:
@@ -233,7 +233,7 @@ def _chosen(choice: Json, names: list[str]) -> str:
 
 
 def read_schema(format: Any, param: str) -> JsonObject | None:
-    """Return the schema of the output that is asked for; `None`: none. `format`: flat, or with `json_schema` below it."""
+    """Return the requested output schema; `None` without one. `format`: flat, or with a member `json_schema`."""
     if format is None or format == {"type": "text"}:
         return None
     if not isinstance(format, dict):
@@ -248,7 +248,7 @@ def read_schema(format: Any, param: str) -> JsonObject | None:
 
 
 def read_sampling(body: RequestBody, tokens: int | None, effort: str | None) -> JsonObject:
-    """Return how the run's models are to write (R9.8)."""
+    """Return the sampling settings of the run's models (R9.8)."""
     found = {
         "temperature": body.number("temperature", 0, 2),
         "top_p": body.number("top_p", 0, 1),
@@ -263,7 +263,7 @@ MOST_ITEMS: Final = 2_000
 
 
 def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
-    """Return the content of an `input`, and its items in the form of a list. `follows`: a conversation precedes it."""
+    """Return the content of an `input`, and its items in the form of a list. `follows`: whether it continues a conversation."""
     if value is None:
         raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
     written = [{"role": "user", "content": value}] if isinstance(value, str) else value
@@ -274,14 +274,14 @@ def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list
 
 
 def _item(item: Any, at: int) -> JsonObject:
-    """Return the item with the type that it leaves out."""
+    """Return the item with its type, which it may omit."""
     if not isinstance(item, dict):
         raise invalid(f"input[{at}]", "an item: an object with a 'type', or a 'role'")
     return item if "type" in item else {"type": "message", **item}
 
 
 def _following(items: list[JsonObject]) -> ClientInput:
-    """Return the new texts, and the results of calls that waited, for a conversation that exists."""
+    """Return the new texts, and the results of waiting calls, for an existing conversation."""
     client_input = ClientInput()
     for at, item in enumerate(items):
         where, kind = f"input[{at}]", item["type"]
@@ -299,7 +299,7 @@ def _following(items: list[JsonObject]) -> ClientInput:
 
 
 def _sort_message(client_input: ClientInput, message: JsonObject) -> None:
-    """Add a message: its text is new input; its pictures go before that."""
+    """Add a message: its text is new input; its pictures come before the text."""
     content = message["content"]
     if isinstance(content, str):
         client_input.texts.append(content)
@@ -318,7 +318,7 @@ def _opening(items: list[JsonObject]) -> ClientInput:
 
 
 def of_history(messages: list[JsonObject], where: str) -> ClientInput:
-    """Read a history in the chat form: the user's messages that it ends with are the present ones, or the results that it ends with."""
+    """Read a history in the form of chat completions: the user's messages or the results at its end are the present ones."""
     first = len(messages)
     while first and messages[first - 1]["role"] == "user":
         first -= 1
@@ -359,7 +359,7 @@ def _add(messages: list[JsonObject], item: JsonObject, where: str) -> None:
     elif kind == "function_call_output":
         content = _text_of(item.get("output"), where)
         messages.append({"role": "tool", "tool_call_id": _id(item, "call_id", where), "content": content})
-    elif kind != "reasoning":  # thoughts are their model's own; the answer that follows stands for them
+    elif kind != "reasoning":  # reasoning is left out: the following answer is enough
         raise unsupported(where, f"{_named(item)} is not accepted in a history")
 
 
@@ -446,7 +446,7 @@ HONOURED: Final = frozenset(
 HINTS: Final = frozenset(
     ["user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier"]
 )
-"""What no answer depends on: they are repeated, and nothing is done."""
+"""Keys without effect on an answer: the response repeats them."""
 NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
     "truncation": ("a conversation that grows too long is compacted, and nothing is cut", ["auto", "disabled"]),
     "top_logprobs": ("an agent's answer has no probabilities", [0]),
@@ -458,7 +458,7 @@ NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
     "context_management": ("the agent's file sets when a conversation is compacted", [[]]),
     "stream_options": ("deltas are sent as they are", [{}, {"include_obfuscation": False}]),
 }
-"""Key → why other values are not supported, and those that ask for nothing else than what is done."""
+"""By key, the reason why other values are not supported, and the neutral values."""
 _NO_LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -529,7 +529,7 @@ def _conversation(body: RequestBody) -> str | None:
 
 
 def _echo(body: RequestBody, model: str) -> JsonObject:
-    """Return the parameters that the response repeats, also those that the request left out."""
+    """Return the parameters that the response repeats, also those that the request omits."""
     text = body.object("text")
     named = ("instructions", "max_output_tokens", "previous_response_id", "safety_identifier", "prompt_cache_key")
     tools = [{"description": None, "parameters": None, "strict": None, **tool} for tool in body.list("tools")]
@@ -591,7 +591,7 @@ CHAT_HINTS: Final = frozenset(
         *("service_tier", "stop"),
     ]
 )
-"""What no answer depends on: an agent's answer ends where it ends, so nothing is behind a `stop`."""
+"""Keys without effect on an answer: `stop`, too, does not cut an agent's answer."""
 CHAT_NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
     "n": ("an agent answers once", [1]),
     "verbosity": ("say in a message how long the answer is to be", ["medium"]),
@@ -608,7 +608,7 @@ CHAT_NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
     "function_call": ("it is called 'tool_choice' now", []),
     "moderation": ("it is not done here", []),
 }
-"""Key → why other values are not supported, and those that ask for nothing else than what is done."""
+"""By key, the reason why other values are not supported, and the neutral values."""
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 

@@ -1,4 +1,4 @@
-"""Runs of responses: started, continued, awaited, and given decisions."""
+"""Runs of responses: start, continuation, wait, and decisions."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _WORDS = {"approve": True, "reject": False}
 def decisions(
     request: ClientRequest, id: ResponseId, found: FoundRun, caller: Caller
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
-    """Return the decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own.
+    """Return the decisions, each with the path of its delegate's run (empty: the run itself), and whether any is a person's.
 
-    Raises `HttpError` where a result is missing, or nothing waits for one.
+    Raises `HttpError` for a missing result, and for one that no call waits for.
     """
     asks = found.actions(id.leg)
     calls = {id.call(ask.request_id): ask for ask in asks if not ask.approval}
@@ -82,16 +82,16 @@ def decisions(
     chosen = must_call(request, found, {ask.name for ask in calls.values()})
     made: list[tuple[str, JsonObject]] = []
     for ask, decision in found_decisions:
-        own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has an agent of its own
+        own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has its own agent
         about: JsonObject = {"call": ask.call, "via": via(id.next(), ask.call)}
         made.append((ask.run, caller.signed(decision | about | own)))
     return made, bool(verdicts)
 
 
 def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
-    """Return the tools of which the run has to call one from here on: a request's choice is its own, and holds for none after it.
+    """Return the tools of which the run must call one from now on. A request's choice is valid for this request only.
 
-    Without a choice it is what the agent's file says, until such a call is done. `answered`: the tools whose results come with the request.
+    Without a choice, the agent file's tools are required until one of them is done. `answered`: the tools whose results are in the request.
     """
     own = set(found.record.must_call)
     done = answered | {call.tool for call in found.view.calls if call.status == "done"}
@@ -99,14 +99,14 @@ def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> li
 
 
 def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
-    """Return a person's answer as a decision on a call. For a question, the reason is the answer."""
+    """Return a verdict as a decision on a call. For a question, the reason is the answer."""
     if ask.question and verdict["decision"] == "approve":
         return {"decision": "answer", "answer": verdict["reason"]}
     return verdict
 
 
 def read_verdict(verdict: Json, *, question: bool) -> JsonObject:
-    """Return the result of a tool that asks for approval: `approve`, `reject`, or `{"approve", "reason"}`; for a question the answer."""
+    """Return the verdict in an approval tool's result: `approve`, `reject`, or `{"approve", "reason"}`; for a question the answer."""
     approve = verdict.get("approve") if isinstance(verdict, dict) else _WORDS.get(str(verdict).strip().lower())
     reason = verdict.get("reason") if isinstance(verdict, dict) else None
     if question and not isinstance(verdict, dict):
@@ -118,31 +118,31 @@ def read_verdict(verdict: Json, *, question: bool) -> JsonObject:
 
 
 _KNOWN_WITHIN: Final = 5.0
-"""Seconds that a session has to say whether it knows a run."""
+"""Timeout in seconds for a session's answer whether it knows a run."""
 _TOPICS: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "tool", "approval"})
-"""What may end a response."""
+"""The topics of events that may end a response."""
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _SILENT: Final = (2.0, 60.0)
-"""Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
+"""Seconds without an event after which a waiting run is queried: the first pause, which doubles each time, and the longest."""
 _SILENT_BELOW: Final = 10.0
-"""The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run reports it."""
+"""The longest pause while a call runs: its delegate's run may begin to wait, and no event of the run reports it."""
 
 
 class RunFinder:
-    """Runs by the ids of their responses, for one tenant each: another's are not found."""
+    """Finds runs by the ids of their responses. Another tenant's runs are not found."""
 
     def __init__(self, perdure: Perdure) -> None:
         self._perdure = perdure
         self._records: OrderedDict[str, Record] = OrderedDict()
-        """As many as are kept at hand: they never change."""
+        """A cache of records, which never change."""
         self._trees = RunTreeReader()
 
     def run(self, tenant: str, id: ResponseId, path: str = "") -> Run[object]:
-        """Return the run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
+        """Return the run, or with a `path` a delegate's run, without a query."""
         return self._perdure.get_run("/".join(filter(None, (id.run_id(tenant), path))))
 
     async def find(self, tenant: str, id: ResponseId) -> FoundRun | None:
-        """Return the run as it stands; `None`: it has not begun. Raises `HttpError` (404) for a response that there is not."""
+        """Return the run; `None` if it has not begun. Raises `HttpError` (404) for an unknown response."""
         run = self.run(tenant, id)
         try:
             view = await self._view(tenant, id, run)
@@ -151,7 +151,7 @@ class RunFinder:
             raise not_found(str(id)) from None
         if view is None or (record is None and not view.agent and view.status == "running"):
             return None
-        if record is None:  # it was not asked for here
+        if record is None:  # the run was not started here
             raise not_found(str(id))
         found = await self._found(run, view, record)
         if id.leg > found.leg:
@@ -159,7 +159,7 @@ class RunFinder:
         return found
 
     async def stored(self, tenant: str, id: ResponseId) -> FoundRun | None:
-        """Find a run as `find` does, if it may be read later. The run of a deleted session may not, though the server still has it."""
+        """Find a stored run as `find` does. The run of a deleted session is not found, although the server still has it."""
         found = await self.find(tenant, id)
         if found is None:
             return None
@@ -189,9 +189,9 @@ class RunFinder:
     async def watch(
         self, tenant: str, id: ResponseId, found: FoundRun, topics: frozenset[Topic] = frozenset()
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of the run, past and present, until the response has ended. `topics`: these too, of texts only the response's own.
+        """Yield the events of the run from its beginning until the response has ended. `topics`: more topics; texts are the response's own.
 
-        The run is read again only after events that may have ended the response.
+        Query the run only after events that may have ended the response.
         """
         last = found.last_request(id.leg) if is_settled(found, id) else None
         before = found.last_request(id.leg - 1) if id.leg > 1 else 0
@@ -223,7 +223,7 @@ class RunFinder:
                         return
 
     async def ended(self, tenant: str, id: ResponseId) -> FoundRun:
-        """Return the run as it has ended: its last event comes a moment before that."""
+        """Return the run once it has ended: its last event arrives a moment earlier."""
 
         async def look() -> FoundRun | None:
             found = await self.find(tenant, id)
@@ -232,7 +232,7 @@ class RunFinder:
         return await poll(look)
 
     async def record(self, run: Run[object]) -> Record | None:
-        """Return what the run keeps of its request; `None`: the run was not asked for here, or does not know its agent file yet."""
+        """Return the run's record of its request; `None`: not started here, or the run has not read its agent file yet."""
         if (record := self._records.get(run.id)) is None:
             record = record_of(loads(await run.value("metadata")))
             if record is None:
@@ -252,7 +252,7 @@ class RunFinder:
         return FoundRun(view, record, output, ended, await self._below(run, view, record))
 
     async def _below(self, run: Run[object], view: RunView, record: Record) -> dict[str, RunView]:
-        """Return the runs of its delegates, where they may have asked its client for something."""
+        """Return its delegates' runs, if one of them may wait for its client."""
         begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
         if not begun or not (record.approves or record.tools):
             return {}
@@ -275,11 +275,11 @@ NO_PREVIOUS: Final = "previous_response_not_found"
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A request's key, and what it names here (R10.1)."""
+    """A request's key, and its session's or run's key here (R10.1)."""
 
     owned: RequestKey
     key: str
-    """Of the session, or run, that it names."""
+    """The key of the request's session or run."""
 
     @classmethod
     def of(cls, caller: Caller, owned: RequestKey) -> Idempotency:
@@ -287,17 +287,17 @@ class Idempotency:
 
     @property
     def body(self) -> str:
-        """Digest of the request."""
+        """The digest of the request."""
         return self.owned.wanted.body
 
     @property
     def message(self) -> str:
-        """The id of the message that it names in any session."""
+        """The id of the request's message in any session."""
         return f"openai-{self.key}"
 
 
 class RunStarter:
-    """Takes requests to their runs."""
+    """Starts and continues runs for requests."""
 
     def __init__(self, gateway: Gateway, finder: RunFinder) -> None:
         self._gateway = gateway
@@ -307,13 +307,13 @@ class RunStarter:
     async def begin(
         self, caller: Caller, request: ClientRequest, idempotency: Idempotency | None = None
     ) -> tuple[ResponseId, Record]:
-        """Start what is asked for, or go on with it: the response's id, once that is in a history. Raises `HttpError`."""
+        """Start or continue a run. Return the response's id once a workflow history has it. Raises `HttpError`."""
         self._agent(request.model)
         if (before := await self._answered(caller, idempotency)) is not None:
             return before
         try:
             return await self._begin(caller, request, idempotency)
-        except HttpError:  # the same request, sent at the same time, may have been faster
+        except HttpError:  # a concurrent duplicate of the request may have been faster
             if (before := await self._answered(caller, idempotency)) is None:
                 raise
             return before
@@ -332,7 +332,7 @@ class RunStarter:
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
-        """Return the response that this request began when it came before; `None`: it is new, or it broke off then."""
+        """Return the response of an earlier attempt of this request; `None` for a new request, or a failed attempt."""
         earlier = None if idempotency is None else await idempotency.owned.answer()
         if not earlier or (id := response_id(earlier)) is None:
             return None
@@ -347,7 +347,7 @@ class RunStarter:
     async def alone(
         self, caller: Caller, request: ClientRequest, key: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
-        """Start a run by itself, from a whole history. A run that waits for the results at the end of the history goes on."""
+        """Start a run without a session, from a whole history. Continue a run that waits for the results at the history's end."""
         if request.client_input.outputs and (found := await self._waiting_for(caller, request)) is not None:
             return await self.go_on(caller, request, *found, idempotency), found[1].record
         id = ResponseId(key)
@@ -375,7 +375,7 @@ class RunStarter:
     async def go_on(
         self, caller: Caller, request: ClientRequest, id: ResponseId, found: FoundRun, idempotency: Idempotency | None
     ) -> ResponseId:
-        """Tell a run that waits what its client has come to. Raises `HttpError` where that is not all that it waits for."""
+        """Send the client's answers to a waiting run. Raises `HttpError` if the run waits for more."""
         if request.model != found.record.agent:
             raise refused(f"{id} goes on with {found.record.agent!r}, which has begun it", "model", "invalid_value")
         if replace(request.changes, must_call=[]) != Changes() and request.changes.digest != found.record.changes:
@@ -426,7 +426,7 @@ class RunStarter:
         if request.client_input.outputs or request.client_input.verdicts:
             raise refused(f"nothing waits in {previous}", "input", "invalid_value")
         self._check_agent(caller, request, found.record.agent)
-        if not id.run:  # it has no session: one begins with all that it was about
+        if not id.run:  # the run has no session: a new session begins with its messages
             key = new_key() if idempotency is None else idempotency.key
             record = self._record(caller, request, key, messages_of(found.record, answer_of(found), found.view.met))
             return await self._send(caller, request, key, record, "followup", idempotency), record
@@ -453,12 +453,12 @@ class RunStarter:
     async def _continue(
         self, caller: Caller, request: ClientRequest, id: ResponseId, record: Record, idempotency: Idempotency | None
     ) -> ResponseId:
-        """Start the next run of the session; of a fork of it, where another response follows this one already (R10.20)."""
+        """Start the next run of the session, or of a fork if this response already has a successor (R10.20)."""
         session = self._perdure.session(id.key, tenant=caller.tenant)
         view = await session.show()
         earlier_run = None if idempotency is None else _run_of_message(view, idempotency.message, caller.sender)
         if earlier_run is not None:
-            # As it was said then: refused where it says something else now.
+            # The same message as before. A different text under its id is rejected.
             await self._send(caller, request, id.key, record, "reject", idempotency)
             return of_run(id.key, earlier_run)
         if view.run_id is None and not view.queue and _last_run(view) == id.run_id(caller.tenant):
@@ -466,7 +466,7 @@ class RunStarter:
                 new = await self._send(caller, request, id.key, record, "reject", idempotency)
                 if new.number == id.number + 1:
                     return new
-                with suppress(RunError):  # another was faster, and has ended: this is not the place for it
+                with suppress(RunError):  # another request was faster, and its run has ended: use a fork
                     await self._finder.run(caller.tenant, new).cancel()
         key = new_key() if idempotency is None else key_of(idempotency.key, str(id))
         with suppress(RunExistsError):
@@ -485,15 +485,15 @@ class RunStarter:
             return await self.go_on(caller, request, id, found, idempotency), found.record
         if request.client_input.outputs or request.client_input.verdicts:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
-        if id.run:  # it was begun, perhaps by another adapter
+        if id.run:  # the conversation has a run, perhaps of another adapter
             self._check_agent(caller, request, agent)
         record = self._record(caller, request, key, () if found is None else found.record.before)
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
-        """Return the last run of a session, what it was asked here, and the agent that answers; without a run there is no message yet.
+        """Return a session's last run, its request if it was started here, and the session's agent.
 
-        Raises `HttpError` (404) where there is no such session.
+        Raises `HttpError` (404) for an unknown session.
         """
         try:
             view = await self._perdure.session(key, tenant=caller.tenant).show()
@@ -507,10 +507,10 @@ class RunStarter:
         except HttpError as error:
             if error.status != 404:
                 raise
-            return id, None, view.agent  # it was begun by another adapter
+            return id, None, view.agent  # another adapter started the run
 
     def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
-        """Check the right to an agent, where it is another than the one that `answers` (R10.9)."""
+        """Check the right to change the agent, if the request's differs from the one that `answers` (R10.9)."""
         if answers != request.model:
             caller.check("agent", "have another agent answer in a conversation")
 
@@ -550,11 +550,11 @@ class RunStarter:
             if idempotency is not None and await session.knows(idempotency.message, sender=caller.sender):
                 raise reused() from None
             raise
-        assert receipt.run_id is not None  # only a command takes no run
+        assert receipt.run_id is not None  # only a command starts no run
         return of_run(key, receipt.run_id)
 
     async def _waiting_for(self, caller: Caller, request: ClientRequest) -> tuple[ResponseId, FoundRun] | None:
-        """Return the run that waits for the results that a history ends with, if it began with the same history."""
+        """Return the run that began with the same history and waits for the results at its end."""
         id = of_call(next(iter(request.client_input.outputs)))
         if id is None:
             return None
@@ -616,7 +616,7 @@ def _no_conversation(id: str) -> HttpError:
 
 
 def _run_of_message(view: SessionView, message: str, sender: str) -> str | None:
-    """Return the run that took a message, if it was sent already."""
+    """Return the run of a message that was sent before."""
     same_message = (
         entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender
     )

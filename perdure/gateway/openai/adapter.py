@@ -35,12 +35,12 @@ from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
 _ROLES: Final = {"message": "user", "reply": "assistant"}
-"""By the type of a transcript's entry."""
+"""Roles by the type of a transcript's entry."""
 MOST: Final = 100
 
 
 async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found: FoundRun) -> list[JsonObject]:
-    """Return the items of a response's input, in their order; of a later leg the messages to its run. `runs`: the run, or a delegate's, by its path."""
+    """Return a response's input items in order, for a later leg the answers to its run. `runs`: a run by its path."""
     if id.leg == 1:
         return [{**_listed(item), "id": id.item("in", str(at))} for at, item in enumerate(found.record.items)]
     items: list[JsonObject] = []
@@ -63,7 +63,7 @@ async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found:
 
 
 def _listed(item: JsonObject) -> JsonObject:
-    """Return a message's content as parts, as OpenAI lists it."""
+    """Return a message with its content as parts, as OpenAI lists it."""
     if item.get("type") != "message" or not isinstance(item.get("content"), str):
         return item
     kind = "output_text" if item.get("role") == "assistant" else "input_text"
@@ -88,7 +88,7 @@ def page(items: list[JsonObject], query: Mapping[str, str]) -> JsonObject:
 
 
 async def delete(perdure: Perdure, caller: Caller, id: ResponseId) -> None:
-    """Have the server forget a response with its session. Raises `HttpError` where others belong to that session."""
+    """Delete a response with its session. Raises `HttpError` if the session has other responses."""
     if not id.run:
         raise refused(f"{id} is kept as long as the server keeps runs", "response_id", "unsupported_parameter")
     session = perdure.session(id.key, tenant=caller.tenant)
@@ -109,7 +109,7 @@ def conversation_object(about: SessionInfo) -> JsonObject:
 async def conversation(
     perdure: Perdure, caller: Caller, id: str, metadata: Mapping[str, str] | None = None
 ) -> JsonObject:
-    """Return a conversation's object, with `metadata` once it keeps them. Raises `HttpError` (404) for none of the tenant's."""
+    """Return a conversation's object, after storing `metadata` if given. Raises `HttpError` (404) for an unknown conversation."""
     session = _session(perdure, caller, id)
     try:
         return conversation_object(await (session.about() if metadata is None else session.describe(metadata)))
@@ -120,18 +120,18 @@ async def conversation(
 async def conversations(perdure: Perdure, caller: Caller, asked: Mapping[str, str]) -> JsonObject:
     """Return a page of the tenant's conversations: at most `limit`, `after` the id of one.
 
-    They are in the order of their ids: one by time would change between two pages, whenever somebody says something.
+    They are sorted by id: an order by time could change between two pages.
     """
     limit, after = asked.get("limit", "20"), asked.get("after", "")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
         raise invalid("limit", f"a number from 1 to {MOST}")
     async with aclosing(perdure.list_sessions(tenant=caller.tenant)) as sessions:
         ids = [f"conv_{each.session}" async for each in sessions]
-    # A session that was begun elsewhere may have a key that no id can hold.
+    # A session of another adapter may have a key that no id can hold.
     behind = sorted(id for id in ids if id > after and conversation_key(id) is not None)
     data: list[JsonObject] = []
     for id in behind[: int(limit)]:
-        with suppress(HttpError):  # it was deleted, and the list is a moment late
+        with suppress(HttpError):  # it was deleted, and the list lags
             data.append(await conversation(perdure, caller, id))
     return _listed_page(data, more=len(behind) > int(limit))
 
@@ -156,7 +156,7 @@ async def conversation_items(perdure: Perdure, caller: Caller, id: str) -> list[
 
 
 async def _entries(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject]:
-    """Return the items of a conversation. Raises `HttpError` (404) for none of the tenant's."""
+    """Return the items of a conversation. Raises `HttpError` (404) for an unknown conversation."""
     try:
         return await _session(perdure, caller, id).read_entries()
     except RunNotFoundError:
@@ -164,14 +164,14 @@ async def _entries(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject
 
 
 def _session(perdure: Perdure, caller: Caller, id: str) -> Session:
-    """Return the session of a conversation's id. Raises `HttpError` (404) for what cannot be one."""
+    """Return the session of a conversation's id. Raises `HttpError` (404) for an invalid id."""
     if (key := conversation_key(id)) is None:
         raise not_found(id[:200], "conversation")
     return perdure.session(key, tenant=caller.tenant)
 
 
 async def delete_conversation(perdure: Perdure, caller: Caller, conversation: str) -> None:
-    """Have the server forget a session and its runs."""
+    """Delete a session and its runs."""
     session = _session(perdure, caller, conversation)
     try:
         await session.delete(sender=caller.sender, rights=caller.rights)
@@ -180,11 +180,11 @@ async def delete_conversation(perdure: Perdure, caller: Caller, conversation: st
 
 
 _CANCELLED_WITHIN: Final = 10.0
-"""Seconds that a run has to end after it was cancelled, before the answer is that it is still under way."""
+"""Seconds to wait for the end of a cancelled run, before the answer shows it as in progress."""
 
 
 def openai_adapter(gateway: Gateway) -> Adapter:
-    """Serve OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
+    """Serve OpenAI's clients whose `base_url` is the gateway's address with `/v1`."""
     routes = Routes(gateway)
     return Adapter("openai", routes.routes(), problem=as_openai, below="/v1/")
 
@@ -295,7 +295,7 @@ class Routes:
         found = await self._stored(caller, id)
         if found.record.sender != caller.sender:
             caller.check("stop", "cancel what others have started")
-        elif not caller.may("stop"):  # a sender may have tokens that only read
+        elif not caller.may("stop"):  # a sender may also have read-only tokens
             caller.check(SEND, "cancel responses")
         if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
             with contextlib.suppress(TimeoutError):
@@ -309,7 +309,7 @@ class Routes:
         return await self._stored(caller, id)
 
     async def delete(self, request: Request) -> Response:
-        """Delete a response that is the whole of its conversation."""
+        """Delete a response that is its whole conversation."""
         caller = caller_of(request)
         caller.check("delete", "delete responses")
         id = _id(request)
@@ -326,7 +326,7 @@ class Routes:
         return JSONResponse(page(items, request.query_params))
 
     async def new_conversation(self, request: Request) -> Response:
-        """Begin a session without a message: the agent of its first response answers in it."""
+        """Create a session without a message: its first response's agent answers in it."""
         caller = caller_of(request)
         caller.check(SEND, "start runs")
         body = RequestBody(await read_json(request))
@@ -336,7 +336,7 @@ class Routes:
         return JSONResponse(conversation_object(await session.begin(body.metadata())))
 
     async def conversations(self, request: Request) -> Response:
-        """List the tenant's conversations, the most recently active first."""
+        """List the tenant's conversations, sorted by id."""
         caller = caller_of(request)
         caller.check(READ, "look at conversations")
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
@@ -348,7 +348,7 @@ class Routes:
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
 
     async def update_conversation(self, request: Request) -> Response:
-        """Replace the conversation's `metadata`; nothing else of it can be changed."""
+        """Replace the conversation's `metadata`, its only mutable part."""
         caller = caller_of(request)
         caller.check(SEND, "change conversations")
         body = RequestBody(await read_json(request))
@@ -382,7 +382,7 @@ class Routes:
         return found
 
     async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> FoundRun | None:
-        """Return the response once it has ended; `None`: whoever asked has gone, or the gateway is about to end, and the run goes on."""
+        """Return the response once it has ended; `None` after a disconnect or at the gateway's end: the run continues."""
         waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
         others: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._gateway.stopping.wait()),
