@@ -18,7 +18,9 @@ from perdure.values.state import MARK
 def document(
     agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, messages: Sequence[str]
 ) -> JsonObject:
-    """Return the agent file of a run that answers the `messages`. `state` is the session's state; `None` keeps the file's."""
+    """Return the agent file of a run that answers the `messages`. `state`: the session's state; `None` keeps the
+    file's.
+    """
     context = agent.get("context") or []
     made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
     made += conversation
@@ -29,7 +31,7 @@ def document(
         made += [{"role": "user", "content": text} for text in messages]
     else:
         made.append({"type": "input", "input": {name: "\n\n".join(messages)}})
-    if state is not None:  # behind what the next run's conversation begins with too, for prompt caches (R10.19)
+    if state is not None:  # after the beginning that the next run's conversation shares, for prompt caches (R10.19)
         made += _state_messages(state)
     return agent | {"context": made}
 
@@ -47,7 +49,7 @@ def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
 
 
 RECALL: Final = "recall"
-"""Name of the tool that reads results and messages again that a conversation shows cut or summarised (R10.12)."""
+"""Name of the tool that reads results and messages that a conversation has cut or summarised (R10.12)."""
 
 
 def _is_cut(conversation: Sequence[JsonObject]) -> bool:
@@ -65,10 +67,9 @@ def _is_recall(message: Json) -> bool:
 
 
 def input_name(agent: JsonObject) -> str | None:
-    """Return the property of the agent's input that takes a message; `None` if its input, where it has one, needs
-    nothing.
+    """Return the property of the agent's input that takes a message; `None` if the agent requires no input.
 
-    Raise `MessageRefusedError` for an agent that no text alone can start, and for an invalid one.
+    Raise `MessageRefusedError` for an agent that a text alone cannot start, and for an invalid one.
     """
     try:
         parsed: AgentSpec = parse_agent(agent)

@@ -1,8 +1,8 @@
-"""Compaction: where a transcript is cut, which summary replaces the cut part, and which identifiers must survive.
+"""Compaction: the cut of a transcript, the summary that replaces the cut part, and the identifiers to keep.
 
 A cut lies between two Requests, so that each call keeps its result. A model summarises the cut part as one text. This
-module judges the summary. A bad one is replaced by an extract: a session never waits for a summary that no model can
-write.
+module judges the summary. An extract replaces a bad summary, so that a session never waits for a summary that no
+model can write.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from perdure.values.limits import AT_HAND, KEPT_TOKENS, MAX_IDENTIFIERS, MAX_SUM
 _WORD: Final = re.compile(r"[^\s\"'<>(){}\[\],;|`=]+")
 _ROUND: Final = ".:!?*#$€£~%+-_/\\&^†…"
 _LONGEST: Final = 120
-"""Characters. A longer word is no name that a person or a model would write again."""
+"""Characters. A person or a model would not repeat a longer word."""
 _NUMBERED: Final = re.compile(r"\d+(st|nd|rd|th|x|s|ms|kb|mb|%)|\d{1,2}", re.IGNORECASE)
 
 
 def identifiers(text: str) -> dict[str, None]:
-    """Return the identifiers of a text, each once, in their order. The cost grows with the text alone."""
+    """Return the identifiers of a text, each once, in their order. The cost grows with the text only."""
     found: dict[str, None] = {}
     for word in _WORD.findall(text):
         word = word.strip(_ROUND)
@@ -63,8 +63,8 @@ def listed(wanted: Iterable[str], text: Container[str], room: int) -> str:
 
 
 Why: TypeAlias = Literal["tokens", "size", "refused", "asked"]
-"""Reason of a compaction: the tokens, the bytes at hand, a rejection by the model's server (R9.7), or a person's
-command.
+"""Reason of a compaction: the tokens, the bytes in the session, a rejection by the model's server (R9.7), or a
+person's command.
 """
 
 _SAVES: Final = 0.9
@@ -74,7 +74,7 @@ _TWICE: Final = 2
 _LEAST: Final = 16
 """Part of the context's tokens that a summary may always use: a shorter one loses names."""
 _TEXTS: Final = (16_000, 4_000, 1_000, 300, 80)
-"""Characters of one text in the source of a summary: as many as there is room for."""
+"""Characters of one text in the source of a summary: the first of these for which there is room."""
 _PART: Final = re.compile(r"\S{0,120}$")
 _IDENTIFIERS: Final = "\nNamed there: "
 
@@ -91,7 +91,7 @@ class CompactionCut:
     kept: int
     """Estimated tokens that stay."""
     earlier: str
-    """Summary that stood for the beginning until now."""
+    """Summary that replaced the beginning until now."""
     steps: Sequence[ConversationStep]
     """Steps that are cut."""
     limit: int
@@ -101,7 +101,7 @@ class CompactionCut:
 
     @property
     def most(self) -> int:
-        """The most tokens of the summary: it saves a tenth at least, and is short in any case."""
+        """The most tokens of the summary: it saves a tenth at least, and has a fixed limit."""
         return min(MAX_SUMMARY, self.limit // 4, int(_SAVES * self.before) - self.kept - estimate(EARLIER))
 
     @property
@@ -110,7 +110,9 @@ class CompactionCut:
         return self.most * 3 // 4
 
     def source(self, room: int) -> str:
-        """Return the text to summarise, in `room` characters: of long texts the beginning, and then only the newest."""
+        """Return the text to summarise, in `room` characters: long texts are cut first, then the oldest texts are left
+        out.
+        """
         text = ""
         for most in _TEXTS:
             text = "\n".join([*([self.earlier] if self.earlier else []), *_lines(self.steps, most)])
@@ -127,7 +129,7 @@ def due(transcript: Transcript) -> Why | None:
 
 
 def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
-    """Return the part to cut; `None` where that would not save a tenth, or was tried twice since the last run."""
+    """Return the part to cut; `None` if the cut would not save a tenth, or was tried twice since the last run."""
     if transcript.compactions_in_a_row >= _TWICE:
         return None
     steps = list(transcript.steps())
@@ -140,13 +142,13 @@ def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
     while first and kept + tokens[first - 1] <= keep:
         first -= 1
         kept += tokens[first]
-    if why == "size":  # many small things: what they are in bytes is not what they are in tokens
+    if why == "size":  # many small steps: their bytes do not correspond to their tokens
         while first < len(steps) // 2:
             kept -= tokens[first]
             first += 1
     if (
         first == len(steps) and steps and tokens[-1] <= transcript.limit // 2
-    ):  # one long step: whole as long as it can be
+    ):  # one long step: it stays whole if possible
         first -= 1
         kept = tokens[first]
     if not first:
@@ -172,10 +174,9 @@ def problem(summary: str, source: str, most: int) -> str | None:
 def compacted(
     cut: CompactionCut, summary: str | None, trouble: str | None, at: str, addition: str = ""
 ) -> CompactionEntry | None:
-    """Return the entry that stands for the cut part: the summary or an extract, with the identifiers that it does not
-    name.
+    """Return the entry that replaces the cut part: the summary or an extract, with the identifiers that it lacks.
 
-    A hook's `addition` stands word for word at its end. Return `None` where not even an extract saves a tenth.
+    A hook's `addition` is appended unchanged. Return `None` if not even an extract saves a tenth.
     """
     room = cut.most * 3  # characters: a little less than so many tokens
     names_room = min(MAX_IDENTIFIERS, room // 2)
@@ -222,7 +223,7 @@ def extract(cut: CompactionCut, room: int) -> str:
 
 
 def _identifiers(cut: CompactionCut) -> dict[str, None]:
-    """Return the identifiers, newest first; those of people and the model before those of tools."""
+    """Return the identifiers, newest first; identifiers from people and the model come before those from tools."""
     found: dict[str, None] = {}
     results: dict[str, None] = {}
     for step in reversed(cut.steps):
@@ -250,7 +251,7 @@ def _texts(message: JsonObject, most: int) -> Iterator[str]:
 
 
 def _short(text: str, most: int) -> str:
-    """Return the beginning of a text, without a cut word at its end: half an order number is another one."""
+    """Return the beginning of a text, without a cut word at its end: half an order number is a wrong number."""
     if len(text) <= most:
         return text
     end = text[:most]
@@ -261,11 +262,11 @@ SUMMARY_ACTIVITY: Final = "perdure.summary"
 ARCHIVE_ACTIVITY: Final = "perdure.archive"
 FIND_ACTIVITY: Final = "perdure.find"
 ENTRIES_QUERY: Final = "at_hand"
-"""The entries that the session has itself, and where the older ones are: `HeldEntries`."""
+"""Query: the entries that the session has itself, and the segments of the older ones, a `HeldEntries`."""
 
 
 class SummaryInput(WireModel):
-    """The input of the activity that has a summary written. It queries everything else."""
+    """The input of the activity that requests a summary. The activity queries all other data."""
 
     models: JsonObject = Field(default_factory=dict)
     """The agent file's `config.models`."""
@@ -289,9 +290,9 @@ class SummaryResult(WireModel):
     """The result of a summary."""
 
     text: str | None = None
-    """Summary; `None` if there is none that can be used."""
+    """Summary; `None` if there is no usable one."""
     problem: str | None = None
-    """Reason why there is none."""
+    """Reason why there is no summary."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
 
@@ -310,11 +311,11 @@ class Archived(WireModel):
 
 
 class FindInput(WireModel):
-    """A search for a message that may stand in a segment."""
+    """A search for a message that may be in a segment."""
 
     message_id: str
     sender: str = ""
-    """Sender of the message; empty for any sender, if only one has a message of this id."""
+    """Sender of the message; empty if only one sender has a message of this id."""
     spans: list[SegmentSpan]
 
 
@@ -325,7 +326,7 @@ class FoundEntry(WireModel):
 
 
 class HeldEntries(WireModel):
-    """Entries that a session has itself. With `more`, newer ones follow in another query."""
+    """Entries that a session has itself. With `more`, another query returns newer ones."""
 
     entries: list[Entry] = Field(default_factory=list)
     more: bool = False

@@ -29,13 +29,13 @@ _CALL: Final = 200
 
 class _TranscriptEntry(WireModel):
     n: int = 0
-    """Place in the session, from 1 on without gaps, unless a fork leaves entries out. The transcript sets it."""
+    """Place in the session, from 1 without gaps, unless a fork leaves entries out. The transcript sets it."""
     at: str
     """ISO 8601, UTC."""
 
     @model_serializer(mode="wrap")
     def _with_type(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
-        """Keep the type where defaults are left out: a reader needs it."""
+        """Keep the type when defaults are left out: a reader needs it."""
         return {"type": self.type, **handler(self)}  # type: ignore[attr-defined]
 
     def as_json(self) -> JsonObject:
@@ -53,15 +53,14 @@ class MessageEntry(_TranscriptEntry):
     text: str
     mode: str = "steer"
     run_id: str | None = None
-    """Run that the message went to, once that is known."""
+    """Run that received the message, once it is known."""
     request: int = 1
     """First Request of that run that held it."""
     branch: int = 0
     why: str | None = None
     """Reason why it has no answer: it was withdrawn, or stopped."""
     known: JsonObject = Field(default_factory=dict)
-    """Data with which the queue answers when the message is sent again; set when the entry is archived, and not
-    printed.
+    """Data for the queue's answer if the message is sent again; set when the entry is archived, and not printed.
     """
 
     @property
@@ -85,7 +84,7 @@ class CallEntry(WireModel):
     params: JsonObject = Field(default_factory=dict)
     """Resolved parameters; of large ones the beginning."""
     status: str
-    """Status, as in a `CallView`, or `unknown`: nobody knows whether the call took effect."""
+    """Status, as in a `CallView`, or `unknown`: it is not known whether the call took effect."""
     result: str | None = None
     """Result as text without images, cut by R10.18."""
     wrote: list[WriteRecord] = Field(default_factory=list)
@@ -101,7 +100,7 @@ class CallEntry(WireModel):
 
     @property
     def outcome(self) -> str:
-        """The text that a model reads as the call's result."""
+        """The call's result as text for a model."""
         if self.status == "done":
             return "null" if self.result is None else self.result
         if self.error is not None:
@@ -126,7 +125,7 @@ class RunEntry(_TranscriptEntry):
     """Whether the context was too long for a model: the next run's is shorter (R9.7)."""
     calls: list[CallEntry] = Field(default_factory=list)
     left_out: int = 0
-    """Number of earlier calls for which there was no room."""
+    """Number of earlier calls that were left out for lack of room."""
     branch: int = 0
 
     def as_json(self) -> JsonObject:
@@ -140,7 +139,7 @@ class ReplyEntry(_TranscriptEntry):
     type: Literal["reply"] = "reply"
     run_id: str
     text: str | None = None
-    """Text; `None` if there is nothing to send (`NO_REPLY`), or if the run has no answer, with the reason in `why`."""
+    """Text; `None` if the answer is `NO_REPLY`, or if the run has no answer, with the reason in `why`."""
     why: str | None = None
     sent: bool = False
     """Whether a message tool of the run has sent the text already, so that it is not delivered again."""
@@ -161,7 +160,7 @@ class DeliveryEntry(_TranscriptEntry):
     status: DeliveryStatus
     why: str | None = None
     text: str | None = None
-    """Text of the delivery, where it is not the run's unchanged answer. It is whole if it may be delivered again."""
+    """Text of the delivery, unless it is the run's unchanged answer. It is whole if it may be delivered again."""
     message_ids: list[str] = Field(default_factory=list)
     """Messages that an `unknown` delivery answers, and the sender of the first one, for another delivery."""
     sender: str = ""
@@ -171,18 +170,18 @@ class DeliveryEntry(_TranscriptEntry):
 
 
 class CompactionEntry(_TranscriptEntry):
-    """The text that stands for all entries before a Request (R10.11)."""
+    """The text that replaces all entries before a Request (R10.11)."""
 
     type: Literal["compaction"] = "compaction"
     text: str
     kind: Literal["summary", "extract"]
-    """Author of the text: a model, or, where that failed, an extract of the messages themselves."""
+    """Origin of the text: a model's summary, or, if the model failed, an extract of the messages."""
     why: str
     """Reason of the compaction: `tokens`, `refused` or `asked`."""
     up_to: int
-    """Place in the session of the run in which the part begins that stays word for word."""
+    """Place of the run in which the unchanged part begins."""
     request: int
-    """Last Request of that run that the text stands for."""
+    """Last Request of that run that the text replaces."""
     before: int
     """Estimated tokens of the conversation before and after."""
     after: int
@@ -190,7 +189,7 @@ class CompactionEntry(_TranscriptEntry):
     """Reason why it is an extract."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
-    """Usage of that model, also where it wrote nothing usable."""
+    """Usage of the model, even if its summary was not usable."""
     branch: int = 0
 
 
@@ -204,7 +203,7 @@ class CommandEntry(_TranscriptEntry):
     """Id of the message that was this command."""
     sender: str = ""
     text: str = ""
-    """Further words on it."""
+    """Further information."""
     known: JsonObject = Field(default_factory=dict)
     """Data as in `MessageEntry.known`."""
 
@@ -225,7 +224,7 @@ Entry: TypeAlias = Annotated[
 
 
 def run_entry(result: RunResult, at: str) -> RunEntry:
-    """Return a run as a transcript keeps it, in `MAX_RUN` bytes. Each call has an outcome, whatever has ended the run."""
+    """Return a run as a transcript keeps it, in `MAX_RUN` bytes. Each call has an outcome."""
     calls = [_call_entry(call) for call in result.calls]
     return RunEntry(
         at=at,
@@ -234,7 +233,7 @@ def run_entry(result: RunResult, at: str) -> RunEntry:
         stop_reason=result.stop_reason,
         error=result.error,
         requests=result.requests,
-        context_tokens=0 if result.tight else result.context_tokens,  # else it is of something else
+        context_tokens=0 if result.tight else result.context_tokens,  # the count of a cut context would mislead
         tight=result.tight,
         calls=(kept := fit_calls(calls, MAX_RUN)),
         left_out=len(calls) - len(kept),
@@ -288,7 +287,7 @@ def reply_of(output: Json) -> str | None:
 def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
     """Return the entry of a delivery's outcome, with its text where the transcript does not hold it yet.
 
-    The run's answer stands in the transcript already. Other texts, and texts that hooks have changed, are kept here.
+    The transcript already has the run's answer. Other texts, and texts that hooks have changed, are kept here.
     """
     stands = delivery.kind == "answer" and text == delivery.text
     again = became.status == "unknown"
@@ -309,15 +308,15 @@ def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: st
 StepPosition: TypeAlias = tuple[int, int]
 """Position of a step: a run's place in the session, and a Request of the run."""
 END: Final = 1_000_000
-"""Number in place of a Request, for what follows the last one."""
+"""Number in place of a Request, for the step after the last one."""
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _TOKEN: Final = 4
-"""Bytes of text that count as one token, where no server has counted."""
+"""Bytes of text that count as one token, without a server's count."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationStep:
-    """A step of a conversation: messages that belong together, with each call beside its result."""
+    """A step of a conversation: messages that stay together, such as a call and its result."""
 
     place: StepPosition
     messages: list[JsonObject]

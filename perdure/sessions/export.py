@@ -1,4 +1,4 @@
-"""Exported sessions: all that a session needs to go on in another namespace (R24.5)."""
+"""Exported sessions: the data with which a session continues in another namespace (R24.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.sessions.wire import SessionInput, session_id
 from perdure.values.json import WireModel, pack
 
 CARRIED_QUERY: Final = "carried"
-"""Query: the `SessionInput` with which the session goes on. It fails while a run, message or reply is under way."""
+"""Query: the `SessionInput` with which the session continues. It fails while a run, message or reply is pending."""
 
 
 class ExportedSegments(WireModel):
@@ -35,7 +35,7 @@ class SessionExport(WireModel):
 
 
 class RestoredSession:
-    """An exported session under a key and a tenant. Ids of runs and segments become those of the new session."""
+    """An exported session under a key and a tenant. Runs and segments get ids of the new session."""
 
     def __init__(self, exported: SessionExport, key: str, tenant: str) -> None:
         self._exported = exported

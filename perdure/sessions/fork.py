@@ -27,8 +27,9 @@ _AT: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?")
 async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tuple[TranscriptSnapshot, JsonObject]:
     """Return the transcript and the state with which a fork at `R`, or at `R.N`, begins.
 
-    `R` is a run's number in the session, as its id ends. `N` is the last Request of it that the fork keeps; without `N`
-    it keeps the whole run and its reply. Raise `RunError` if there is no such place, or if a workflow does not answer.
+    `R` is a run's number in the session, the end of its id. `N` is its last Request that the fork keeps; without `N`
+    the fork keeps the whole run and its reply. Raise `RunError` if there is no such place, or if a workflow does not
+    answer.
     """
     number, request = _place(at)
     hand = await read_at_hand(reader)
@@ -71,8 +72,8 @@ def _run(entries: list[Entry], number: int) -> RunEntry | None:
 
 
 def _whole(entries: list[Entry], run: RunEntry) -> bool:
-    """Whether all entries of the conversation are there: from the branch's beginning on, or those that its compaction
-    keeps.
+    """Whether the entries contain the whole conversation: from the branch's beginning, or from the part that its
+    compaction keeps.
     """
     before = [entry for entry in entries if entry.n <= run.n]
     compaction = _compaction(before, run)
@@ -93,9 +94,7 @@ def _compaction(entries: list[Entry], run: RunEntry) -> CompactionEntry | None:
 
 
 async def _older(reader: WorkflowReader, spans: list[SegmentSpan]) -> list[Entry] | None:
-    """Return the entries of the newest segment that was not read yet, and remove it from `spans`; `None` if there is
-    none.
-    """
+    """Return the entries of the newest unread segment, and remove it from `spans`; `None` if there is none."""
     while spans and not spans[-1].segments:
         spans.pop()
     if not spans:
@@ -135,7 +134,7 @@ def _prefix(entries: list[Entry], run: RunEntry, request: int | None) -> list[En
 
 async def _state(reader: WorkflowReader, kept: list[Entry], run: RunEntry, request: int | None) -> JsonObject:
     """Return the state at that point: at the run's end, or before the run with the writes of its calls."""
-    if request is None and run.status == "forked":  # this session began in the middle of it
+    if request is None and run.status == "forked":  # this session began in the middle of the run
         request = END
     if request is None:
         value = await reader.whole(run.run_id, "state")
@@ -160,5 +159,5 @@ async def _written(reader: WorkflowReader, run: RunEntry, call: CallEntry) -> Js
 
 
 def _keeps_state(entry: Entry) -> bool:
-    """Whether an entry sets the state with which a run began: an earlier run, or a command that forgot the state."""
+    """Whether an entry sets the state for the next run: a run, or a command that clears the state."""
     return isinstance(entry, RunEntry) or (isinstance(entry, CommandEntry) and entry.command == "reset")

@@ -24,7 +24,7 @@ class SessionJournal:
         self.events.note("lifecycle", "start", at, agent=agent)
 
     def was_reset(self, run_id: str | None, at: str) -> None:
-        """Note that Temporal has reset the session, which goes on with this run, if there is one."""
+        """Note that Temporal has reset the session, which continues with this run, if any."""
         self.events.reset(at, run_id)
 
     def ended(self, at: str) -> None:
@@ -41,7 +41,7 @@ class SessionJournal:
         return note
 
     def accepted(self, queued: Queued, receipt: Receipt) -> None:
-        """Note that a message, or a command, was accepted; `/stop` takes effect with that."""
+        """Note that a message or command was accepted; `/stop` takes effect at once."""
         at = receipt.accepted_at
         self.events.note(
             "message",
@@ -63,7 +63,7 @@ class SessionJournal:
         self.events.note("message", "taken", at, messageId=command.message_id, command=command.text)
 
     def withdrawn(self, message_ids: Iterable[str], reason: str, at: str) -> None:
-        """Note that no run will take these messages."""
+        """Note that these messages were withdrawn: no run takes them."""
         for message_id in message_ids:
             self.events.note("message", "withdrawn", at, messageId=message_id, reason=reason)
 
@@ -74,7 +74,7 @@ class SessionJournal:
             self.events.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
 
     def run_ended(self, running: ActiveRun, run_id: str, result: RunResult, why: str | None, at: str) -> None:
-        """Note a run's end, also where the run could not note it itself; `why`: the reason for no output."""
+        """Note a run's end, even if the run could not note it itself; `why`: the reason for no output."""
         well = result.status == "completed"
         self.events.note(
             "lifecycle",
@@ -111,7 +111,7 @@ class SessionJournal:
         self.events.note("compaction", "start", at, reason=why, before=before)
 
     def compacted(self, why: str, before: int, entry: CompactionEntry | None, at: str) -> None:
-        """Note the end of a compaction; `None`: it would have saved nothing."""
+        """Note the end of a compaction; `None`: it would not have saved enough."""
         self.events.note(
             "compaction",
             "end",

@@ -1,7 +1,7 @@
-"""The message queue of a session: accepted messages, modes, rights, and what runs next.
+"""The message queue of a session: accepted messages, modes, rights, and the next step.
 
-A session has at most one active run. A run is promised to its messages when they are accepted, and begins when the
-workflow starts it. Without an active run, messages wait until a time (`WaitUntil`). So no message waits for nothing.
+A session has at most one active run. Accepted messages get the number of their run, which begins when the workflow
+starts it. Without an active run, messages wait until a time (`WaitUntil`). So no message waits without an end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.values.messages import Mode, SessionRules
 from perdure.values.sizes import Sizes
 
 _NAMED: Final = 5
-"""Runs that a refusal names."""
+"""Runs that a rejection names."""
 
 
 class Queued(WireModel):
@@ -48,7 +48,7 @@ class Queued(WireModel):
     seq: int
     """Number in the order of acceptance."""
     number: int | None = None
-    """Number of the run that is to take it, with all messages of the same number beside it; `None` for a command."""
+    """Number of the run that is to take it, with all messages of the same number; `None` for a command."""
     at: float
     """Seconds since 1970, of its acceptance."""
     settings: JsonObject = Field(default_factory=dict)
@@ -68,7 +68,7 @@ class Queued(WireModel):
 
 
 class ActiveRun(WireModel):
-    """The active run, or the run that begins when a worker has room."""
+    """The active run, or the run that waits for a worker with room."""
 
     number: int
     rights: list[str]
@@ -98,23 +98,23 @@ class ActiveRun(WireModel):
         return self.waits or bool(self.waiting_below)
 
     def forget(self, report: RunWaits) -> None:
-        """Forget the runs below the reporting one that have ended with it, or that a reset has left behind."""
+        """Forget the runs below the reporting one that have ended with it, or are from before a reset."""
         gone = [run_id for run_id, kept in self.below.items() if report.forgets(run_id) and kept.count < report.count]
         for run_id in gone:
             del self.below[run_id]
 
     def report(self, waits: RunWaits) -> None:
-        """Record the report of a run below it. An ended run leaves nothing that waits below it."""
+        """Record the report of a run below it. No run below an ended run waits."""
         before = self.below.pop(waits.run_id, None)
         self.below[waits.run_id] = waits if before is None or waits.count > before.count else before
         self.forget(waits)
-        if len(self.below) > MAX_REPORTS:  # the oldest report of one that waits no more goes first
+        if len(self.below) > MAX_REPORTS:  # the oldest report of a run that no longer waits is removed first
             done = (run_id for run_id, report in self.below.items() if not report.waits)
             del self.below[next(done, waits.run_id)]
 
 
 class KnownMessage(WireModel):
-    """The record of a message: enough to answer when it is sent again, or withdrawn."""
+    """The record of a message, to answer if it is sent again or withdrawn."""
 
     body: str
     at: str
@@ -132,10 +132,10 @@ class KnownMessage(WireModel):
 
 
 class QueueState(WireModel):
-    """The state of a queue that continue-as-new carries on."""
+    """The state of a queue that continue-as-new carries over."""
 
     born: str = ""
-    """Mark that separates this session's runs from those of an earlier session with the same key."""
+    """Mark that separates this session's run ids from those of an earlier session with the same key."""
     seq: int = 0
     number: int = 0
     """Number of the last promised run."""
@@ -167,7 +167,7 @@ class BeginRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """The next step: execute this command, whose turn has come."""
+    """The next step: execute this command."""
 
     command: Queued
 
@@ -181,12 +181,12 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class RunActive:
-    """A run is under way."""
+    """The next step: none, because a run is active."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueIdle:
-    """The next step: none, for no message waits and no run is active."""
+    """The next step: none, because no message waits and no run is active."""
 
 
 QueueStep: TypeAlias = BeginRun | RunCommand | WaitUntil | RunActive | QueueIdle
@@ -205,13 +205,13 @@ def check_right(sender: str, rights: Iterable[str], wanted: str, what: str) -> N
 
 
 def check_command(message: Message) -> None:
-    """Check the right that a command needs, which has its name. Raise `MessageRefusedError`."""
+    """Check the right for a command, which has the command's name. Raise `MessageRefusedError`."""
     if message.command is not None:
         check_right(message.sender, message.rights, message.command[1:], f"say {message.command}")
 
 
 def check_name(name: str, what: str) -> None:
-    """Check a key, a sender or an id: it has some printable characters. Raise `MessageRefusedError`."""
+    """Check that a key, a sender or an id has printable characters. Raise `MessageRefusedError`."""
     if not name.strip():
         raise MessageRefusedError(f"{what} is empty")
     if not name.isprintable():
@@ -223,7 +223,7 @@ def check_name(name: str, what: str) -> None:
 def check_text(text: str) -> None:
     """Check that a text can be encoded as UTF-8. Raise `MessageRefusedError`.
 
-    Invalid bytes of a terminal arrive as halves of characters.
+    Invalid bytes of a terminal arrive as surrogates.
     """
     try:
         text.encode()
@@ -257,7 +257,7 @@ def check_content(message: Message) -> None:
 
 
 def judge_context(message: Message, schema: JsonObject | bool = True) -> None:
-    """Check the context of a message; `schema`: that of the agent that answers. Raise `MessageRefusedError`."""
+    """Check the context of a message; `schema`: the answering agent's. Raise `MessageRefusedError`."""
     try:
         check_context(message.context, schema)
     except InputError as error:
@@ -273,7 +273,7 @@ class MessageQueue:
         self.state = state or QueueState()
 
     def run_id(self, number: int) -> str:
-        """Return a run's id. It names one run for ever, also where a new session gets the same key."""
+        """Return a run's id. It stays unique, even if a new session has the same key."""
         return f"{self.session}/{self.state.born}{number}"
 
     def number_of(self, run_id: str) -> int | None:
@@ -288,8 +288,8 @@ class MessageQueue:
     def judge(self, message: Message) -> Receipt | None:
         """Return the receipt of a message that was accepted before; `None` if it may be accepted now. Change nothing.
 
-        Raise `MessageRefusedError` for another message of the same id, for one above the cap, for a command without its
-        right, and for a message that must not wait.
+        Raise `MessageRefusedError` for another message of the same id, a message above the cap, a command without its
+        right, and a message that must not wait.
         """
         check_content(message)
         if (known := self.state.known.get(message.key)) is not None:
@@ -322,7 +322,7 @@ class MessageQueue:
     def accept(self, message: Message, now: float, at: str, text: str | None = None) -> AcceptedMessage:
         """Accept a message. Raise as `judge` does; a message that was accepted before changes nothing.
 
-        `at` is `now` in words. `text` replaces its text where hooks have changed that, and is never a command.
+        `at` is `now` as ISO 8601. `text` replaces its text if hooks have changed it, and is never a command.
         """
         if (receipt := self.judge(message)) is not None:
             return AcceptedMessage(receipt)
@@ -353,7 +353,7 @@ class MessageQueue:
         return replace(accepted, receipt=receipt)
 
     def receipt(self, key: str) -> Receipt:
-        """Return the receipt of a known message, word for word as it was (R10.1)."""
+        """Return the unchanged receipt of a known message (R10.1)."""
         known = self.state.known[key]
         return Receipt(
             run_id=None if known.promised is None else self.run_id(known.promised),
@@ -369,13 +369,15 @@ class MessageQueue:
 
     @property
     def _is_asking(self) -> bool:
-        """Whether the run waits for a person. The next message then follows it, and withdraws no approval request
-        (R10.4).
+        """Whether the run waits for a person. The next message then waits for the run, and withdraws no approval
+        request (R10.4).
         """
         return self.state.running is not None and self.state.running.is_asking
 
     def _steered(self, message: Message) -> tuple[ActiveRun | None, str | None]:
-        """Return the active run if a message steers it; otherwise why it does not, where its mode wants it."""
+        """Return the active run if a message steers it; otherwise the reason why not, if the message's mode is to
+        steer.
+        """
         running = self.state.running
         if running is None or message.command:
             return None, None
@@ -428,7 +430,7 @@ class MessageQueue:
         return AcceptedMessage(self._receipt(queued, position, done, why), queued, cancel=cancel)
 
     def _collect(self, queued: Queued) -> str | None:
-        """Join a message to those at the end of the queue, where allowed; return why it is not."""
+        """Join a message to those at the end of the queue, if allowed; return the reason if not."""
         last = self.state.queue[-1] if self.state.queue else None
         if last is None or last.mode != "collect" or last.number is None:
             return None
@@ -487,9 +489,9 @@ class MessageQueue:
         return RunActive() if state.running.begun else BeginRun(state.running)
 
     def _quiet_until(self) -> float:
-        """Return when the messages at the queue's head may begin.
+        """Return the time at which the messages at the queue's head may begin.
 
-        Collected messages begin after a quiet time, unless no more can join them.
+        Collected messages begin after a quiet time, unless no further message can join them.
         """
         head = self._head()
         if head[-1].mode != "collect" or len(head) < len(self.state.queue) or len(self.state.queue) >= self.cap:
@@ -514,7 +516,7 @@ class MessageQueue:
         self.state.running.begun = True
 
     def waits(self, report: RunWaits) -> None:
-        """Record the report of the run, or of a run below it, on whether it waits for a person."""
+        """Record a report of the run, or of a run below it, whether it waits for a person."""
         running = self.state.running
         if running is None:
             return
@@ -526,17 +528,16 @@ class MessageQueue:
             running.forget(report)
 
     def deciding(self) -> list[str]:
-        """Return the ids of the runs that wait for a person: the active run's own first."""
+        """Return the ids of the runs that wait for a person, the active run first."""
         running = self.state.running
         if running is None:
             return []
         return [*([self.run_id(running.number)] if running.waits else []), *running.waiting_below]
 
     def decided_run(self, run_id: str | None = None) -> str:
-        """Return the id of the run that a decision is for: the named one, the active run, or the only one below it that
-        waits.
+        """Return the id of a decision's run: the named one, the active run, or the only one below it that waits.
 
-        Raise `MessageRefusedError` where no such run waits, or several do.
+        Raise `MessageRefusedError` if no such run waits, or several wait.
         """
         running = self.state.running
         if running is None or not running.begun:
@@ -559,8 +560,8 @@ class MessageQueue:
     def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
         """Record the run's end, with any outcome. Return the messages that no Request held.
 
-        `held` names the messages that a Request held since the run began, with that Request's number. The others go
-        back to their place in the order of acceptance, and begin the next run (R10.3).
+        `held` names the messages that a Request held since the run began, with the Request's number. The others return
+        to their place in the order of acceptance, and begin the next run (R10.3).
         """
         running = self.state.running
         assert running is not None
@@ -578,7 +579,7 @@ class MessageQueue:
         return lost
 
     def _promise_anew(self, lost: Collection[str]) -> None:
-        """Promise runs to lost messages: one for those that stand side by side and may share a run."""
+        """Assign new runs to lost messages: adjacent messages share a run if allowed."""
         before: Queued | None = None
         for message in self.state.queue:
             if message.key not in lost:
@@ -594,10 +595,9 @@ class MessageQueue:
             known.request = request
 
     def resolve(self, message_id: str, sender: str = "") -> str | None:
-        """Return the key of a known message. Without its sender, one sender alone must have a message of this id
-        (R10.1).
+        """Return the key of a known message. Without its sender, only one sender may have a message of this id (R10.1).
 
-        Raise `MessageRefusedError` where several have.
+        Raise `MessageRefusedError` if several have one.
         """
         if sender:
             key = message_key(sender, message_id)
@@ -644,7 +644,7 @@ class MessageQueue:
         return None
 
     def withdraw(self, key: str) -> Queued | None:
-        """Withdraw a message that is still there. A run that has lost all its first messages does not begin."""
+        """Withdraw a message, if possible. A run without any first message does not begin."""
         message = self._withdrawable(key)
         if message is None:
             return None

@@ -1,7 +1,7 @@
 """Recall in a session: results and messages that its model no longer sees.
 
-`what` is a call's id as the conversation shows it (`c12_1_0`), an entry's place (`12`), or words to look for. The
-module is pure: a `WorkflowReader` queries session and segments.
+`what` is a call's id as the conversation shows it (`c12_1_0`), an entry's place (`12`), or words to search for. The
+module has no I/O: a `WorkflowReader` queries session and segments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from perdure.values.media import page_of, without_media
 HITS: Final = 20
 """Entries that a page of a search names."""
 _AROUND: Final = 150
-"""Characters shown before and after what was found."""
+"""Characters that are shown before and after a hit."""
 _TRIES: Final = 10
-"""Readings of a session's entries while it archives, which it does once in some hundred entries."""
+"""Attempts to read a session's entries while it archives, which is rare."""
 _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
@@ -43,19 +43,18 @@ class WorkflowReader(Protocol):
         """Send `ENTRIES_QUERY` to the session."""
 
     async def segment(self, id: str) -> EntryList:
-        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `RunError` where it is gone."""
+        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `RunError` if it no longer exists."""
 
     async def whole(self, run_id: str, what: str) -> Json:
-        """Return a whole value of a run: `state`, or a call's `{"params", "result", …}`. Raise `RunError` where nobody
-        has it.
+        """Return a whole value of a run: `state`, or a call's `{"params", "result", …}`. Raise `RunError` if it is not
+        available.
         """
 
 
 async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject:
     """Return `{"what", "page", "pages", "text"}`, or for a search its hits.
 
-    Hits are `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`. Raise `RunError` where there is
-    nothing.
+    Hits are `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`. Raise `RunError` if nothing is found.
     """
     what, page = what.strip(), max(1, page)
     if not what:
@@ -106,7 +105,7 @@ async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
 
 
 def entry_text(entry: Entry) -> str:
-    """Return an entry in words."""
+    """Return an entry as text."""
     if isinstance(entry, MessageEntry):
         return f"{entry.sender}: {entry.text}" + (f"\n[no answer: {entry.why}]" if entry.why else "")
     if isinstance(entry, ReplyEntry):
@@ -126,7 +125,7 @@ def _call_text(n: int, call: CallEntry) -> str:
 
 
 async def entry_at(reader: WorkflowReader, n: int) -> Entry | None:
-    """Return the entry of a place; `None` if there is none. Raise `RunError` where it cannot be read."""
+    """Return the entry of a place; `None` if there is none. Raise `RunError` if it cannot be read."""
     hand = await reader.at_hand(n - 1)
     if hand.entries and hand.entries[0].n == n:
         return hand.entries[0]
@@ -140,9 +139,9 @@ async def entry_at(reader: WorkflowReader, n: int) -> Entry | None:
 
 
 async def read_at_hand(reader: WorkflowReader) -> HeldEntries:
-    """Return all entries that the session has itself, and its segments, as of one moment.
+    """Return all entries that the session has itself, and its segments, at one moment.
 
-    Raise `RunError` where the session archives entries each time while they are read.
+    Raise `RunError` if the session archives entries during each attempt to read them.
     """
     for _ in range(_TRIES):
         whole = page = await reader.at_hand(0)
@@ -160,7 +159,7 @@ def _filled(spans: list[SegmentSpan]) -> list[SegmentSpan]:
 
 
 async def oldest_first(reader: WorkflowReader, after: int = 0) -> AsyncIterator[Entry]:
-    """Yield every entry of the session behind a place. Raises `RunError` where one is missing, at the end at the latest."""
+    """Yield every entry of the session after a place. Raises `RunError` if one is missing, at the end at the latest."""
     hand = await read_at_hand(reader)
     place, missing = after, None
     async for entry in _behind(reader, hand, after):
@@ -188,7 +187,7 @@ async def _behind(reader: WorkflowReader, hand: HeldEntries, after: int) -> Asyn
 
 
 async def newest_first(reader: WorkflowReader) -> AsyncIterator[Entry]:
-    """Yield every entry of the session. Raises `RunError` where one is missing."""
+    """Yield every entry of the session, the newest first. Raises `RunError` if one is missing."""
     place: int | None = None
     forked = False
     async for entry in _backwards(reader, await read_at_hand(reader)):
@@ -212,7 +211,7 @@ async def _backwards(reader: WorkflowReader, hand: HeldEntries) -> AsyncIterator
 
 
 async def _segment(reader: WorkflowReader, span: SegmentSpan, number: int) -> list[Entry]:
-    """Return the entries of a segment, which always has some. Raises `RunError` where they cannot be read."""
+    """Return the entries of a segment, at least one. Raises `RunError` if they cannot be read."""
     entries = (await reader.segment(span.id(number))).entries
     if not entries:
         raise RunError(f"the segment {span.id(number)} returned no entries; the transcript cannot be read whole")

@@ -18,14 +18,14 @@ from perdure.values.media import cut_text
 from perdure.values.messages import VerbosePart
 
 DELIVER_ACTIVITY: Final = "perdure.reply"
-"""Activity that passes one reply, a `ReplyDelivery`, to the worker's function for its route: a `Delivered`."""
+"""Activity that passes one reply, a `ReplyDelivery`, to the worker's function for its route; returns a `Delivered`."""
 
 ATTEMPTS: Final = 6
-"""Attempts of one delivery, without those in which a worker was shut down."""
+"""Attempts of one delivery, without attempts during which the worker was shut down."""
 
 PartKind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
-"""`answer`: the run's text; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
-nothing to say, and why."""
+"""`answer`: the run's text; before it, if `verbose` allows, its `reasoning` and a line for each call (`tools`).
+`failure`: the reason why there is no answer."""
 
 
 class ReplyDelivery(WireModel):
@@ -50,11 +50,11 @@ class ReplyDelivery(WireModel):
     sender: str = ""
     """Sender of the first of these messages."""
     earlier: int = 0
-    """Attempts of workers that were shut down meanwhile."""
+    """Attempts during which the worker was shut down."""
 
 
 _MOST: Final = 30
-"""Calls of which a summary shows the newest."""
+"""Calls of a summary: the newest are shown."""
 _SHOWN: Final = 80
 """Characters of a parameter, a result or a failure in a summary."""
 _FAILURE: Final = 500
@@ -72,10 +72,10 @@ class ReplyPart:
 def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart] = ()) -> list[ReplyPart]:
     """Return the parts of a run's reply in their order; none if there is nothing to send.
 
-    `reply` is the run's answer; `None` where it has none or wants to send nothing. A text that a message tool has sent
-    is not sent again. Where nothing is left and a tool has failed, the failure is sent, unless a message tool has sent
-    something that people see. The failure of a run is always sent, and so are the model's words of a refused run. A run
-    that somebody has ended sends nothing.
+    `reply`: the run's answer; `None` if there is none, or if it is `NO_REPLY`. A text that a message tool has sent is
+    not sent again. If no text is left and a tool has failed, the failure is sent, unless a message tool has sent a
+    text that people see. The failure of a run is always sent, and so is the model's text of a refused run. A stopped
+    run sends nothing.
     """
     if reply is not None and not was_sent(reply, result.sent):
         thought = (
@@ -97,7 +97,7 @@ def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart]
 
 
 def failures(calls: Iterable[CallView]) -> list[str]:
-    """Return a line for each tool that failed in the end. A call that succeeded when repeated does not count."""
+    """Return a line for each failed tool. A failure does not count if a repeated call succeeded."""
     last = {call.tool: call for call in calls if call.status in ("done", "failed")}
     return [
         f"{call.tool} failed: {(call.error or {}).get('message') or 'it did not say why'}"[:_FAILURE]
@@ -148,8 +148,7 @@ def deliveries(
     *,
     speaker: ReplyAuthor,
 ) -> list[ReplyDelivery]:
-    """Return the deliveries of a run's reply: to each route of its messages, in the order of acceptance; without routes
-    none.
+    """Return the deliveries of a run's reply: one for each route of its messages, in the order of acceptance.
 
     `held`: keys of the messages that a Request held after the run began.
     """
@@ -157,7 +156,9 @@ def deliveries(
     for message in [*running.messages, *(each for each in running.steered if each.key in held)]:
         if message.route:
             routes.setdefault(message.route, []).append(message)
-    if not routes or (running.ending is not None and result.status != "completed"):  # by somebody, who knows it
+    if not routes or (
+        running.ending is not None and result.status != "completed"
+    ):  # a person has ended it, and knows it
         return []
     reply_parts = parts(result, reply, verbose)
     pairs = [(route, messages, part) for route, messages in routes.items() for part in reply_parts]
@@ -194,14 +195,14 @@ class Reply:
     """
 
     key: str
-    """`<run>/<reply>`: names this delivery, the same at every attempt. Who has delivered it under this key does not do so again."""
+    """`<run>/<reply>`: identifies this delivery at every attempt. A receiver ignores a key that it has processed."""
     text: str
     kind: PartKind
     """`answer`, `failure`, or, where the agent's `session.verbose` allows, `reasoning` and `tools`."""
     route: str
-    """As the messages name it, `slack:C012`."""
+    """Route as the messages name it: `slack:C012`."""
     address: str
-    """What of it is behind the name, `C012`."""
+    """The part of the route after the name: `C012`."""
     session: str
     tenant: str
     agent: str
@@ -209,9 +210,9 @@ class Reply:
     message_ids: list[str]
     """The messages that it answers, in the order of their acceptance."""
     sender: str
-    """Of the first of them."""
+    """Sender of the first of these messages."""
     attempt: int
-    """1 for the first."""
+    """Number of the attempt, from 1."""
 
 
 def reply_route(name: str, /) -> Callable[[F], F]:

@@ -60,7 +60,7 @@ from perdure.values.sizes import Sizes
 
 _CONVERSATION: Final = f"†{CONVERSATION}"
 _SILENT: Final = frozenset({"cancelled", "terminated", "timed_out"})
-"""Ends of a run that hold no result: the session queries the run."""
+"""Ends of a run without a result: the session queries the run."""
 
 
 class SessionState:
@@ -80,7 +80,7 @@ class SessionState:
         )
         self.transcript = Transcript(None if snapshot is None else snapshot.transcript)
         self.remembered = MessageFilter("" if snapshot is None else snapshot.remembered)
-        """Messages that only segments know."""
+        """Messages that are only in segments."""
         self.state: JsonObject | None = None if snapshot is None else snapshot.state
         """State that its runs have written; `None` if they have written nothing."""
         self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
@@ -93,7 +93,7 @@ class SessionState:
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
         """Replies on their way; the first may be under way."""
         self.rule_record: RuleRecord | None = None if snapshot is None else snapshot.rule_record
-        """What has happened in its runs, for the rules that hold over a session (R23.1)."""
+        """The record of its runs, for rules over a session (R23.1)."""
         self.webhooks = StatusWebhooks([] if snapshot is None else snapshot.webhooks)
         self._read_agent()
         if not self.notes.events.count:
@@ -111,7 +111,7 @@ class SessionState:
         }
 
     def _read_agent(self) -> None:
-        if not self._input.document:  # it has none yet
+        if not self._input.document:  # the session has no agent yet
             self.agent, self.models, self.message_queue.rules = "", {}, self._input.rules
             self.priority = self._input.rules.priority
             self.caller_context: JsonObject | bool = {}
@@ -139,11 +139,11 @@ class SessionState:
         return self._input.searchable
 
     def names_another_agent(self, message: Message) -> bool:
-        """Whether the message comes with an agent file, or the digest of one, that the session does not have."""
+        """Whether the message has an agent file, or the digest of one, that the session does not have."""
         return (message.document is not None or message.agent != "") and message.agent != self._input.agent
 
     def judge(self, message: Message) -> None:
-        """Check that a new message fits the agent that answers it: its own where it comes with another agent file.
+        """Check that a new message fits the agent that answers it: the message's own agent file, or the session's.
 
         Raise `MessageRefusedError`.
         """
@@ -153,11 +153,13 @@ class SessionState:
         if another:
             self._judge_agent(message)
         with_settings(message.document or self._input.document, message.settings)
-        if message.command is None:  # it begins a run, or joins one
+        if message.command is None:  # the message begins a run, or joins one
             judge_context(message, parse_agent(message.document).caller_context if another else self.caller_context)
 
     def _judge_agent(self, message: Message) -> None:
-        """Check that the message's agent file may answer from now on; an agent of another name needs a right (R10.2)."""
+        """Check that the message's agent file may replace the session's; an agent of another name needs a right
+        (R10.2).
+        """
         assert message.document is not None
         if digest([message.document, message.delegates]) != message.agent:
             raise MessageRefusedError("the agent file is not the one that the message names")
@@ -182,7 +184,7 @@ class SessionState:
         return SessionInfo(session=self.key, metadata=self._input.metadata, created_at=self._input.created_at)
 
     def lose_rule_record(self) -> None:
-        """Note that nobody knows what some of its runs have done: the worst is assumed for rules over the session."""
+        """Note that the record of some of its runs is lost: rules over the session assume the worst."""
         self.rule_record = self.rule_record or RuleRecord()
         self.rule_record.lost = True
 
@@ -206,18 +208,16 @@ class SessionState:
         """Return the input of a new session with the same agent and rules."""
         return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
 
-    # Entries that are not at hand any more.
+    # Archived entries.
 
     def forgot(self, message: Message) -> bool:
-        """Whether a message may have been accepted that only segments know (R10.1). Perdure 0.1.0 remembered ids alone."""
+        """Whether a message may have been accepted and archived (R10.1). Perdure 0.1.0 remembered only ids."""
         if message.key in self.message_queue.state.known:
             return False
         return message.key in self.remembered or message.message_id in self.remembered
 
     def answer(self, message: Message, known: JsonObject) -> Receipt:
-        """Return the receipt of a message that a segment knows. Raise `MessageRefusedError` for another message of its
-        id.
-        """
+        """Return the receipt of an archived message. Raise `MessageRefusedError` for another message of its id."""
         self.message_queue.state.known[message.key] = KnownMessage.model_validate(known)
         try:
             receipt = self.message_queue.judge(message)
@@ -227,13 +227,13 @@ class SessionState:
         return receipt
 
     def put_away(self, entries: Iterable[Entry]) -> None:
-        """Add to entries that are archived the data to answer for them."""
+        """Add to archived entries the data for answers if their messages are sent again."""
         for entry in filter(is_sent, entries):
             if (known := self.message_queue.state.known.get(entry.key)) is not None:
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
-        """Drop entries that a segment holds now. A command that still waits for its turn stays known here."""
+        """Drop entries that are in a segment now. A command that still waits for its turn stays known here."""
         waiting = {queued.key for queued in self.message_queue.state.queue}
         for entry in filter(is_sent, entries):
             if entry.key in waiting:
@@ -244,7 +244,7 @@ class SessionState:
     # Changes of the session.
 
     def write(self, accepted: AcceptedMessage, queued: Queued) -> None:
-        """Write a message, or a command, that was accepted."""
+        """Add an accepted message or command to the transcript."""
         at, run_id = accepted.receipt.accepted_at, accepted.receipt.run_id
         self.notes.accepted(queued, accepted.receipt)
         if queued.number is None:
@@ -273,7 +273,7 @@ class SessionState:
             )
 
     def carry_out(self, command: Queued, at: str) -> None:
-        """Execute a command. Its branch began when it was accepted; `/reset` forgets the state as well."""
+        """Execute a command. Its branch began at its acceptance; `/reset` also clears the state."""
         self.notes.carried_out(command, at)
         self.sources.pop(_CONVERSATION, None)
         if command.text == "/reset":
@@ -288,10 +288,10 @@ class SessionState:
         self.message_queue.ended()
 
     def run_input(self, running: ActiveRun) -> RunInput:
-        """Return the input of a run: its agent with the conversation in the branch of its messages, and the messages
-        that it has to answer.
+        """Return the input of a run: its agent with the conversation of its messages' branch, and the messages to
+        answer.
 
-        Its result may have any size that the workflow can receive: there is one at a time.
+        Its result may have any size that the workflow can receive, because only one run is active.
         """
         first, senders = running.messages[0], dict.fromkeys(each.sender for each in running.messages)
         begins = self.transcript.message(first.key)
@@ -323,9 +323,8 @@ class SessionState:
     def ended(self, running: ActiveRun, result: RunResult, started: str, at: str) -> list[ReplyDelivery]:
         """Record a run's end: its messages, calls, reply and state. Messages without an answer begin the next run.
 
-        `at` is the time of the session's task. The run's own time counts where there is one: a query may see the end
-        before its task has begun, at the time of the task before. Return the replies to deliver to the routes of its
-        messages.
+        `at` is the time of the session's task. The run's own time has precedence: a query may return the end before its
+        task has begun, at the time of the previous task. Return the replies to deliver to the routes of its messages.
         """
         at = result.ended_at or at
         run_id = self.message_queue.run_id(running.number)
@@ -346,7 +345,7 @@ class SessionState:
         if result.rule_record is not None:
             self.rule_record = self.rule_record or RuleRecord()
             self.rule_record.join(result.rule_record)
-        elif result.status in _SILENT and result.ended_at is None:  # nobody knows what it has done
+        elif result.status in _SILENT and result.ended_at is None:  # its record is not known
             self.lose_rule_record()
         read_sources = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
         self.sources |= {_CONVERSATION: sorted(read_sources)} if read_sources else {}
@@ -375,7 +374,9 @@ class SessionState:
         self.webhooks.judge(change)
 
     def status_of(self, run_id: str) -> tuple[str, str | None]:
-        """Return the status of a run, `waiting` where it waits for a person, and why it has failed. One that has not begun is `running`."""
+        """Return the status of a run, `waiting` if it waits for a person, and the reason of a failure. A run that has
+        not begun is `running`.
+        """
         running = self.message_queue.state.running
         if running is not None and self.message_queue.run_id(running.number) == run_id:
             return ("waiting" if running.is_asking else "running"), None
@@ -391,7 +392,7 @@ class SessionState:
         self.notes.delivered(delivery, became, at)
 
     def redelivery(self, key: str) -> ReplyDelivery:
-        """Return a delivery whose arrival is unknown, under the same key. Raise `MessageRefusedError` if there is none."""
+        """Return a delivery of unknown outcome, under the same key. Raise `MessageRefusedError` if there is none."""
         if any(each.key == key for each in self.to_deliver):
             raise MessageRefusedError(f"the delivery {key!r} is under way")
         run_id, _, number = key.rpartition("/")

@@ -1,4 +1,4 @@
-"""Addresses that are informed of what becomes of a session's runs: A2A's push notifications (R21.4)."""
+"""Addresses that are informed of the status of a session's runs: A2A's push notifications (R21.4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure.values.limits import MAX_NOTIFICATION_TEXT, MAX_STATUS_WEBHOOKS
 from perdure.values.messages import is_visible
 
 SET_STATUS_WEBHOOK: Final = "set_status_webhook"
-"""Update, one `StatusWebhookChange`: an address is informed of a run from now on, or no more."""
+"""Update, one `StatusWebhookChange`: an address is informed of a run from now on, or no longer."""
 STATUS_WEBHOOKS: Final = "status_webhooks"
 """Query, the id of a run and a sender: the addresses that this sender has named for the run, as `StatusWebhook`s."""
 
@@ -59,24 +59,24 @@ class StatusWebhook(WireModel):
     """
 
     id: str = Field(default="", max_length=200)
-    """Name of the address among those of one sender and run."""
+    """Id of the address among the addresses of one sender and run."""
     run_id: str
-    """Run of the session, also one that has not begun."""
+    """Run of the session, which may not have begun."""
     url: Annotated[str, AfterValidator(_check_url)]
     """Address, http or https, of a host that the workers allow (`callback_hosts`)."""
     token: HeaderText = ""
-    """Sent along as `X-A2A-Notification-Token`."""
+    """Header `X-A2A-Notification-Token`."""
     scheme: HeaderText = ""
-    """With `credentials` the header `Authorization`."""
+    """Scheme of the header `Authorization`, before the `credentials`."""
     credentials: HeaderText = ""
     protocol: Literal["1.0", "0.3"] = "1.0"
-    """Version of A2A in whose form the status is sent."""
+    """Version of A2A that gives the form of the status."""
     waits: bool = True
-    """Whether it learns that the run waits for a person: whoever named it may decide."""
+    """Whether it is informed that the run waits for a person: its sender may decide."""
 
 
 class StatusWebhookChange(WireModel):
-    """An address to inform of a run, or with `remove` one that is informed no more."""
+    """An address to inform of a run, or with `remove` one to inform no longer."""
 
     webhook: StatusWebhook
     remove: bool = False
@@ -84,18 +84,18 @@ class StatusWebhookChange(WireModel):
 
 
 class KeptStatusWebhook(WireModel):
-    """An address, and what it was informed of."""
+    """An address, and the statuses that were sent to it."""
 
     webhook: StatusWebhook
     sender: str
     last: str = ""
     """The status that was sent last."""
     number: int = 0
-    """Statuses that were sent."""
+    """Number of sent statuses."""
     ended: bool = False
 
     def is_named(self, run_id: str, sender: str) -> bool:
-        """Whether it was named for this run by this sender."""
+        """Whether this sender named it for this run."""
         return (self.webhook.run_id, self.sender) == (run_id, sender)
 
     def is_changed_by(self, change: StatusWebhookChange) -> bool:
@@ -117,7 +117,7 @@ class StatusWebhooks:
             raise MessageRefusedError(words)
 
     def change(self, change: StatusWebhookChange) -> None:
-        """Name an address, in place of an earlier one with its id, or remove it. Those of ended runs give way to it."""
+        """Add an address, in place of an earlier one with its id, or remove it. Addresses of ended runs give way."""
         self.kept[:] = [each for each in self.kept if not each.is_changed_by(change)]
         if change.remove:
             return
@@ -132,9 +132,9 @@ class StatusWebhooks:
     def report(
         self, run_id: str, status: str, at: str, *, session: str, tenant: str, agent: str, error: str | None = None
     ) -> Iterable[NotificationInput]:
-        """Yield what is sent to the addresses that do not know this status of a run: `running`, `waiting` or its end.
+        """Yield the notifications for addresses without this status of a run: `running`, `waiting` or its end.
 
-        `running` is sent to none, so that the next wait is news.
+        `running` is only recorded, so that the next wait is sent again.
         """
         for each in self.kept:
             webhook = each.webhook

@@ -33,17 +33,19 @@ from perdure.values.json import JsonObject, Packed, WireModel, pack
 from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
 from perdure.values.media import cut_text
 
-# That is storage which any worker can read, and which needs no service beside Temporal; with external storage it lies there. A segment also tells of the messages in those before it, so that one message among hundreds of thousands is found with a few questions: segment 12 knows those of 9 to 12, segment 8 those of 1 to 8, as a Fenwick tree does.
+# Segments are workflows: every worker can query them, without another service. A segment also has the index of
+# earlier segments, as in a Fenwick tree: segment 12 knows the messages of 9 to 12, segment 8 those of 1 to 8. So a few
+# queries find one message among hundreds of thousands.
 
 SEGMENT_WORKFLOW: Final = "SessionSegment"
 SEGMENT_ENTRIES_QUERY: Final = "entries"
-"""Query for its entries: an `EntryList`."""
+"""Query for a segment's entries: an `EntryList`."""
 SEGMENT_INDEX_QUERY: Final = "index"
-"""Query for the messages that it knows: the text of an `Index`."""
+"""Query for the messages that a segment knows: the text of an `Index`."""
 SEGMENT_FIND_QUERY: Final = "find"
 """Query, a message's id: the numbers of segments that hold such a message, as far as this one knows, newest first.
 
-In 0.1.0 one number; 0: none.
+In 0.1.0 the answer was one number; 0: none.
 """
 SEGMENT_DELETE: Final = "delete"
 """Signal: the session was deleted."""
@@ -64,7 +66,7 @@ class SegmentSpan(WireModel):
     name: str
     segments: int = 0
     last: int = 0
-    """Place of the last entry that counts: a fork's segment may go on behind it."""
+    """Place of the last entry that counts: a segment from before a fork may have later ones."""
 
     def id(self, number: int) -> str:
         return f"{self.name}{number}"
@@ -90,12 +92,12 @@ class Segment(WireModel):
 
     @property
     def read(self) -> list[Entry]:
-        """Return its entries. Raise `ProtocolError` where another version has written them."""
+        """Return its entries. Raise `ProtocolError` if an unknown version has written them."""
         return self.entries.read(EntryList, _FORM, f"segment {self.number}").entries
 
 
 def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
-    """Return a segment of these entries, which knows its own messages only."""
+    """Return a segment of these entries, with the index of its own messages only."""
     packed = pack(EntryList(entries=list(entries)), _FORM)
     ids = [entry.message_id for entry in entries if is_sent(entry)]
     return Segment(
@@ -104,12 +106,12 @@ def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
 
 
 def is_sent(entry: Entry) -> TypeGuard[MessageEntry | CommandEntry]:
-    """Whether somebody has sent the entry under an id: a message, or a command that was one."""
+    """Whether the entry was sent under an id: a message, or a command that was sent as a message."""
     return isinstance(entry, MessageEntry) or (isinstance(entry, CommandEntry) and entry.command in SENT)
 
 
 def joined_below(number: int) -> Iterator[int]:
-    """Yield the segments whose indexes that of segment `number` includes beside its own."""
+    """Yield the other segments whose messages the index of segment `number` includes."""
     step = 1
     while number % (2 * step) == 0 and 2 * step <= _SPANS:
         yield number - step
@@ -173,8 +175,8 @@ def _digest(id: str) -> bytes:
 class MessageFilter:
     """A Bloom filter of the messages that may have been accepted before.
 
-    It is never wrong where it says no. With 100,000 messages it is wrong once in a hundred where it says yes. Its size
-    is fixed; with more messages it says yes more often.
+    It has no false negatives. With 100,000 messages it has one false positive in a hundred. Its size is fixed; with
+    more messages it has more false positives.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -207,43 +209,43 @@ E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, DeliveryEntry, CompactionEn
 BRANCHES: Final = ("new", "reset")
 """Commands that begin a branch."""
 _LEAST_LIMIT: Final = 1_000
-"""Tokens. No model takes less."""
+"""Tokens. Every model accepts more."""
 _SHOWN: Final = 50
-"""Entries that always stay at hand, for readers."""
+"""Entries that always stay in the session, for readers."""
 EARLIER: Final = "# earlier in this conversation, in short; the tool `recall` reads it word for word\n"
 
 
 class TranscriptSnapshot(WireModel):
-    """The transcript as a new execution continues it: part of the session's snapshot."""
+    """The transcript for a new execution: part of the session's snapshot."""
 
     entries: list[Entry] = Field(default_factory=list)
-    """Entries at hand: older ones are in segments (R10.13)."""
+    """Entries in the session; older ones are in segments (R10.13)."""
     last: int = 0
     """Place of the last entry."""
     branch: int = 0
     reported: int = 0
-    """Tokens that the model's server counted last; 0: it has not reported any."""
+    """Tokens of the server's last count; 0: none was reported."""
     thought: int = 0
     """Estimated tokens of the conversation at that time."""
     limit: int = CONTEXT_TOKENS
-    """Tokens from which on the conversation is compacted."""
+    """Tokens at which the conversation is compacted."""
     spans: list[SegmentSpan] = Field(default_factory=list)
-    """Segments before the entries at hand, oldest first: of the sessions from which it was forked, and its own."""
+    """Segments of earlier entries, oldest first: of the sessions from which it was forked, and its own."""
 
 
 class Transcript:
-    """The entries that a session has at hand: those of its conversation, and newer ones."""
+    """The entries that a session has itself: those of its conversation, and newer ones."""
 
     def __init__(self, carried: TranscriptSnapshot | None = None) -> None:
         carried = carried or TranscriptSnapshot()
         self.last = carried.last
         """Place of the last entry."""
         self.branch = carried.branch
-        """Current branch: the place of the command that began it; 0 from the session's beginning."""
+        """Current branch: the place of the command that began it; 0 for the session's first branch."""
         self.bytes = 0
-        """Bytes of the entries at hand, as JSON."""
+        """Bytes of the session's own entries, as JSON."""
         self.limit = carried.limit
-        """Tokens of the context from which on the conversation is compacted (R10.11)."""
+        """Tokens of the context at which the conversation is compacted (R10.11)."""
         self.spans = carried.spans
         """Segments that hold the other entries: oldest first, the session's own last."""
         self.compactions_in_a_row = 0
@@ -253,7 +255,7 @@ class Transcript:
         self._sizes: dict[int, int] = {}
         self._messages: dict[str, MessageEntry] = {}
         self._messages_of_runs: dict[str, list[MessageEntry]] = {}
-        """Messages by the run that they went to."""
+        """Messages by the run that received them."""
         self._runs: dict[int, RunEntry] = {}
         self._replies: dict[str, ReplyEntry] = {}
         self._compactions: dict[int, CompactionEntry] = {}
@@ -261,15 +263,15 @@ class Transcript:
         self._tokens: dict[int, int] = {}
         """Estimated tokens of each run in the conversation, by its place."""
         self._total: int | None = None
-        """Estimated tokens of the whole conversation; `None` if unknown now."""
+        """Estimated tokens of the whole conversation; `None` if unknown."""
         self._looked_at = 0
-        """Bytes at hand when the last search found no old entries."""
+        """Bytes of the entries when the last search found no old ones."""
         for entry in carried.entries:
             self._keep(entry)
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries at hand, in their order."""
+        """The session's own entries, in their order."""
         return list(self._entries.values())
 
     @property
@@ -299,16 +301,14 @@ class Transcript:
             self.refused()
         elif (
             isinstance(entry, CompactionEntry) and self._reported and entry.branch == self.branch
-        ):  # what the server counted was of something else
+        ):  # the server counted the conversation before the compaction
             more = self._reported - self._thought
             self._reported = entry.after + more if more >= 0 else entry.after * self._reported // self._thought
             self._thought = entry.after
         return entry
 
     def refused(self) -> None:
-        """Record that a model's server rejected the context as too long: from now on it is shorter, whatever the
-        estimate (R9.7).
-        """
+        """Record that a model's server rejected the context as too long: later contexts are shorter (R9.7)."""
         self.limit = max(_LEAST_LIMIT, min(self.limit, self.tokens) * 6 // 10)
 
     def _keep(self, entry: Entry) -> None:
@@ -325,7 +325,7 @@ class Transcript:
         elif isinstance(entry, ReplyEntry):
             self._replies[entry.run_id] = entry
             run = next((run for run in reversed(self._runs.values()) if run.run_id == entry.run_id), None)
-            if run is not None:  # mostly the last
+            if run is not None:  # usually the last run
                 self._add(run)
         elif isinstance(entry, CompactionEntry):
             self._compactions[entry.branch] = entry
@@ -333,7 +333,7 @@ class Transcript:
             self._total, self._looked_at = None, 0
 
     def _add(self, run: RunEntry) -> None:
-        """Count a run that was added, or has its reply now."""
+        """Count the tokens of a run that was added, or that has its reply now."""
         before = self._tokens.get(run.n, 0)
         self._tokens[run.n] = sum(step.tokens for step in self._steps_of(run))
         compaction = self._compactions.get(run.branch)
@@ -345,23 +345,23 @@ class Transcript:
             self._messages_of_runs.setdefault(message.run_id, []).append(message)
 
     def message(self, key: str) -> MessageEntry | None:
-        """Return a message at hand, by its `message_key`."""
+        """Return a message of the session's own entries, by its `message_key`."""
         return self._messages.get(key)
 
     def deliveries(self, run_id: str) -> list[DeliveryEntry]:
-        """Return the deliveries of a run's replies at hand, oldest first; a repeated one has several."""
+        """Return the deliveries of a run's replies, oldest first; a repeated delivery has several."""
         found = (entry for entry in self._entries.values() if isinstance(entry, DeliveryEntry))
         return [entry for entry in found if entry.run_id == run_id]
 
     def reply(self, run_id: str) -> str | None:
-        """Return the text of a run's reply, where that is at hand."""
+        """Return the text of a run's reply; `None` if it is not in the session's own entries."""
         entry = self._replies.get(run_id)
         return None if entry is None else entry.text
 
     def assign(self, key: str, run_id: str | None, request: int = 1) -> None:
-        """Set the run that a message went to, and the first Request of it that held it; `None`: no run yet.
+        """Set the run that received a message, and the first Request that held the message; `None`: no run yet.
 
-        Call it before the run's own entry is appended. It ignores a message that is not at hand.
+        Call it before the run's own entry is appended. It ignores an archived message.
         """
         if (entry := self._messages.get(key)) is not None:
             if entry.run_id is not None and (messages := self._messages_of_runs.get(entry.run_id)):
@@ -370,17 +370,17 @@ class Transcript:
             self._assign_to_run(entry)
 
     def settle(self, key: str, why: str) -> None:
-        """Set why a message has no answer."""
+        """Set the reason why a message has no answer."""
         self.assign(key, None)
         if (entry := self._messages.get(key)) is not None:
             entry.why = why
 
-    # What a model is told.
+    # The conversation for a model.
 
     def conversation(self, branch: int | None = None) -> list[JsonObject]:
-        """Return the ended runs of a branch as chat messages, behind the summary of earlier ones (R10.11).
+        """Return the ended runs of a branch as chat messages, after the summary of earlier ones (R10.11).
 
-        Unanswered messages are not in it: the caller that starts a run adds them (`entries.said`).
+        Unanswered messages are not in it: the caller that starts a run adds them.
         """
         compaction = self.compaction(branch)
         chat: list[JsonObject] = []
@@ -391,11 +391,11 @@ class Transcript:
         return chat
 
     def compaction(self, branch: int | None = None) -> CompactionEntry | None:
-        """Return the compaction that stands for the beginning of the branch, if there is one."""
+        """Return the compaction that replaces the beginning of the branch, if there is one."""
         return self._compactions.get(self.branch if branch is None else branch)
 
     def steps(self, branch: int | None = None) -> Iterator[ConversationStep]:
-        """Yield the part of a branch that stays word for word."""
+        """Yield the steps of a branch that no compaction replaces."""
         branch = self.branch if branch is None else branch
         compaction = self.compaction(branch)
         after: StepPosition = (0, 0) if compaction is None else (compaction.up_to, compaction.request)
@@ -409,11 +409,11 @@ class Transcript:
 
     @property
     def tokens(self) -> int:
-        """Return the estimated tokens of the next run's context: the last count, and what was added since (R10.11)."""
+        """Return the estimated tokens of the next run's context: the last count, and later entries (R10.11)."""
         now = self._estimate()
         if not self._reported:
             return now
-        if self._reported >= self._thought:  # what else the model is told: tools, state, the agent's own context
+        if self._reported >= self._thought:  # the rest of the prompt: tools, state, the agent's own context
             return now + self._reported - self._thought
         return now * self._reported // self._thought
 
@@ -431,11 +431,11 @@ class Transcript:
             self._total = total
         return self._total
 
-    # What is carried on, and what is not needed at hand any more.
+    # The snapshot, and entries to archive.
 
     def old(self) -> list[Entry]:
         """Return the oldest entries, enough for a segment, that no conversation or unanswered message needs; none if
-        too few.
+        there are too few.
 
         See R10.13.
         """
@@ -453,7 +453,7 @@ class Transcript:
         return found if size >= LEAST_SEGMENT else []
 
     def _needed(self) -> int:
-        """Return the place of the first entry that must stay at hand."""
+        """Return the place of the first entry that must stay in the session."""
         ended = {run.run_id for run in self._runs.values()}
         waiting = [each for each in self._messages.values() if each.why is None and each.run_id not in ended]
         branches = {self.branch, *(message.branch for message in waiting)}
@@ -469,7 +469,7 @@ class Transcript:
         return needed
 
     def behind(self, place: int, room: int) -> tuple[list[Entry], bool]:
-        """Return the entries behind a place, one at least and at most `room` bytes, and whether there are more."""
+        """Return the entries after a place, in at most `room` bytes but at least one, and whether there are more."""
         found: list[Entry] = []
         for n, entry in self._entries.items():
             if n > place:
@@ -512,7 +512,8 @@ class Transcript:
 
 
 SESSION_FORM: Final = 1
-"""Form of a `SessionSnapshot`. A worker that does not know it fails its tasks until one that does takes over."""
+"""Form of a `SessionSnapshot`. A worker that does not know the form fails its tasks, until another worker takes over.
+"""
 
 
 class SessionSnapshot(WireModel):
@@ -529,8 +530,8 @@ class SessionSnapshot(WireModel):
     replies: list[ReplyDelivery] = Field(default_factory=list)
     """Replies that are not delivered yet (R10.16)."""
     state: JsonObject | None = None
-    """State that its runs have written; `None` if they have written nothing, so that the agent file's counts."""
+    """State that its runs have written; `None` if they have written nothing, so that the agent file's state applies."""
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
-    """What has happened in its runs, for the rules that hold over a session (R23.1)."""
+    """The record of its runs, for rules over a session (R23.1)."""
     webhooks: list[KeptStatusWebhook] = Field(default_factory=list, exclude_if=operator.not_)
     """Addresses that are informed of its runs."""
