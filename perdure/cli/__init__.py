@@ -1,1 +1,1 @@
-"""The command line: `perdure …`, and `python client.py …`, which is the same (section 11)."""
+"""The command line: `perdure …`, and the same as `python client.py …` (section 11)."""

@@ -1,4 +1,4 @@
-"""The commands by which people decide (section 7)."""
+"""Commands for decisions of people (section 7)."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def inbox(
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
 ) -> None:
     """Serve a page on which people decide, until Ctrl-C."""
-    from perdure.pages.serve import serve_inbox  # a web server is not needed by any other command
+    from perdure.pages.serve import serve_inbox  # only this command needs a web server
 
     execute(lambda: serve_inbox(host=host, port=port, token=settings.inbox_token))
 
@@ -230,7 +230,7 @@ def _find(run_id: str, call: str) -> Any:
 
 
 def _edited(one: Any) -> tuple[Any, str]:
-    """Return the parameters that somebody has edited, and the digest of what they were shown."""
+    """Return the edited parameters, and the digest of the shown ones."""
     before = dumps(one.request.params if one.request.calls is None else one.request.calls, indent=2)
     with one_line_errors():
         after = click.edit(before + "\n", extension=".json")
@@ -243,7 +243,7 @@ def _edited(one: Any) -> tuple[Any, str]:
 
 
 def _walk(run_id: str | None, by: str) -> None:
-    """Ask about one request after the other, as they come, until `q`."""
+    """Ask for a decision on one waiting request after the other, until `q`."""
     console = screen()
     skipped: set[tuple[str, str]] = set()
     quiet = False
@@ -253,7 +253,7 @@ def _walk(run_id: str | None, by: str) -> None:
             if not quiet:
                 console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
             quiet = True
-            execute(lambda: asyncio.sleep(1))  # until it is worth looking again
+            execute(lambda: asyncio.sleep(1))  # a pause before the next query
             continue
         quiet = False
         console.print(_panel(one))
@@ -268,7 +268,7 @@ def _walk(run_id: str | None, by: str) -> None:
             try:
                 _decide(one.run_id, False, call=one.request.call, digest=one.request.digest, by=by, **decision)
             except SystemExit:
-                continue  # the line was printed; it may have been decided elsewhere, so look again
+                continue  # the error was printed; somebody else may have decided, so query again
 
 
 def _decision(key: str, one: Any) -> JsonObject | None:
@@ -292,7 +292,7 @@ def _decision(key: str, one: Any) -> JsonObject | None:
 
 
 def _person(request: Any) -> list[RenderableType]:
-    """Return who asks, their last message, and who was informed."""
+    """Return the sender of the run, their last message, and the informed people."""
     of = [f"asked by {request.sender}"] if request.sender else []
     of += [f"tenant {request.tenant}"] if request.tenant else []
     of += [f"session {request.session}"] if request.session else []

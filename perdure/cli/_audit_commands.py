@@ -1,4 +1,4 @@
-"""`perdure audit`: whether the lines of an audit log are whole."""
+"""`perdure audit`: verification of an audit log."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ COMMANDS: Final = ("/new", "/reset", "/stop", "/file", "/help", "/quit", "/exit"
 _FILE: Final = re.compile(r"/file(\s.*)?")
 _COMMAND: Final = re.compile(rf"/[a-z]+|{_FILE.pattern}")
 _SHOWN: Final = 4
-"""The last messages of a session that exists."""
+"""The number of last messages that are shown of an existing session."""
 _LONGEST_PAUSE: Final = 5.0
 
 
 class Chat:
-    """One session, and who talks in it. `print_line` prints a line that stays. `changed` is called when the part below has changed."""
+    """A chat of one sender in one session. `print_line` prints a lasting line. `changed` is called after a change of the live lines."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class Chat:
         self.picture = ChatView(reasoning=reasoning)
         self.print_line, self._changed = print_line, changed
         self.over = asyncio.Event()
-        """Whether the session has ended."""
+        """Set when the session has ended."""
         self._there = asyncio.Event()
         self._from: str | None = None
         self._who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
         self._files: list[Media] = []
-        """Those of the next message."""
+        """The files of the next message."""
         self._watches: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
-        """Take up a session that is there: its last messages, its run, and what waits."""
+        """Show an existing session: its last messages, its run, and waiting requests."""
         try:
             view = await self._session.show()
         except RunNotFoundError:
@@ -95,7 +95,7 @@ class Chat:
                 self._add_pending(PendingApproval(one.run_id, of.call, of.tool, of.reason, of.question, of))
 
     async def listen(self) -> None:
-        """Show what happens, until the session has ended; where nobody tells, ask again where it was left off."""
+        """Show events until the session has ended. After an error, continue at the last event."""
         await self._there.wait()
         pause = 0.2
         while not self.over.is_set():
@@ -120,7 +120,7 @@ class Chat:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
     async def send(self, line: str) -> bool:
-        """Do what was typed; whether the chat goes on."""
+        """Handle a typed line. Return whether the chat continues."""
         text = line.strip()
         if not text:
             return True
@@ -165,10 +165,10 @@ class Chat:
             self.print_line(Text(f"  {receipt.done}{f': {receipt.why}' if receipt.why else ''}", style="dim"))
         return True
 
-    # What waits for a person.
+    # Approval requests.
 
     def _decision(self, text: str) -> Any:
-        """Return the decision in a line; `None`: the line is a message."""
+        """Return a line's decision; `None` for a message."""
         waits = next(iter(self.picture.waits.values()))
         word, _, reason = text.partition(" ")
         if waits.question:
@@ -184,11 +184,11 @@ class Chat:
             await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
         except PerdureError as error:
             self.print_line(Text(f"  {harmless(str(error))}", style="red"))
-            await self._show_pending(waits)  # as it waits now, if it does
+            await self._show_pending(waits)  # show the present request, if the call still waits
             if waits.view is None:
                 self.picture.decided(waits)
         else:
-            if waits.run_id != self.picture.run_id:  # whose events do not come here
+            if waits.run_id != self.picture.run_id:  # events of delegates' runs do not arrive here
                 self.picture.decided(waits)
         self._changed()
 
@@ -208,7 +208,7 @@ class Chat:
             self.print_line(line)
 
     def _watch(self, run_id: str) -> None:
-        """Notice what waits in the runs below it, whose events do not come here."""
+        """Watch for requests in delegates' runs, whose events do not arrive here."""
         for task in self._watches:
             task.cancel()
         self._watches = {asyncio.create_task(self._below(run_id))}
@@ -224,14 +224,14 @@ class Chat:
                 self._changed()
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching."""
         for task in self._watches:
             task.cancel()
 
 
 def _read_file(line: str) -> Media:
-    """Return the file of `/file PATH`. Raises `MediaError` for one that cannot be read."""
-    from perdure.agents.media import Media  # it is needed only now
+    """Return the file of `/file PATH`. Raises `MediaError` for a file that cannot be read."""
+    from perdure.agents.media import Media  # imported only here
 
     path = line.removeprefix("/file").strip()
     if not path:
@@ -247,7 +247,7 @@ def _attached(file: Media) -> str:
 
 
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:
-    """Send each line until there is no more to read. Return the exit code: 1 if a message had no answer."""
+    """Send each line of the input. Return the exit code: 1 if a message had no answer."""
     code = 0
     who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
     lines = _lines()
@@ -274,9 +274,7 @@ async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObj
 
 
 def _lines() -> asyncio.Queue[str | None]:
-    """Return a queue of the typed lines, with `None` at their end. A thread that nobody waits for reads them, so that Ctrl-C ends the chat while
-    nothing is typed.
-    """
+    """Return a queue of the typed lines, with `None` at their end. A daemon thread reads them, so that Ctrl-C can end the chat."""
     found: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

@@ -69,11 +69,11 @@ def chat(
             from perdure.cli import _chat as chat_module
 
             return await chat_module.chat(perdure, there, who, known)
-        from perdure.cli import _chat_terminal as chat_terminal  # which no other command needs
+        from perdure.cli import _chat_terminal as chat_terminal  # only this command needs it
 
         code = await chat_terminal.chat(perdure, there, who, known, reasoning=reasoning)
         again = ["perdure", "chat", agent, "--session", key, *(["--tenant", tenant] if tenant else [])]
-        if context is not None:  # a secret that was typed is printed nowhere
+        if context is not None:  # a typed secret is printed nowhere
             again += ["--context", context if context.startswith("@") else dumps(masked_context(known))]
         print(f"it goes on with: {shlex.join(again)}", file=sys.stderr)
         return code

@@ -1,4 +1,4 @@
-"""A chat in a terminal: lines that stay, and an input line at the bottom."""
+"""A chat in a terminal: lasting lines, and an input line at the bottom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _KEPT: Final = 4
-"""Lines of the terminal that are left to what is typed, and to what stands above."""
+"""Lines of the terminal that the live lines leave free for input and lasting lines."""
 _HERE: Final = "› "
 
 
@@ -65,7 +65,7 @@ class _Terminal:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> int:
-        """Take down what is typed, until there is no more."""
+        """Read typed lines until the input ends."""
         while not self._left:
             try:
                 text = await self._prompt.prompt_async()
@@ -82,13 +82,13 @@ class _Terminal:
         return 0
 
     async def _do(self) -> None:
-        """Do what was typed, one line after the other; meanwhile the next is typed."""
+        """Handle typed lines one after the other, while the person types the next."""
         while True:
             await self._talk.send(await self._lines.get())
             self._prompt.app.invalidate()
 
     async def _end(self) -> None:
-        """Leave where the session has ended."""
+        """Leave the chat once the session has ended."""
         await self._talk.over.wait()
         self._left = True
         if self._prompt.app.is_running:

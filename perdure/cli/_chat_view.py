@@ -19,12 +19,12 @@ from perdure.values.media import parts_without_media
 from perdure.values.provenance import BY_OTHERS
 
 _SHOWN: Final = 200
-"""Characters of parameters and of a result on a line."""
+"""The most characters of parameters and of a result on a line."""
 _BEGUN: Final = 50
-"""Characters of a call on the line with its outcome."""
+"""The most characters of a call on the line with its outcome."""
 _PASSED: Final = {"approve": "approved", "edit": "approved, changed,", "replace": "replaced"}
 _CALLS: Final = 6
-"""Running calls that have a line of their own."""
+"""The most running calls with their own line."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class PendingApproval:
     reason: str
     question: bool = False
     view: WaitingView | None = None
-    """All of it, as it was shown: what a decision is bound to."""
+    """The whole request as shown. A decision is bound to it."""
 
     @property
     def title(self) -> str:
@@ -45,7 +45,7 @@ class PendingApproval:
 
     @property
     def sentence(self) -> str:
-        """The question as everybody who may decide is asked it."""
+        """The question, with the same words as everywhere."""
         if self.view is not None:
             return self.view.sentence
         return ask_words(self.tool, None, self.reason) if "." in self.call else plan_words(None, self.reason)
@@ -61,20 +61,20 @@ class _Writing:
 
 @dataclass
 class ChatView(EventAdapter[Text, None]):
-    """The lasting lines of a chat, and below them what changes."""
+    """The lasting lines of a chat, and the live lines below them."""
 
     reasoning: bool = False
-    """Whether to show what a model thinks."""
+    """Whether to show a model's reasoning."""
     own: set[str] = field(default_factory=set)
-    """Ids of the messages that were typed here: they are shown already."""
+    """Ids of the messages that were typed here, which are shown already."""
     run_id: str = ""
-    """The run under way; empty: none."""
+    """The active run; empty without one."""
     waits: dict[tuple[str, str], PendingApproval] = field(default_factory=dict)
-    """What waits for a person, by run and call, the oldest first."""
+    """Waiting requests by run and call, the oldest first."""
     trouble: str = ""
-    """What keeps the chat from being told; empty: nothing."""
+    """The error that stops the events; empty without one."""
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Those that run: how they were called, and how far they are."""
+    """The running calls by id: the call's text, and its progress."""
     _writing: _Writing = field(default_factory=_Writing)
     _asking: str = ""
 
@@ -182,7 +182,7 @@ class ChatView(EventAdapter[Text, None]):
             decision, by = data.get("decision"), f" by {data['by']}" if data.get("by") else ""
             if decision == "dropped":
                 yield _line(f"  {waits.title} is not asked about any more: {data.get('reason', '')}", "magenta")
-            elif decision in _PASSED:  # for any other the call's own end shows it
+            elif decision in _PASSED:  # for other decisions, the call's own end shows it
                 yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
 
     def on_compaction(self, event: Event) -> Iterator[Text]:
@@ -209,10 +209,10 @@ class ChatView(EventAdapter[Text, None]):
         elif data.get("reason"):
             yield _line(f"  no answer: {data['reason']}", "red")
 
-    # What changes.
+    # Live lines.
 
     def live(self, width: int, room: int) -> list[Text]:
-        """Return at most so many lines of this width: what is being written, by its end, what runs, and what waits for a person."""
+        """Return at most `room` lines of this width: the end of the text being written, running calls, and waiting requests."""
         below = [*self._running(), *self._waiting()]
         for line in below:
             line.truncate(width, overflow="ellipsis")
@@ -293,12 +293,12 @@ def approval_lines(waits: PendingApproval) -> Iterator[Text]:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Return one line, cut where the terminal ends."""
+    """Return one line, cut at the terminal's width."""
     return Text(_one_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _whole(text: str, style: str = "") -> Text:
-    """Return one line, in as many as it needs."""
+    """Return one line, wrapped at the terminal's width."""
     return Text(_one_line(text), style=style)
 
 

@@ -1,4 +1,4 @@
-"""`perdure codec`: the keys that values still need (R24.9)."""
+"""`perdure codec`: the keys that encrypted values still need (R24.9)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def run_agent(
     perdure: Perdure, agent: Agent, value: object, *, task_queue: str, no_wait: bool, live: bool, **given: Any
 ) -> RunView | str:
-    """Start it and follow it to its end; its run, or with `no_wait` its id at once."""
+    """Start a run and follow it to its end. Return its view, or with `no_wait` its id at once."""
     run = await perdure.start(agent, value, task_queue=task_queue, **given)
     if no_wait:
         return run.id
@@ -37,7 +37,7 @@ async def run_agent(
 
 
 async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
-    """Return the run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
+    """Return the run's view. With `verbose`, print all prompts and answers first, with `aside` on stderr."""
     view = await run.view()
     if verbose:
         print_exchanges(screen(stderr=aside), await run.exchanges())
@@ -45,7 +45,7 @@ async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunVi
 
 
 async def watch(run: Run, *, verbose: bool = False) -> RunView:
-    """Follow a run to its end; with `verbose` print then all that was sent and answered."""
+    """Follow a run to its end. With `verbose`, print all prompts and answers then."""
     await run.view()
     view = await _follow(run)
     if verbose:
@@ -54,13 +54,13 @@ async def watch(run: Run, *, verbose: bool = False) -> RunView:
 
 
 async def next_pending(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
-    """Return the oldest that waits, of this run or of all, but for those skipped."""
+    """Return the oldest waiting request of this run, or of all runs, that is not in `skipped`."""
     if run_id is not None:
         found, _ = await perdure.get_run(run_id).waiting_below()
         return next((one for one in found if (one.run_id, one.request.call) not in skipped), None)
     for listed in (await perdure.approvals()).waiting:
         if (listed.run_id, listed.entry.call) not in skipped:
-            # The index is a moment late: what has been decided already is passed over.
+            # The index lags: requests that are decided already are skipped.
             with contextlib.suppress(RunError):
                 for request in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
                     return WaitingRequest(listed.run_id, request)

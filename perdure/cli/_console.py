@@ -1,4 +1,4 @@
-"""The console: a terminal of any width, a pipe, and tables that fit."""
+"""The console: output to a terminal of any width or a pipe, and tables that fit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from perdure.models.requests import ModelWait
 
 WIDTH_OF_A_PIPE: Final = 200
-"""Characters of a line where no terminal says how many: whoever reads a pipe breaks no lines."""
+"""The width of lines without a terminal: readers of a pipe need unbroken lines."""
 _PLAIN: Final = {"…": "...", "–": "-", "·": "-", "→": "->", "†": "+", "“": '"', "”": '"', "€": "EUR"}
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """Return rich's console; for a pipe one that does not pad lines to a terminal's width."""
+    """Return rich's console; for a pipe, without padding at the end of lines."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty() or "FORCE_COLOR" in os.environ:
         console = Console(stderr=stderr, highlight=False)
@@ -37,7 +37,7 @@ def screen(*, stderr: bool = False) -> Console:
 
 
 class _Harmless(RenderHook):
-    """Makes all text that a terminal is sent `harmless`; rich's own styles and controls stay."""
+    """Makes all text for a terminal `harmless`; rich's own styles and controls stay."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [each if isinstance(each, Control) else _HarmlessText(each) for each in renderables]
@@ -53,7 +53,7 @@ class _HarmlessText:
 
 
 class _Unfilled:
-    """A stream whose lines end where their text does."""
+    """A stream that removes spaces at the end of lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -67,7 +67,7 @@ class _Unfilled:
 
 
 def harmless(text: str) -> str:
-    """Return text of a model or a person without what a terminal would take for orders: control characters, and marks that turn its direction."""
+    """Return text of a model or a person without control characters and marks that change the text's direction."""
     return _ORDERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
@@ -75,7 +75,7 @@ _ORDERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 
 
 def print_in_any_encoding(*, as_json: bool) -> None:
-    """Let no character end the program that the output's encoding does not have: in JSON it is escaped, in words put plainly."""
+    """Print characters that the output's encoding lacks: in JSON as escapes, in other text as plain substitutes."""
     codecs.register_error("perdure.json", _escaped)
     codecs.register_error("perdure.plain", _plainly)
     for stream, handler in (
@@ -100,7 +100,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 _GAP: Final = 2
 _LEAST: Final = 8
-"""Characters that a column keeps when it gives way."""
+"""The least width of a column that is cut."""
 
 
 def table(
@@ -113,8 +113,8 @@ def table(
     right: Sequence[str] = (),
     style: str | None = None,
 ) -> Table:
-    """Return a line a row, within the `width`: columns of `gives` are cut where there is too little room, the widest first, and of `drops` left
-    out in their order where that is not enough; the rest is cut by the terminal alone."""
+    """Return a table with one line per row, within the `width`. If it is too wide, columns of `gives` are cut, the widest first. If that is
+    not enough, columns of `drops` are left out, in their order. Other columns are cut by the terminal only."""
     cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
     wanted = {title: max([len(title), *(row[n].cell_len for row in cells)]) for n, title in enumerate(titles)}
     for title in drops:
@@ -142,5 +142,5 @@ def _room(widths: dict[str, int]) -> int:
 
 
 def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
-    """Return the least that these columns take."""
+    """Return the least width of these columns."""
     return _room({title: min(each, _LEAST) if title in gives else each for title, each in widths.items()})

@@ -95,7 +95,7 @@ def erase(
 
 
 def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> bool:
-    """Whether there is something to remove, and somebody wants it. Raises `CommandError` where nobody can be asked."""
+    """Whether there is something to remove, and the person agrees. Raises `CommandError` without a terminal to ask."""
     found = [report for report in planned if report.executions]
     if not found or yes:
         return bool(found)

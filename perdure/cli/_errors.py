@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 
 
 class CommandError(Exception):
-    """A command cannot go on: `str()` is the line to print, or `lines` in its place, `code` the exit code."""
+    """A command fails: `str()` is the line to print, or `lines` if given; `code` is the exit code."""
 
     def __init__(self, message: str, code: int = FAILED, lines: Sequence[str] = ()) -> None:
         super().__init__(message, code)
@@ -32,7 +32,7 @@ class CommandError(Exception):
 
 
 def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
-    """Raise `CommandError` for a value that is not one of the choices; `None` is no value."""
+    """Raise `CommandError` for a value that is not one of the choices; `None` means no value."""
     if value is not None and value not in choices:
         near = meant(value, choices)
         hint = f"; did you mean {near!r}?" if near else ""
@@ -41,7 +41,7 @@ def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn what a user can cause into one line on stderr and an exit code. A bug keeps its traceback."""
+    """Turn a user's mistake into one line on stderr and an exit code. A bug keeps its traceback."""
     try:
         yield
     except CommandError as error:
@@ -52,14 +52,14 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), TIMEOUT)
     except MessageRefusedError as error:
         _leave(str(error), FAILED)
-    except ProtocolError as error:  # what was written down is wrong, and nothing was started
+    except ProtocolError as error:  # the input is invalid, and nothing was started
         _leave(str(error), USAGE, [str(each) for each in getattr(error, "problems", ())])
     except PerdureError as error:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the output has gone; without this the interpreter complains once more while it exits.
+        # The reader of the output has closed the pipe. Without this, the interpreter reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(FAILED) from None
 

@@ -45,7 +45,7 @@ evaluations_app = Commands()
 _DECISIONS: Final = ("reject", "approve", "wait")
 _NOT_OF_FILES: Final = re.compile(r"[^\w.-]+")
 _REASONS: Final = 3
-"""Reasons of one case that are printed; `--json` has all."""
+"""The most reasons of one case that are printed; `--json` has all."""
 
 
 @evaluations_app.command("eval")
@@ -130,7 +130,7 @@ def evaluate(
 
 
 class _Progress:
-    """A line on stderr whenever the number of scored runs has changed."""
+    """Prints a line on stderr after each change of the number of scored runs."""
 
     def __init__(self) -> None:
         self._done = -1
@@ -150,7 +150,7 @@ def _read_baseline(path: Path) -> EvaluationResult:
 
 
 def print_evaluation(console: Console, result: EvaluationResult) -> None:
-    """Print a row for each case and model, why runs did not pass, and a row for each model in sum."""
+    """Print a row for each case and model, the reasons of failed runs, and a row with each model's sums."""
     rows, totals = result.rows(), result.totals()
     several = len(result.models) > 1
     titles = [
@@ -196,7 +196,7 @@ def _cells(row: EvaluationRow, case: str, several: bool) -> list[str | Text]:
 
 
 def print_comparison(console: Console, compared: Comparison) -> None:
-    """Print what became better, what became worse, and the sums."""
+    """Print improvements, regressions, and sums."""
     for words, style, rows in (("better", "green", compared.better), ("worse", "red", compared.worse)):
         for row in rows:
             console.print(Text(f"{words}: {_title(row.case, row.model)}: {_change(row)}", style), soft_wrap=True)
@@ -242,7 +242,7 @@ def record(
 
     A case holds what the run read and wrote: look at it before it is shared. Masked values stay masked.
     """
-    from perdure.testing import cases  # replays histories, as no other command but replay does
+    from perdure.testing import cases  # it replays histories: only this command and `replay` need it
 
     names = run_ids or []
     with one_line_errors():

@@ -1,4 +1,4 @@
-"""`perdure events`: events of a run or a session as they happen."""
+"""`perdure events`: the events of a run or a session, live."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 _SHOWN: Final = 160
-"""Characters of parameters, of a result, or of a message."""
+"""The most characters of parameters, of a result, or of a message."""
 
 
 class EventPrinter:
-    """Prints one event after the other. What a model writes goes on where it stands, until something else happens."""
+    """Prints events one after the other. A model's text continues on its line until another event arrives."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,7 +49,7 @@ class EventPrinter:
             self._console.print(line, overflow="ellipsis", no_wrap=True)
 
     def rest(self) -> None:
-        """End the line of what is being written."""
+        """End the line of the text being written."""
         if self._writing:
             self._console.print()
             self._writing = ""
@@ -67,7 +67,7 @@ _STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", 
 
 
 class EventWords(EventAdapter[str, None]):
-    """A line about each event, but for those that the text above them shows."""
+    """A line for each event, except events that the text above already shows."""
 
     def on_lifecycle(self, event: Event) -> Iterator[str]:
         data, whose = event.data, event.run_id or "the session"
@@ -158,7 +158,7 @@ def hosted_words(event: Event) -> str:
 
 
 def _request_words(data: JsonObject) -> str:
-    """Return the sentence of a request for an approval, as the inbox has it."""
+    """Return the sentence of an approval request, as in the inbox."""
     tool, params, reason, calls = data.get("tool"), data.get("params"), str(data.get("reason", "")), data.get("calls")
     if not tool:
         return plan_words(len(calls) if isinstance(calls, list) else None, reason)

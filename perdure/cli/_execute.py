@@ -1,4 +1,4 @@
-"""Execution of every command that needs a server: on an event loop, with a user's mistake as one line."""
+"""Execution of commands that need a server: on an event loop, with a user's mistake as one line."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ T = TypeVar("T")
 
 
 def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
-    """Run a command with Perdure's Python API, and with no other access to the server (R13.3)."""
+    """Run a command with Perdure's Python API as its only access to the server (R13.3)."""
 
     async def start() -> T:
-        # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait.
+        # Temporal's client is imported here: it takes 0.2 s, which `plan`, `--help` and a mistyped command need not wait.
         from perdure.client.perdure import Perdure
         from perdure.hosting.telemetry import silent_runtime
 
@@ -58,12 +58,12 @@ def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
 
 
 def execute(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it; a user's mistake becomes one line and an exit code."""
+    """Run a coroutine. A user's mistake becomes one line and an exit code."""
     with one_line_errors():
         try:
             return asyncio.run(start())
         finally:
-            from perdure.hosting.telemetry import flush  # loaded by now
+            from perdure.hosting.telemetry import flush  # imported by now
 
             flush()
     raise AssertionError("one_line_errors leaves the process")

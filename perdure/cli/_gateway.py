@@ -1,4 +1,4 @@
-"""The gateway with all its adapters, alone and in `perdure dev`."""
+"""The gateway with all its adapters, for `perdure serve` and `perdure dev`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ ADAPTERS: Final[tuple[AdapterMaker, ...]] = (
     sign_in,
     pages,
 )
-"""In the order in which they are asked. A new protocol is a line here."""
+"""All adapters, in the order in which their routes are matched. A new protocol is a line here."""
 
 
 @asynccontextmanager
 async def gateway(
     perdure: Perdure, settings: Settings, *, quiet: bool = False, option: str = "--port"
 ) -> AsyncIterator[str]:
-    """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`.
+    """Serve the gateway while the context lasts. Yield its address, and print it unless `quiet`. Raises `SettingsError`.
 
     `option`: the flag of its port.
     """
@@ -74,16 +74,16 @@ async def gateway(
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until interrupted. Raises `SettingsError` where others could reach it and there is no token, or the port is taken."""
+    """Serve until interrupted. Raises `SettingsError` for an address that others reach without a token, or a taken port."""
     check_reachable(settings)  # before a server is needed
     check_agents_folder(settings)
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = silent_runtime()
     client = await reached(lambda: connect(runtime), settings.wait)
-    with interrupts() as interrupted:  # to its end: after a second signal it still answers its callers
+    with interrupts() as interrupted:  # around all: after a second signal, the gateway still answers its callers
         async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
             gc.collect()
-            gc.freeze()  # else a large body has the collector look at all that was imported: 0.2 s in which nobody is answered
+            gc.freeze()  # otherwise the collector scans all imported objects for a large body, and blocks answers for 0.2 s
             await interrupted.get()
 
 

@@ -1,4 +1,4 @@
-"""`perdure token` and `perdure trigger`: who the gateway lets in, and which webhooks it accepts."""
+"""`perdure token` and `perdure trigger`: the gateway's tokens, and the webhooks that it accepts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new(
 ) -> None:
     """Create a token, print it, and write its digest to the file. It is printed only once. To change a token that is in use,
     create another for the same sender, and revoke the old one when nobody uses it any more."""
-    from perdure.gateway.tokens import (  # a web server's, which no other command needs
+    from perdure.gateway.tokens import (  # part of the web server, which other commands do not need
         new_token,
         read_tokens,
         write_tokens,
@@ -125,7 +125,7 @@ def check_triggers(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")],
 ) -> None:
     """Check a file of triggers, with its secrets and agents: a line for each fault. No secret is printed."""
-    from perdure.gateway.triggers import trigger_faults  # a web server's, which no other command needs
+    from perdure.gateway.triggers import trigger_faults  # part of the web server, which other commands do not need
 
     with one_line_errors():
         found, faults = trigger_faults(file, settings.agents_folder)

@@ -14,15 +14,15 @@ from typer.core import TyperCommand, TyperGroup
 from perdure.cli._console import harmless
 
 SITE: Final = "https://perdure.example"
-"""The address of the site, as `pyproject.toml` has it."""
+"""The URL of the site, as in `pyproject.toml`."""
 SCREEN: Final = 40
-"""Lines that the help of a command may have."""
+"""The most lines of a command's help."""
 ALL_OPTIONS: Final = "--help-all"
-"""Prints the settings of a command one by one, where they are more than a screen."""
+"""The option that prints all settings of a command, if they need more than a screen."""
 _COLUMN: Final = 26
 """The widest column of names; the text of a longer name begins on the next line."""
 _UsageError: Final[Any] = typer.BadParameter.__base__
-"""The base of what a parser raises; `typer` has no name of its own for it."""
+"""The base class of a parser's errors; `typer` exports no name for it."""
 _TYPES: Final = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "path": "FILE"}
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -72,7 +72,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "codec, codec-server": "List keys of encrypted values; decrypt for the Web UI.",
     },
 }
-"""All commands with one line each, by what a person wants to do."""
+"""All commands with one line each, grouped by task."""
 
 
 class HelpedCommand(TyperCommand):
@@ -89,7 +89,7 @@ class HelpedCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands; a wrong use of one ends with one line on stderr and code 2."""
+    """A group of commands; a usage error ends with one line on stderr and code 2."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         lines = _overview(self) if ctx.parent is None else _group_help(self, ctx)
@@ -119,7 +119,7 @@ class CommandGroup(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Commands that are added with the classes above."""
+    """Commands with the classes above."""
 
     def __init__(self, *, cls: type[TyperGroup] = CommandGroup, **options: Any) -> None:
         super().__init__(cls=cls, pretty_exceptions_enable=False, **options)
@@ -132,7 +132,7 @@ class Commands(typer.Typer):
 
 
 def _shortest(command: Any, ctx: Any) -> list[str]:
-    """Return the help with as much about settings as a screen has room for."""
+    """Return the longest help that fits on a screen."""
     for much in ("all", "some"):
         lines = _command_help(command, ctx, much)
         if len(lines) <= SCREEN:
@@ -141,7 +141,7 @@ def _shortest(command: Any, ctx: Any) -> list[str]:
 
 
 def _command_help(command: Any, ctx: Any, much: str) -> list[str]:
-    """Return the help of a command, with `all` about its settings, `some` (of the first group) or their `names` alone."""
+    """Return the help of a command. `much`: `all` settings, `some` (the first group), or their `names` only."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
     own = [each for each in options if not getattr(each, "rich_help_panel", None)]
@@ -166,7 +166,7 @@ def _group_help(group: Any, ctx: Any) -> list[str]:
 
 
 def _overview(group: Any) -> list[str]:
-    """Return the help of the program: its commands in groups, with a first step and the site's address."""
+    """Return the help of the program: its commands in groups, with a first step and the site's URL."""
     lines = ["Usage: perdure COMMAND [ARGUMENTS] [OPTIONS]", "  " + (group.help or ""), START]
     for title, rows in COMMANDS.items():
         lines += [f"{title}:", *(f"  {names:<20} {words}" for names, words in rows.items())]
@@ -202,7 +202,7 @@ def _shape(argument: Any) -> str:
 
 
 def _names(option: Any) -> str:
-    """Return the option as it is typed: `--limit NUMBER`, `--wait/--no-wait`."""
+    """Return the option as a reader types it: `--limit NUMBER`, `--wait/--no-wait`."""
     names = "/".join([max(option.opts, key=len), *option.secondary_opts])
     return names if option.is_flag or option.count else f"{names} {option.metavar or _type_of(option)}"
 
@@ -212,7 +212,7 @@ def _type_of(option: Any) -> str:
 
 
 def _about(option: Any) -> str:
-    """Return the option's help, with its default where it is shown."""
+    """Return the option's help, with its default unless that is hidden."""
     default = option.show_default if isinstance(option.show_default, str) else option.default
     if (
         not option.show_default
@@ -268,7 +268,7 @@ def _paragraph(text: str, indent: str, *, first: str | None = None) -> list[str]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text; no word, such as a variable's name, is cut."""
+    """Return the wrapped lines of a text. No word is cut, such as a variable's name."""
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
 
 
@@ -277,7 +277,7 @@ def _width() -> int:
 
 
 def _usage_problem(error: Any) -> str:
-    """Return one line: the command, what is wrong, and how it is used. Of a group without a command, its help."""
+    """Return one line with the command, the error, and the usage; for a group without a command, its help."""
     message: str = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         return message
@@ -288,7 +288,7 @@ def _usage_problem(error: Any) -> str:
 
 
 def _words(error: Any, message: str) -> str:
-    from perdure.values.problems import none_of  # with pydantic, which help and the version need not wait for
+    from perdure.values.problems import none_of  # it imports pydantic, which help and `--version` do not need
 
     if hasattr(error, "possibilities"):
         return none_of(error.option_name, "option", _options(error.ctx.command.params)).replace('"', "")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 histories_app = Commands()
 _POLICY = '{"ask": "unsafe"}'
 _MOST_LINES = 20
-"""Lines of differences of one run that are printed; `--json` has all."""
+"""The most lines of one run's differences that are printed; `--json` has all."""
 _MOST_REASON = 160
 _RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 
@@ -176,7 +176,7 @@ def what_if(
     else:
         _print_what_if(screen(), report, show_all=show_all)
     if html is not None:
-        from perdure.pages.what_if import what_if_page  # the templates: no other use of this command needs them
+        from perdure.pages.what_if import what_if_page  # only this option needs the templates
 
         options = {"--policy": policy, "--rules": rules, "--agent-file": agent_file, "--model": model}
         changes = {name: text for name, text in options.items() if text is not None}
@@ -266,7 +266,7 @@ def _print_what_if(console: Console, report: WhatIfReport, *, show_all: bool = F
 
 
 def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield what differs in a run, each with its style."""
+    """Yield the lines of a run's differences, each with its style."""
     noted = set()
     for words, style, notes in (
         ("asks about", "yellow", run.approvals_added),
@@ -278,7 +278,7 @@ def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
             noted.add(note.call)
             yield f"{words} {_call_title(note)}: {clip(note.reason, _MOST_REASON)}", style
     for line in run.differences:
-        # what is asked about is named above: its line would only repeat it
+        # the request above names the call: its line would repeat it
         if not (line[2:].partition(" ")[0] in noted and line.endswith(("done", "done, asked"))):
             yield line, "red" if line.startswith("-") else "green"
     if run.unknown_from is not None and run.unknown_from <= run.requests:

@@ -12,7 +12,7 @@ import click
 
 
 def read_key() -> str:
-    """Return the next key; also one that was pressed before anybody asked."""
+    """Return the next key, also a key that was pressed earlier."""
     if not sys.stdin.isatty():
         return sys.stdin.read(1) or "q"
     with _at_once() as possible:
@@ -20,7 +20,7 @@ def read_key() -> str:
 
 
 async def next_key() -> str:
-    """Return one key while the event loop continues. After a cancellation no thread reads on."""
+    """Return the next key without blocking the event loop. After a cancellation, no thread continues to read."""
     loop = asyncio.get_running_loop()
     pressed: asyncio.Future[str] = loop.create_future()
     terminal = sys.stdin.fileno()
@@ -41,7 +41,7 @@ async def next_key() -> str:
 
 @contextmanager
 def _at_once() -> Iterator[bool]:
-    """Have the terminal pass on each key as it is pressed. Yield false where it cannot be switched (Windows)."""
+    """Make the terminal deliver each key at once. Yield false if it does not support this (Windows)."""
     try:
         import termios
         import tty
@@ -51,7 +51,7 @@ def _at_once() -> Iterator[bool]:
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:
-        # Not `click.getchar`, which throws away what was typed while the question was being printed.
+        # Not `click.getchar`: it discards keys that were typed while the question was printed.
         tty.setcbreak(terminal, termios.TCSADRAIN)
         yield True
     finally:

@@ -58,7 +58,7 @@ class ChosenRuns:
         one: Callable[[Run[Any]], Coroutine[Any, Any, T]],
         many: Callable[[Perdure, Selection], Awaitable[int]],
     ) -> T | int:
-        """Change them, after a question on a terminal where they are many. Return what `one` returns, or how many there were."""
+        """Change the runs; many only after a question on a terminal. Return the result of `one`, or the number of runs."""
         if (id := self.run_id) is not None:
             return connected(lambda perdure: one(perdure.get_run(id)))
 
@@ -88,7 +88,7 @@ def choose(
     everything: All = False,
     yes: Yes = False,
 ) -> ChosenRuns:
-    """Choose running runs by options. Raise `CommandError` unless these choose either one run, or some, or all."""
+    """Choose running runs by options. Raise `CommandError` unless the options choose one run, or some, or all."""
     check_since(since)
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:
@@ -101,7 +101,7 @@ def choose(
 
 
 def confirm(count: int, what: str, *, yes: bool) -> bool:
-    """Whether to go on with so many; asks on a terminal. Raises `CommandError` where nobody can be asked."""
+    """Whether to change `count` runs: ask on a terminal. Raises `CommandError` without a terminal to ask."""
     if count == 0 or yes:
         return count > 0
     runs = f"{count:,} run{'s' if count > 1 else ''}"
@@ -155,7 +155,7 @@ def list_command(
     else:
         _print_rows(found.rows)
     if found.following is not None:
-        # Of a JSON document stdout has nothing beside it; for people the line is a part of the list.
+        # With `--json`, stdout has the JSON document only; for people, the line is a part of the list.
         to = sys.stderr if as_json else sys.stdout
         print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=to)
 
@@ -266,7 +266,7 @@ def policy(
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
-    """Return the command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
+    """Return the command for the next page, with the same filters: a page's name does not contain them."""
     names = ("agent", "status", "since", "sender", "tenant", "reason", "query", "schedule")
     filters = {name: getattr(chosen, name) for name in names}
     words = [part for name, value in filters.items() if value is not None for part in (f"--{name}", value)]

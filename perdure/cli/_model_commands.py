@@ -1,4 +1,4 @@
-"""The `perdure models` commands: are the configured models up to it, and how are they best asked?"""
+"""The `perdure models` commands: tests of the configured models, and recommended settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check(
 
 
 async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> CheckReport:
-    from perdure.activities.endpoints import Endpoints  # as for `dev`: the server and the worker are needed only now
+    from perdure.activities.endpoints import Endpoints  # only this command needs it, and the worker
     from perdure.checking.play import check_models
 
     fast, smart = settings.fast_model, settings.smart_model
@@ -82,7 +82,7 @@ def _chosen(option: str, names: list[str] | None, known: dict[str, T]) -> list[T
 
 
 def print_report(console: Console, report: CheckReport) -> None:
-    """Print the table, the problems, what the servers understand, and the recommendation."""
+    """Print the table, the problems, the servers' features, and the recommendation."""
     console.print(_table(report.rows))
     for row in report.rows:
         for played in row.played:

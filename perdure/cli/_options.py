@@ -1,4 +1,4 @@
-"""Options: the flags of settings, each defined once in `perdure.hosting.settings`; files to write; and who decides."""
+"""Options: the flags of settings, each defined once in `perdure.hosting.settings`; files to write; and the user who decides."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ ALL: Final = tuple(Settings.model_fields)
 WORKER: Final = tuple(
     name for name, field in Settings.model_fields.items() if about(field).group not in (GATEWAY, PAGES)
 )
-"""What `perdure worker` takes."""
+"""The settings of `perdure worker`."""
 SERVE: Final = {
     name: flag(name.removeprefix("gateway_"))
     for name, field in Settings.model_fields.items()
     if about(field).group == GATEWAY
 }
-"""What `perdure serve` takes, by flags that need not say whose they are."""
+"""The settings of `perdure serve`, with flags without the prefix `gateway`."""
 DEV: Final = tuple(name for name in WORKER if name not in ("tools_only", "wait"))
-"""What `perdure dev` takes of them: its server is its own."""
+"""The worker's settings of `perdure dev`, which has its own server."""
 
 NONE: Final[Mapping[str, str]] = {}
 _CONFIG = typer.Option("--config", metavar="FILE", help=f"The file of settings; {CONFIG}, or perdure.toml here.")
 
 
 def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a command with flags for these settings beside its own; it is given what is in force as its `settings`.
+    """Return a decorator that adds flags for these settings to a command. Its parameter `settings` receives those in force.
 
-    `flags` are settings whose flags have another name there: `{"dev_port": "--port"}`.
+    `flags` are settings whose flags have another name here: `{"dev_port": "--port"}`.
     """
     chosen = {name: flags.get(name, flag(name)) for name in (*names, *flags)}
 
@@ -50,7 +50,7 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
                 if config is not None:
                     if not Path(config).is_file():
                         raise CommandError(f"--config: there is no file {config}", USAGE)
-                    os.environ[CONFIG] = config  # for whatever reads settings in this process, and for what it starts
+                    os.environ[CONFIG] = config  # for code that reads settings here, and for child processes
                 settings = load(said, chosen)
             with using(settings):
                 command(settings=settings, **given)
@@ -63,7 +63,7 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
 
 
 def built_from(parameter: str, build: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `build`, before its own, in place of its parameter: the command is called with what `build` returns."""
+    """Return a decorator that replaces a command's parameter by the options of `build`. The parameter receives `build`'s result."""
     hints = get_type_hints(build, include_extras=True)
     options = {name: (hints[name], each.default) for name, each in inspect.signature(build).parameters.items()}
 
@@ -92,7 +92,7 @@ def _declare(
     before: Options = MappingProxyType({}),
     after: Options = MappingProxyType({}),
 ) -> None:
-    """Give a wrapper the signature of its command, for Typer to read, with options in place of the parameter `replaced`."""
+    """Set a wrapper's signature for Typer: its command's, with options in place of the parameter `replaced`."""
     hints = get_type_hints(command, include_extras=True)
     own = {name: (hints[name], each.default) for name, each in inspect.signature(command).parameters.items()}
     del own[replaced]
@@ -107,7 +107,7 @@ def _declare(
 
 
 def _option(name: str, words: str) -> Any:
-    """Return one flag. What it is given is read with all the others, so that a wrong value has the same error everywhere."""
+    """Return one flag. Its text is parsed with all settings, so that an invalid value has the same error everywhere."""
     field = Settings.model_fields[name]
     switch = field.annotation is bool
     help = f"{field.description}. [{variable(name)}; {shown_default(name)}]"
@@ -122,9 +122,9 @@ def _option(name: str, words: str) -> Any:
 
 
 def write_file(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file that an option names. A file that cannot be written ends the command, with one line.
+    """Write a file that an option names. If this fails, end the command with one line.
 
-    `mode`: the permissions of a new file, without those that the umask takes away.
+    `mode`: the permissions of a new file, before the umask.
     """
     with one_line_errors():
         try:
@@ -135,11 +135,11 @@ def write_file(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def local_user() -> str:
-    """Return the value of `--by` or `--sender` where it is left out: this process's user, with `sudo` the caller. A user without a name is `uid 1000`.
+    """Return the default of `--by` and `--sender`: this process's user, with `sudo` its caller. A user without a name is `uid 1000`.
 
-    The name proves nothing: whoever has the machine may set it. It is never empty, so each decision names somebody.
+    The name proves nothing, because users of the machine can set it. It is never empty, so each decision names somebody.
     """
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):  # no entry for this number, as in a container
+    except (KeyError, OSError):  # the user id has no name, as in a container
         return f"uid {os.getuid()}"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LENGTH: Final = re.compile(r"len\(.+\)")
 _COUNT: Final = re.compile(r"[0-9]{1,6}")
 _WIDE: Final = 1000
-"""Pixels above which a drawing in a file leads from top to bottom: a page shows about 750."""
+"""The width in pixels above which a file's drawing goes from top to bottom: a page shows about 750."""
 _OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
 
 plan_app = Commands(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
@@ -163,7 +163,7 @@ def draw(
 
 
 def print_drawing(drawing: Drawing, svg: Path | None) -> None:
-    """Mermaid on stdout, or an SVG file."""
+    """Print Mermaid to stdout, or write an SVG file."""
     if svg is None:
         print(to_mermaid(drawing))
         return
@@ -173,8 +173,8 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 
 
 def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> CheckedPlan:
-    """Read the plan of a file. Where modules are named, its tools are those of a worker with these options."""
-    from perdure.cli._plans import look  # every dialect's reader is not needed by any other command
+    """Read the plan of a file. With named modules, its tools are those of a worker with these options."""
+    from perdure.cli._plans import look  # only these commands need the parsers of all dialects
 
     return look(
         file,
@@ -272,7 +272,7 @@ def _print_simulation(simulation: Simulation) -> None:
 
 
 def _round(step: SimulatedCall) -> str:
-    """Return how many iterations a loop has, and what one of them does."""
+    """Return the number of a loop's iterations, and the calls of one iteration."""
     assert step.inside is not None
     inner = ", ".join(f"{each.call.id} {each.call.spec.tool_name}" for each in step.inside.steps)
     if step.guessed:
@@ -289,7 +289,7 @@ def _row(step: SimulatedCall) -> list[str]:
 
 
 def _print_ways(found: Planned) -> None:
-    """Print the parameters with text of others, and the way of each text (R15.7)."""
+    """Print the parameters with untrusted text, and each text's provenance (R15.7)."""
     for call, way in found.ways():
         if BY_OTHERS in way:
             print(f"{call} {way}")

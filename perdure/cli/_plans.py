@@ -1,4 +1,4 @@
-"""`perdure plan validate|simulate|draw FILE`: a plan looked at before anything runs, with no server (R5.6)."""
+"""`perdure plan validate|simulate|draw FILE`: checks of a plan before anything runs, without a server (R5.6)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from perdure.values.references import MISSING, Missing
 
 
 class CheckedPlan(NamedTuple):
-    """A plan, and what is wrong beside its calls."""
+    """A plan, and problems outside of its calls."""
 
     planned: Planned
     guard: Guard
     problems: list[str]
     rules: list[Rule]
-    """The agent's rules, as far as they do not depend on the person for whom a run works."""
+    """The agent's rules that do not depend on the run's sender."""
 
     def verdicts(self) -> list[RuleVerdict]:
-        """Return what the plan says of each rule before its first call."""
+        """Return each rule's verdict on the plan before its first call."""
         return judge_plan(self.planned.checked(), RuleBook(self.rules))
 
 
@@ -46,11 +46,11 @@ def look(
     run_input: Json | Missing = MISSING,
     state: Json = None,
 ) -> CheckedPlan:
-    """Read a plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
+    """Read a plan from an agent file or a list of messages with a `plan` message, or from a Solution or a list of calls in any dialect.
 
-    `agent`: the file or the name of the agent that it is for; without it, and without one in the file itself, tools are those that are
-    `known`, and others that calls name unless these are `complete`. Raises `CommandError` or `SettingsError` for a file that is no plan,
-    `AgentError` or `InputError` for what no run would start with.
+    `agent`: the file or the name of the plan's agent. Without an agent, the tools are the `known` ones, and unless these are `complete`,
+    other tools that calls name. Raises `CommandError` or `SettingsError` for a file without a plan, `AgentError` or `InputError` for an
+    agent or an input that no run would start with.
     """
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
@@ -99,7 +99,7 @@ def _written(path: Path) -> Json:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return read_json(path)  # which says what is wrong
+        return read_json(path)  # it raises the right error
     if path.suffix == ".py" and _is_module(text):
         raise CommandError(
             f"{path} is a Python module, not a plan: expected an agent file, JSON, or a script of calls. "
@@ -111,7 +111,7 @@ def _written(path: Path) -> Json:
 
 
 def _is_module(text: str) -> bool:
-    """Whether Python text defines or imports names, which no script does."""
+    """Whether Python text defines or imports names, which a script of calls never does."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -131,7 +131,7 @@ def _plan_in(agent: AgentSpec, path: Path, run_input: Json | Missing) -> Json:
 
 
 def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]) -> list[str]:
-    """Return the reasons for which a worker with these tools would refuse the agent."""
+    """Return the reasons why a worker with these tools would reject the agent."""
     problems = []
     for tool in tools:
         try:

@@ -75,7 +75,7 @@ def _parameters(written: list[str]) -> dict[str, list[str]]:
 
 
 def _print(procedure: Procedure) -> None:
-    """Print to stderr what is an input and what is frozen, for the person who has to agree with it."""
+    """Print the inputs and the frozen literals to stderr, for the person who must agree with them."""
     lines = [f"digest {procedure.digest}"]
     for name, value in procedure.inputs.items():
         lines.append(f"input {name}: {shorten(value, 60)} in the run, at {', '.join(procedure.places[name])}")

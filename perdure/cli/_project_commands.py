@@ -166,7 +166,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
 ) -> None:
     """Write a project that runs: three tools, an agent, a script, a test, a scripted model that needs no key. Existing files stay as they are."""
-    from perdure.agents.schema import agent_schema  # as in `schema`: reads its own sources
+    from perdure.agents.schema import agent_schema  # as in `schema`: it reads Perdure's sources
 
     files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}
     with one_line_errors():
@@ -203,7 +203,7 @@ def tools(settings: Settings, as_json: Json = False) -> None:
 
 
 async def _tools(settings: Settings) -> dict[str, JsonObject]:
-    """Return the tools with those of MCP servers, which are started for it."""
+    """Return all tools. Start the MCP servers to list theirs."""
     from perdure.hosting.equipment import equipped, registry_of  # as for a worker
 
     registry = registry_of(settings)
@@ -212,7 +212,7 @@ async def _tools(settings: Settings) -> dict[str, JsonObject]:
 
 
 def _parameters(schema: JsonObject) -> str:
-    """Return `fruit, count?`: those that may be left out with a question mark."""
+    """Return the parameters as `fruit, count?`: optional ones with a question mark."""
     required: Any = schema.get("required", [])
     names = [name for name in schema.get("properties", {}) if not name.startswith("_")]
     return ", ".join(name if name in required else f"{name}?" for name in names)

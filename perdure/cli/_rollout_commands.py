@@ -47,7 +47,7 @@ def start(
         except ValidationError as error:
             raise CommandError(first_problem(error), USAGE) from None
         stable = Agent.read_to_run(folder / f"{agent}.json", rollouts=False)
-        # What readers of the file would refuse is not written.
+        # The readers' validation comes first: an invalid file is not written.
         both = stable.with_candidate(
             Agent.read_to_run(folder / f"{candidate}.json", rollouts=False), share=share, tenants=rollout.tenants
         )

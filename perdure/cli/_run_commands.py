@@ -71,14 +71,14 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
-    # Agents and plans: help and the other commands of this module do not wait for them.
+    # Agents and plans are imported here: help and other commands of this module do not need them.
     from perdure.agents.agent import Agent
     from perdure.agents.files import example_input
     from perdure.runs.agent import check_new_id, parse_prompt, written_keys
     from perdure.runs.notifications import check_callback
 
     approval: JsonObject = {} if ask is None else {"ask": ask}
-    with one_line_errors():  # what the run would refuse needs no server to be refused
+    with one_line_errors():  # validation before a server is needed
         if id is not None:
             try:
                 check_new_id(id)
@@ -115,7 +115,7 @@ def run(
 
 
 def _with_files(value: object, files: Iterable[str]) -> object:
-    """Return the input with the files under their keys. Raise `CommandError` for one that is none."""
+    """Return the input with the files under their keys. Raise `CommandError` for a path that is not a file."""
     from perdure.agents.media import Media
 
     for each in files:
@@ -239,7 +239,7 @@ def withdraw(
 
 
 def _finish(view: RunView, as_json: bool) -> None:
-    """Print a result and leave with its exit code."""
+    """Print a result and exit with its code."""
     if as_json:
         print(dumps(view.result().as_json()))
     else:

@@ -58,7 +58,7 @@ _INDENT: Final = 2
 
 
 def owner_lines(owner: RunOwner) -> list[str]:
-    """Return who asks, in a line, where anybody was named."""
+    """Return a line with sender, tenant, session and context; no line if all are empty."""
     named = (("sender", owner.sender), ("tenant", owner.tenant), ("session", owner.session))
     parts = [f"{name} {value}" for name, value in named if value]
     parts += [f"context {dumps(owner.context)}"] if owner.context else []
@@ -66,7 +66,7 @@ def owner_lines(owner: RunOwner) -> list[str]:
 
 
 def run_table(view: RunView, width: int) -> RenderableType:
-    """Return the whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
+    """Return the whole run: each Request with its model and its calls. Their references are shown if the `width` permits."""
     about = [harmless(f"version {view.version} of {view.agent}")] if view.version else []
     parts: list[RenderableType] = [Text(line, style="dim") for line in [*about, *owner_lines(view.owner)]]
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
@@ -85,7 +85,7 @@ def run_table(view: RunView, width: int) -> RenderableType:
 
 
 def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
-    """Return `[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and the text beside the `answer`."""
+    """Return `[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, then the tokens, and the text if it differs from the `answer`."""
     if request is None:
         which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
         return Text(f"[iter={number}] {which}", style="bold")
@@ -128,7 +128,7 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
 
 
 def _lines(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> list[Text]:
-    """Return the lines of a call: what ran, its result, and the reason of a failure. All but the last are cut to the terminal's width."""
+    """Return the lines of a call: the call, its result, and a failure's reason. All but the last are cut to the terminal's width."""
     lines = []
     if call.started_at is not None or call.approval is not None:
         params = one_visible_line(shorten(call.params, 300)) if call.params else ""
@@ -148,7 +148,7 @@ def _lines(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> l
 
 
 def _short(references: str) -> str:
-    """Shorten references: nearly all are to state, so the kind is shown only where it is another."""
+    """Shorten references: omit the kind `state`, which nearly all have."""
     return references.replace("†state.", "†")
 
 
@@ -160,10 +160,10 @@ def _status(call: CallView) -> Text:
 
 
 def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> str:
-    """Return why a call did not end well, and who decided about it."""
+    """Return a failed or waiting call's reason, and its decision."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
-    waits = call.status in ("waiting", "running")  # a call that runs waits for what its server asks
+    waits = call.status in ("waiting", "running")  # a running call may wait for an answer to its MCP server
     if approval is None or call.status == "rejected" or (approval.decision is None and not waits):
         return why
     request = waiting.get(call.id)
@@ -185,7 +185,7 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
 
 
 def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
-    """Return the commands that decide about it, ready to be pasted."""
+    """Return the commands for a decision, ready to be pasted."""
     named = f"{shlex.quote(run_id)} {one.call}"
     if one.question:
         return f"perdure answer {named} TEXT"
@@ -198,19 +198,19 @@ def _roles(one: WaitingEntry | WaitingView) -> str:
 
 
 def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
-    """Return the question as a sentence on one line, and the commands that decide about it."""
+    """Return the question on one line, and the commands for a decision."""
     words = " ".join(harmless(one.sentence).split())
     return f"perdure: {one.call} waits for a person: {words}\n{deciding(run_id, one)}"
 
 
 async def print_waiting(run: Run) -> None:
-    """Print each request that waits in a run or below it on stderr, with the command that decides: a pipe cannot be asked."""
+    """Print waiting requests of a run and its delegates' runs to stderr, with the commands for a decision: a pipe has no prompt."""
     async for one in run.waits():
         print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)
 
 
 def _span(call: CallView, origin: float) -> str:
-    """Return when it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
+    """Return a call's time span, in seconds since the first call of its Request. Overlapping calls ran in parallel."""
     start, end = _seconds(call.started_at), _seconds(call.ended_at)
     if start is None:
         return ""
@@ -224,9 +224,9 @@ def _seconds(time: str | None) -> float | None:
 def started_and_shown(
     start: Callable[[Perdure], Awaitable[Run[Any]]], words: Callable[[str], str], *, no_wait: bool, as_json: bool
 ) -> None:
-    """Start a run that comes of another one, wait for its end, print the result, and leave with 1 unless it completed.
+    """Start a run derived from another run, wait for its end, and print the result. Exit with 1 unless it completed.
 
-    `words` returns the line that names the new run. With `no_wait` its id alone is printed.
+    `words` returns the line that names the new run. With `no_wait`, print its id only.
     """
 
     async def begin(perdure: Perdure) -> tuple[str, RunView | None]:
@@ -281,7 +281,7 @@ def _tokens(usage: Usage) -> str:
 
 
 def notification_lines(notification: NotificationView) -> Iterator[Text]:
-    """Yield a line for each route that a notification goes to, with its outcome there."""
+    """Yield a line for each route of a notification, with its outcome."""
     call = f" {notification.call}" if notification.call else ""
     for route in notification.routes:
         why = f": {harmless(route.why)}" if route.why else ""
@@ -312,11 +312,11 @@ def print_run(console: Console, view: RunView) -> None:
 
 
 _KEPT = 2
-"""Lines that are left free: the cursor's, and that of what is not shown."""
+"""Lines that are left free: for the cursor, and for the number of hidden lines."""
 
 
 class FittedView:
-    """Lines in a terminal that is too low for them: the newest ones, and how many are above."""
+    """A view cut to the terminal's height: its last lines, and the number of lines above."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -344,7 +344,7 @@ def _joined(lines: list[list[Segment]]) -> Iterator[Segment]:
 
 
 class LiveRun:
-    """Shows a run's views one after the other in one place; at the end, and where a person is asked, the place is free again."""
+    """Shows a run's views one after the other in one place. The place is cleared at the end, and for a question."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(
@@ -369,7 +369,7 @@ class LiveRun:
             self._live.update(FittedView(view))
 
     def pause(self) -> None:
-        """Free the place for what is printed meanwhile."""
+        """Clear the place for other output."""
         self._live.stop()
 
     def go_on(self) -> None:
@@ -385,7 +385,7 @@ def print_exchanges(console: Console, found: list[Exchange]) -> None:
         console.print(Text(title, style="bold"), soft_wrap=True)
         for message in context.messages:
             console.print(Text(f"--- {message['role']}", style="dim"))
-            console.print(Text(_content(message)), soft_wrap=True)  # word for word, so no line is broken
+            console.print(Text(_content(message)), soft_wrap=True)  # verbatim, so no line is wrapped
         if context.parameters:
             console.print(Text("--- sent beside the messages", style="dim"))
             console.print(Text(dumps(context.parameters)), soft_wrap=True)
@@ -411,7 +411,7 @@ def _content(message: JsonObject) -> str:
 
 
 def _answer(answer: RequestResult) -> str:
-    """Return the text as it was written; native calls as they were read."""
+    """Return the answer's text verbatim; native calls as they were parsed."""
     calls = [] if answer.text.strip() else answer.calls
     return "\n".join([*([answer.text] if answer.text.strip() else []), *map(dumps, calls)]) or "(empty)"
 
@@ -423,7 +423,7 @@ def _not_strict(context: RequestContext) -> list[str]:
 
 
 def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
-    """Print the parts of the last Request, and of each Request its size, its cached part, and the part that it shares with the one before."""
+    """Print the last Request's parts, and each Request's size, cached part, and common part with the previous one."""
     exchanges = _exchanges_as_json(found)
     if as_json:
         print(dumps({"runId": run_id, "requests": exchanges}))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.client.schedules import ListedSchedule, ScheduleView
 
 _NEXT: Final = 5
-"""Times, and runs, that `show` prints."""
+"""The most times and runs that `show` prints."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Tenant = Annotated[str, typer.Option(metavar="NAME", help="Its tenant; another tenant's schedule is not found.")]
@@ -117,7 +117,7 @@ _FLAGS: Final = frozenset(("cron", "timezone", "every", "overlap", "catchup", "j
 
 
 def _check_input(settings: Settings, agent: str, text: str | None, context: str | None) -> JsonValue | Missing:
-    """Return the input, validated as the agent is here now, if it is here: its runs validate it, too."""
+    """Return the input, validated if the agent's file exists here: its runs validate it too."""
     here = settings.agents_folder / f"{agent}.json"
     found = Agent.read_to_run(here) if here.is_file() else None
     example = "{}" if found is None else example_input(found.input_schema, text)
@@ -252,7 +252,7 @@ def _done(name: str, what: str, as_json: bool) -> None:
 
 
 def _when(view: ListedSchedule) -> str:
-    """Return its times in a few words: `0 2 * * * Europe/Berlin`, `every 3600 s`."""
+    """Return the schedule's times in short: `0 2 * * * Europe/Berlin`, `every 3600 s`."""
     cron = [f"{' | '.join(view.cron)} {view.timezone}"] if view.cron else []
     return " and ".join([*cron, *([f"every {view.every:g} s"] if view.every else [])])
 

@@ -1,4 +1,4 @@
-"""`perdure worker`, `serve`, `dev`, `codec-server` and `demo`: what runs until it is stopped."""
+"""`perdure worker`, `serve`, `dev`, `codec-server` and `demo`: programs that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ servers_app = Commands()
 def worker(settings: Settings) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     from perdure.hosting.worker import (
-        serve,  # a model's client and Temporal's worker are not needed by any other command
+        serve,  # only this command needs a model's client and Temporal's worker
     )
 
     execute(lambda: serve(settings))
@@ -40,7 +40,7 @@ def serve(settings: Settings) -> None:
 )
 def dev(settings: Settings) -> None:
     """Run an embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
-    from perdure.cli._gateway import serve_dev  # the server and the worker are not needed by any other command
+    from perdure.cli._gateway import serve_dev  # only this command needs the server and the worker
 
     execute(lambda: serve_dev(settings))
 

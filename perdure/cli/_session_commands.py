@@ -1,6 +1,6 @@
 """`perdure agent` and `perdure session`: a conversation that outlives its runs (section 10).
 
-The sender is the user of this machine, who has every right here; an option names the tenant.
+The sender is the user of this machine, who has all rights here. An option names the tenant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Sender = Annotated[
 
 
 class _SendsByDefault(CommandGroup):
-    """`perdure agent SESSION MESSAGE` is a command without a name of its own; `wait` has one."""
+    """The group `perdure agent`: `perdure agent SESSION MESSAGE` is a command without a name, `wait` has one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help"):
@@ -53,7 +53,7 @@ class _SendsByDefault(CommandGroup):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command without a name: a person types no other."""
+        """Write the help of the command without a name."""
         send = self.commands[_SEND]
         send.format_help(send.context_class(send, info_name=ctx.info_name, parent=ctx.parent), formatter)
         formatter.write(
@@ -179,7 +179,7 @@ def check(
 ) -> None:
     """Show an agent's parts. Of another framework's agent, also show the parts that do not carry over, with what to write instead."""
     with one_line_errors(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are what is printed
+        warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
     facts: JsonObject = {
@@ -442,7 +442,7 @@ def _sender(name: str | None) -> str:
 
 
 def _print_aside(receipt: Receipt) -> None:
-    """Print to stderr what a message did, and why that was less than its mode asked for."""
+    """Print a message's effect to stderr, and the reason if its mode was not applied."""
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""`perdure standing`: approvals of runs of a procedure that are still to come (R23.3)."""
+"""`perdure standing`: approvals of coming runs of a procedure (R23.3)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grant(
 ) -> None:
     """Approve coming runs of a procedure. A run uses it where its calls would ask a person, as long as it follows the plan."""
     with one_line_errors():
-        from perdure.agents.agent import Agent  # with the client's parts, which a typing error need not wait for
+        from perdure.agents.agent import Agent  # imported here, so that a mistyped command fails fast
 
         limits = (
             {} if bounds is None else json_option(bounds, "--bounds", '{"properties": {"euros": {"maximum": 100}}}')

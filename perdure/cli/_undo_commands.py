@@ -67,7 +67,7 @@ def undo(
 
 
 def print_plan(console: Console, plan: UndoPlan) -> None:
-    """Print what an undo does, in its order, and what stays."""
+    """Print the calls that an undo takes back, in order, and the calls that stay."""
     print_effects(console, [*plan.undoes, *plan.waits, *plan.cannot], {each.call for each in plan.undoes})
     if plan.left:
         console.print(f"{plan.left:,} more are left for the next undo")
@@ -76,7 +76,7 @@ def print_plan(console: Console, plan: UndoPlan) -> None:
 
 
 def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[str] = ()) -> None:
-    """Print a table of effects. Those that are undone now have `undoes` in place of their status."""
+    """Print a table of effects. Effects that are undone now have `undoes` in place of their status."""
     now = set(undoes)
     rows = [
         (

@@ -38,12 +38,12 @@ _MODULES: Final = {
     "_standing_commands:standing_app": ("standing",),
     "_project_commands:starting_app": ("init", "tools", "schema", "settings"),
 }
-"""Where each command is: in order of the help."""
+"""The commands of each module, in the order of the help."""
 PLACES: Final = {name: place for place, names in _MODULES.items() for name in names}
 
 
 class LazyCommands(UserDict[str, Any]):
-    """Typer's commands by name. A command's module is loaded with its first use: `--version` waits for none."""
+    """Typer's commands by name. A command's module is imported at its first use: `--version` imports none."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(PLACES))

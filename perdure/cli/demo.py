@@ -1,4 +1,4 @@
-"""`perdure demo`: an agent that plans, runs its plan, meets a failure, corrects itself and finishes, on this machine."""
+"""`perdure demo`: an agent on this machine that plans, runs its plan, corrects itself after a failure, and completes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from perdure.values.json import dumps, loads
 
 TASK = "The disk is filling up. Sort it out."
 PACE = Pace(first_token=0.4, per_token=0.004)
-"""A model of middling speed, so that a person can follow."""
+"""The pace of a model of medium speed, so that a person can follow."""
 
 
 async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
-    """Run the demo; with `yes` nobody is asked. Raises `CommandError` when the run did not complete."""
+    """Run the demo; with `yes`, without questions. Raises `CommandError` if the run does not complete."""
     console = screen()
     ui_port = ui_port or free_port()
     async with AsyncExitStack() as stack:
@@ -92,7 +92,7 @@ async def _run(perdure: Perdure, folder: Path, ui_port: int, console: Console, *
 
 
 async def _answer(run: Run, request: WaitingView, console: Console, *, yes: bool) -> None:
-    """Ask the person at the terminal about a dangerous call; the run waits meanwhile, and would for days."""
+    """Ask the person at the terminal about a dangerous call. The run waits meanwhile, for days if necessary."""
     console.print(
         Panel(
             dumps(request.params),

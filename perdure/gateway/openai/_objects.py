@@ -26,7 +26,7 @@ ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incom
 VIA: Final = "openai"
 """The prefix by which a decision names its response: `openai/2/1.0` is for the approval request `1.0`, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
-"""OpenAI's reasons for an incomplete answer, by stop reason; every other limit counts Requests or calls."""
+"""OpenAI's reasons for an incomplete answer, by stop reason; `max_messages` for other limits."""
 FAILED: Final = "invalid_prompt"
 """The `code` of a failed response: clients do not retry after this one of OpenAI's codes."""
 _DONE: Final = (None, "output", "answer", "task_complete")
