@@ -48,7 +48,8 @@ def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
     """Run a command with Perdure's Python API as its only access to the server (R13.3)."""
 
     async def start() -> T:
-        # Temporal's client is imported here: it takes 0.2 s, which `plan`, `--help` and a mistyped command need not wait.
+        # Temporal's client is imported here: it takes 0.2 s, which `plan`, `--help` and a mistyped command need not
+        # wait.
         from perdure.client.perdure import Perdure
         from perdure.hosting.telemetry import silent_runtime
 

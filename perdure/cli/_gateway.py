@@ -47,7 +47,8 @@ ADAPTERS: Final[tuple[AdapterMaker, ...]] = (
 async def gateway(
     perdure: Perdure, settings: Settings, *, quiet: bool = False, option: str = "--port"
 ) -> AsyncIterator[str]:
-    """Serve the gateway while the context lasts. Yield its address, and print it unless `quiet`. Raises `SettingsError`.
+    """Serve the gateway while the context lasts. Yield its address, and print it unless `quiet`. Raises
+    `SettingsError`.
 
     `option`: the flag of its port.
     """

@@ -36,7 +36,8 @@ _CONFIG = typer.Option("--config", metavar="FILE", help=f"The file of settings; 
 
 
 def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds flags for these settings to a command. Its parameter `settings` receives those in force.
+    """Return a decorator that adds flags for these settings to a command. Its parameter `settings` receives those in
+    force.
 
     `flags` are settings whose flags have another name here: `{"dev_port": "--port"}`.
     """
@@ -135,9 +136,11 @@ def write_file(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def local_user() -> str:
-    """Return the default of `--by` and `--sender`: this process's user, with `sudo` its caller. A user without a name is `uid 1000`.
+    """Return the default of `--by` and `--sender`: this process's user, with `sudo` its caller. A user without a name
+    is `uid 1000`.
 
-    The name proves nothing, because users of the machine can set it. It is never empty, so each decision names somebody.
+    The name proves nothing, because users of the machine can set it. It is never empty, so each decision names
+    somebody.
     """
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()

@@ -46,11 +46,12 @@ def look(
     run_input: Json | Missing = MISSING,
     state: Json = None,
 ) -> CheckedPlan:
-    """Read a plan from an agent file or a list of messages with a `plan` message, or from a Solution or a list of calls in any dialect.
+    """Read a plan from an agent file or a list of messages with a `plan` message, or from a Solution or a list of calls
+    in any dialect.
 
-    `agent`: the file or the name of the plan's agent. Without an agent, the tools are the `known` ones, and unless these are `complete`,
-    other tools that calls name. Raises `CommandError` or `SettingsError` for a file without a plan, `AgentError` or `InputError` for an
-    agent or an input that no run would start with.
+    `agent`: the file or the name of the plan's agent. Without an agent, the tools are the `known` ones, and unless
+    these are `complete`, other tools that calls name. Raises `CommandError` or `SettingsError` for a file without a
+    plan, `AgentError` or `InputError` for an agent or an input that no run would start with.
     """
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)

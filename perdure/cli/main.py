@@ -13,7 +13,8 @@ from perdure.cli.app import app
 def main(*words: str) -> None:
     """Run the command line, with `words` before the given arguments, and end the process with its exit code."""
     if os.getpid() == 1:
-        # The first process of a container gets only signals that it handles. Without this, it could not be stopped while it waits.
+        # The first process of a container gets only signals that it handles. Without this, it could not be stopped
+        # while it waits.
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     print_in_any_encoding(as_json="--json" in sys.argv)
     try:

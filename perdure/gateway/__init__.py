@@ -1,4 +1,5 @@
-"""The gateway (section 17): programs and people use agents over HTTP. It uses the Python API only, and stores nothing itself.
+"""The gateway (section 17): programs and people use agents over HTTP. It uses the Python API only, and stores nothing
+itself.
 
 To add an adapter for another protocol:
 
@@ -16,11 +17,11 @@ To add an adapter for another protocol:
 
 A route uses: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights of its token, never of a body;
 `gateway.perdure`, the Python API; `gateway.agents.get(name)`, an agent of this gateway; `read_json(request)`, a body
-within the limits. A route may raise any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `errors.py` alone maps them to a status.
-Long answers use `EventStream` (`streams.py`): it limits streams for each token, sends keep-alives, drops clients that do not read, and
-ends with the gateway. The frame (`app.py`) does the rest: Host and Origin, the token, its rate, the size of the body,
-headers, one line in the log. `gateway.own_run` and `gateway.session` find a run or a session by a client's id. They treat another
-tenant's id as an unknown one.
+within the limits. A route may raise any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `errors.py` alone
+maps them to a status. Long answers use `EventStream` (`streams.py`): it limits streams for each token, sends
+keep-alives, drops clients that do not read, and ends with the gateway. The frame (`app.py`) does the rest: Host and
+Origin, the token, its rate, the size of the body, headers, one line in the log. `gateway.own_run` and `gateway.session`
+find a run or a session by a client's id. They treat another tenant's id as an unknown one.
 """
 
 from perdure.gateway.adapter import Adapter, Gateway

@@ -46,8 +46,8 @@ class InterruptAnswer:
 def interrupt_id(run: str, call: str, digest: str) -> str:
     """Return the id of an approval request for clients: its run, its call, and the digest of the shown content (R7.2).
 
-    `run`: the last part of the id of the conversation's run, followed by the path of the delegate's run with the request. The id is
-    useless without its session.
+    `run`: the last part of the id of the conversation's run, followed by the path of the delegate's run with the
+    request. The id is useless without its session.
     """
     return f"{run}/{call}/{digest}"
 
@@ -84,8 +84,8 @@ async def answers_of_results(
 ) -> tuple[list[InterruptAnswer], str | None]:
     """Return the results of calls that still wait for the client, as answers, and the id of the last result's run.
 
-    Other results were taken before, or belong to another caller. A call that waits for a person needs an answer to its interrupt.
-    `None`: none of the runs is the caller's.
+    Other results were taken before, or belong to another caller. A call that waits for a person needs an answer to its
+    interrupt. `None`: none of the runs is the caller's.
     """
     found, last = [], None
     for run, path in dict.fromkeys((each.run, each.path) for each in results):
@@ -117,8 +117,8 @@ async def decide(
 ) -> list[str]:
     """Send the decisions to the run and its delegates' runs. Return the interrupts that no longer waited.
 
-    Another person decided these first, or the same input arrived before. `view`: the run's view. Raises `HttpError` (422) for an
-    unknown interrupt, `DecisionRefusedError` for an invalid answer.
+    Another person decided these first, or the same input arrived before. `view`: the run's view. Raises `HttpError`
+    (422) for an unknown interrupt, `DecisionRefusedError` for an invalid answer.
     """
     late = []
     for path in dict.fromkeys(answer.path for answer in answers):
@@ -178,9 +178,9 @@ async def deliver(
 ) -> Delivery:
     """Send the answers' decisions, then the message to the session.
 
-    `message`: id and text. `answers`: answers to interrupts of one run. `settings`: keys of the agent file that differ in the
-    message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without answers.
-    Raises `HttpError` (403) for a caller without the right to decide, and as `decide`.
+    `message`: id and text. `answers`: answers to interrupts of one run. `settings`: keys of the agent file that differ
+    in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
+    answers. Raises `HttpError` (403) for a caller without the right to decide, and as `decide`.
     """
     run_id, before = None, 0
     late: list[str] = []

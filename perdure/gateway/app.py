@@ -66,12 +66,14 @@ def create_app(
     triggers: Declared | None = None,
     context_of: ContextOf | None = None,
 ) -> Starlette:
-    """Return the gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
+    """Return the gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for
+    tokens that cannot be read.
 
     `settings`: by default those in force. `triggers`: signed webhooks by name, or their file (R19.7).
     `context_of`: the context of a caller, in place of their token's (R19.1).
 
-    Without tokens in the settings, every client has access, under the names of loopback only: serve it on loopback only.
+    Without tokens in the settings, every client has access, under the names of loopback only: serve it on loopback
+    only.
     """
     settings = in_force() if settings is None else settings
     guards = Guards(tokens_of(settings), secret=settings.gateway_secret, proxies=settings.gateway_proxies)

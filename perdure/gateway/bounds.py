@@ -25,9 +25,10 @@ BURST: Final = 0.25
 VALUES: Final = 20_000
 """The most keys, items and texts of a body.
 
-Such a body blocks the event loop for 5 to 10 laps of `tests/cpu.py`; 17 laps were measured for AG-UI's messages, all of them invalid.
-The parser holds the GIL for 1 lap. A body with more is rejected after 2 laps, before it is parsed. A table of 4,000 rows and 5 columns
-reaches the limit. `make bench ARGS=gateway` measures the latency of `/livez` meanwhile.
+Such a body blocks the event loop for 5 to 10 laps of `tests/cpu.py`; 17 laps were measured for AG-UI's messages, all of
+them invalid. The parser holds the GIL for 1 lap. A body with more is rejected after 2 laps, before it is parsed. A
+table of 4,000 rows and 5 columns reaches the limit. `make bench ARGS=gateway` measures the latency of `/livez`
+meanwhile.
 """
 LARGE: Final = 65_536
 """The size in bytes from which a body is parsed in a thread, one at a time: a parser holds the GIL."""
@@ -72,7 +73,7 @@ class OpenStreams:
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
-        """Count as one while the context lasts. Raise `HttpError` (429) where there are too many."""
+        """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
         if self.open[caller.token] >= self._most:
             words = f"{self._most} event streams are open by this token already: close one first"
             raise HttpError(429, words, kind="too-many-streams", headers={"Retry-After": "10"})
@@ -94,7 +95,7 @@ class OpenRequests:
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
-        """Count as one while the context lasts. Raise `HttpError` (429) where there are too many."""
+        """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
         if self._held[caller.token] >= self._most:
             words = f"{self._most} requests of this caller are being answered already: let one end first"
             raise HttpError(429, words, headers={"Retry-After": "10"})
@@ -108,8 +109,8 @@ class OpenRequests:
 
 
 class BoundedBody:
-    """A `receive` with limits. Raises `HttpError` (413) for more than `most` bytes, and (408) after `SENT_WITHIN` seconds. `left` reports a
-    disconnect, until the answer begins or the handler itself waits for a disconnect.
+    """A `receive` with limits. Raises `HttpError` (413) for more than `most` bytes, and (408) after `SENT_WITHIN`
+    seconds. `left` reports a disconnect, until the answer begins or the handler itself waits for a disconnect.
     """
 
     def __init__(self, receive: Receive, most: int, *, empty: bool = False) -> None:

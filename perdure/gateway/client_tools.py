@@ -60,7 +60,8 @@ def read_page_tools(listed: Any, schema: str) -> list[JsonObject]:
 def context_with_tools(document: JsonObject, tools: list[JsonObject], source: str) -> list[Json]:
     """Return the context of an agent file with the page's tools after it.
 
-    `source`: the label of their results (R15.2); empty: trusted. Raises `HttpError` (422) for a tool with the name of an agent's tool.
+    `source`: the label of their results (R15.2); empty: trusted. Raises `HttpError` (422) for a tool with the name of
+    an agent's tool.
     """
     own = document.get("context")
     context: list[Json] = own if isinstance(own, list) else []

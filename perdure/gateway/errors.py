@@ -61,7 +61,8 @@ AGAIN: Final = 2
 class HttpError(Exception):
     """A rejected request: the `status`, and in one line the error and the accepted form.
 
-    `kind`: the problem's type for programs, by default that of the status; `more`: further members; `headers`: headers of the response.
+    `kind`: the problem's type for programs, by default that of the status; `more`: further members; `headers`: headers
+    of the response.
     """
 
     def __init__(

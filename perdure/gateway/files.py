@@ -30,9 +30,9 @@ _PARTS: Final = ("content", "parts")
 async def with_stored_files(perdure: Perdure, body: JsonObject, key: str, tenant: str) -> JsonObject:
     """Return the body with a text part, the file's line, in place of each base64 file of its messages.
 
-    `key`: the key of the list of messages. `tenant`: the only tenant that may read the files. Without storage the body stays
-    unchanged, and the protocol's parser decides. A file's URL stays too: it is never fetched. Raises `MediaError` for invalid base64,
-    and for files that are too large.
+    `key`: the key of the list of messages. `tenant`: the only tenant that may read the files. Without storage the body
+    stays unchanged, and the protocol's parser decides. A file's URL stays too: it is never fetched. Raises `MediaError`
+    for invalid base64, and for files that are too large.
     """
     messages = body.get(key)
     if not isinstance(messages, list) or not perdure.stores_media:

@@ -128,7 +128,8 @@ class Guards:
         return self.caller(request) is not None
 
     def caller(self, request: Request) -> Caller | None:
-        """Return the caller, by a bearer token or a sign-in session; `None` for an unknown caller. Raises `TooManyGuessesError`.
+        """Return the caller, by a bearer token or a sign-in session; `None` for an unknown caller. Raises
+        `TooManyGuessesError`.
 
         On a server without tokens, a person sees all tenants, and works in a chosen one.
         """
@@ -169,8 +170,9 @@ class Guards:
         return self._tokens.named(caller.token) is not None
 
     def caller_with(self, text: str, request: Request) -> Caller | None:
-        """Return the owner of this token. A wrong token counts for its address and for the token's id. A valid token is accepted despite
-        wrong guesses from its address, unless tokens are chosen texts. Raises `TooManyGuessesError` for a guess that comes too soon.
+        """Return the owner of this token. A wrong token counts for its address and for the token's id. A valid token is
+        accepted despite wrong guesses from its address, unless tokens are chosen texts. Raises `TooManyGuessesError`
+        for a guess that comes too soon.
         """
         if self._tokens is None:
             return None
@@ -279,7 +281,7 @@ def _person(packed: str) -> Caller:
 
 
 def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
-    """Return the client's address and the scheme that it has used: the connection's, or those that the last trusted proxy reports."""
+    """Return the client's address and scheme: the connection's, or those that the last trusted proxy reports."""
     host, scheme = "" if request.client is None else request.client.host, request.url.scheme
     if not _is_in(host, proxies):
         return host, scheme

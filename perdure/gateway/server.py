@@ -58,8 +58,8 @@ async def served(
 ) -> AsyncIterator[str]:
     """Serve while the context lasts. Yield the address, and print it after the `name`, if there is one.
 
-    At the end, call `stopping`; active requests then have `grace` seconds. Raises `SettingsError` with the port's `option` if the port is
-    taken.
+    At the end, call `stopping`; active requests then have `grace` seconds. Raises `SettingsError` with the port's
+    `option` if the port is taken.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -27,9 +27,11 @@ class ServerWatch:
         self._look: asyncio.Task[ServerError | None] | None = None
 
     async def bound(self, work: Coroutine[Any, Any, None], has_begun: Callable[[], bool], body: BoundedBody) -> None:
-        """Run a request's work. `has_begun`: whether the answer has begun; then there is no time limit. `body`: the request's body.
+        """Run a request's work. `has_begun`: whether the answer has begun; then there is no time limit. `body`: the
+        request's body.
 
-        Cancels the work, and raises `ServerError` if no server answers, `ClientDisconnect` if the client has disconnected.
+        Cancels the work, and raises `ServerError` if no server answers, `ClientDisconnect` if the client has
+        disconnected.
         """
         task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(body.left())
         ends = asyncio.FIRST_COMPLETED

@@ -1,6 +1,7 @@
 """Signatures of deliveries: pure functions of the secrets, the headers, the body and the time (R19.7).
 
-Standard Webhooks, GitHub and Stripe sign with HMAC-SHA256. What they sign, and where they put the signature, differs.
+Standard Webhooks, GitHub and Stripe sign with HMAC-SHA256. They differ in the signed data and in the signature's
+header.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
 class EventStream(Response):
     """A response that streams frames until they end, the client disconnects, or the gateway ends.
 
-    An early error is raised before the response begins, as is `HttpError` (429) for too many streams of the caller's token. A later error
-    is the last event, `error`, with the problem as its data.
+    An early error is raised before the response begins, as is `HttpError` (429) for too many streams of the caller's
+    token. A later error is the last event, `error`, with the problem as its data.
     """
 
     media_type = "text/event-stream"

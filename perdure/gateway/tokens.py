@@ -78,23 +78,23 @@ class NoTokens:
 
 
 class TokenEntry(BaseModel):
-    """A token, as the file has it."""
+    """A token's entry in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(pattern=r"^[0-9a-z]{1,32}$")
-    """Part of the token; it is no secret, and names it in the log."""
+    """The public part of the token, which names it in the log."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Of the whole token. It is random, so nobody finds it from its digest."""
+    """The digest of the whole token, which is random: its digest does not reveal it."""
     tenant: str = Field(default="", max_length=100)
     sender: str = Field(min_length=1, max_length=200)
     rights: tuple[str, ...] = ("read", "send")
     roles: tuple[Role, ...] = Field(default=(), max_length=MAX_ROLES, exclude_if=operator.not_)
-    """For quorums of approvals (R24.6)."""
+    """Roles for quorums of approvals (R24.6)."""
     expires: datetime | None = None
-    """From then on it is let in no more."""
+    """The time from which the token is invalid."""
     context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
-    """What tools read of the sender, and no model (R19.1)."""
+    """Data about the sender for tools, never for a model (R19.1)."""
 
     @field_validator("context")
     @classmethod
@@ -158,9 +158,11 @@ _NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
 
 
 class TokenFile:
-    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "roles", "expires", "context"}]}`.
+    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "roles", "expires",
+    "context"}]}`.
 
-    A change is read within a second; an invalid change is ignored. Raises `SettingsError` if the file is invalid at first.
+    A change is read within a second; an invalid change is ignored. Raises `SettingsError` if the file is invalid at
+    first.
     """
 
     def __init__(

@@ -64,9 +64,9 @@ class SessionMapping(BaseModel):
     text: str = Field(min_length=1)
     """The message's text."""
     mode: Literal["followup", "collect", "steer", "interrupt", "reject"] | None = None
-    """What the message does to a run that is active; by default the session's mode."""
+    """The message's effect on an active run; by default the session's mode."""
     route: str = ""
-    """Where the reply goes."""
+    """The route of the reply."""
 
 
 class Trigger(BaseModel):
@@ -80,23 +80,23 @@ class Trigger(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     scheme: Scheme
-    """Who signs: `standard` is the Standard Webhooks specification."""
+    """The signature scheme; `standard` is the Standard Webhooks specification."""
     secret: Annotated[SecretPlace | Sequence[SecretPlace], BeforeValidator(_places)]
-    """`env:VARIABLE` or `file:PATH`. Several while one replaces another: each of them is accepted."""
+    """`env:VARIABLE` or `file:PATH`. Several during a rotation: each is accepted."""
     agent: str = Field(min_length=1, max_length=1000)
     """An agent of this gateway by its name, or an agent file, whose name ends with `.json`."""
     on: Sequence[str] = ()
-    """The events that are wanted: `issues.opened`, or `issues` for all of these; by default every one."""
+    """The accepted events: `issues.opened`, or `issues` for all of its events; by default all."""
     sender: str = Field(default="", max_length=MAX_NAME)
-    """In whose name runs and messages are recorded; by default the trigger's name."""
+    """The recorded sender of runs and messages; by default the trigger's name."""
     tenant: str = Field(default="", max_length=100)
-    """Whose runs and sessions they are."""
+    """The tenant of the runs and sessions."""
     input: Any = MISSING
-    """The run's input, with references to `†body`, `†event` and `†delivery`; by default there is none."""
+    """The run's input, with references to `†body`, `†event` and `†delivery`; by default no input."""
     session: SessionMapping | None = None
     """The message of a session, in place of a run with an input."""
     context: Any = MISSING
-    """The context of the run or the message, with the same references; tools read it, and no model does (R19.1)."""
+    """The context of the run or the message, with the same references; only tools read it, never a model (R19.1)."""
 
     @model_validator(mode="after")
     def _one_effect(self) -> Trigger:

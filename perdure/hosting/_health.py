@@ -64,8 +64,8 @@ _log: Final = logging.getLogger("perdure.worker")
 
 
 class Health:
-    """The health of one worker. The code that ends the worker sets `draining`. `on_return` is called when a lost server is
-    back, because it may be another server.
+    """The health of one worker. The code that ends the worker sets `draining`. `on_return` is called when a lost server
+    is back, because it may be another server.
     """
 
     def __init__(

@@ -31,8 +31,9 @@ STORAGE: Final = "PERDURE_STORAGE"
 class FileStorage(StorageDriver):
     """One file per value in a folder that client and workers share, named by the value's SHA-256. For one machine.
 
-    Workflows with equal values share a file. `owners/WORKFLOW/VALUE` and `references/VALUE/WORKFLOW` are empty files, so that a
-    value is removed with the last workflow that has it (R24.5). Values of Perdure 0.1.0 have no owner, and are never removed.
+    Workflows with equal values share a file. `owners/WORKFLOW/VALUE` and `references/VALUE/WORKFLOW` are empty files,
+    so that a value is removed with the last workflow that has it (R24.5). Values of Perdure 0.1.0 have no owner, and
+    are never removed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Traces: spans by OpenTelemetry's conventions for generative AI, over continue-as-new.
 
-The conventions are https://github.com/open-telemetry/semantic-conventions-genai at 002c8a6, based on v1.41.1 of the general ones. Other
-attributes begin with `perdure.`, or have the names of Temporal's own interceptors.
+The conventions are https://github.com/open-telemetry/semantic-conventions-genai at 002c8a6, based on v1.41.1 of the
+general ones. Other attributes begin with `perdure.`, or have the names of Temporal's own interceptors.
 """
 
 from __future__ import annotations
@@ -326,8 +326,8 @@ def _message(role: str, content: Any) -> JsonObject:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-# A replay runs a workflow's code again, so a span is written once: when it has ended, outside of a replay. Ids are computed from the
-# run's id, so that child spans know their parent's id before it is written.
+# A replay runs a workflow's code again, so a span is written once: when it has ended, outside of a replay. Ids are
+# computed from the run's id, so that child spans know their parent's id before it is written.
 
 END: Final = "__perdure_span"
 SAMPLED: Final = "__perdure_sampled"

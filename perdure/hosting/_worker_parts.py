@@ -177,8 +177,8 @@ class WorkerParts:
     def activates(self, patch: PatchActivationInput) -> bool:
         """Whether a workflow of this worker records a patch's marker.
 
-        A session's execution has hooks if the worker has any (R10.17), and a limit of runs if the worker has one (R10.3).
-        A local activity prepares a run if the worker keeps workflows in memory (R13.7).
+        A session's execution has hooks if the worker has any (R10.17), and a limit of runs if the worker has one
+        (R10.3). A local activity prepares a run if the worker keeps workflows in memory (R13.7).
         """
         decided = {
             SESSION_HOOKS_PATCH: self._session_hooks,

@@ -63,8 +63,9 @@ def payload_codec() -> PayloadCodec | None:
     return codec
 
 
-# A payload for which the codec raises must not fail the workflow task: the task would fail on every retry. The payload is replaced by an
-# unreadable one. A signal, an update or a run's start with it is rejected. A result with it fails the task until the value is readable.
+# A payload for which the codec raises must not fail the workflow task: the task would fail on every retry. The payload
+# is replaced by an unreadable one. A signal, an update or a run's start with it is rejected. A result with it fails the
+# task until the value is readable.
 
 _ENCODING: Final = b"perdure/unreadable"
 WORKFLOW_TYPES: Final = frozenset(
@@ -118,10 +119,11 @@ def _reason(payload: Payload) -> str:
 
 
 class GuardedCodec(PayloadCodec, WithSerializationContext):
-    """A codec around the user's: a payload for which that codec raises is replaced by an unreadable one with the reason.
+    """A codec around the user's: a payload for which that codec raises is replaced by an unreadable one with the
+    reason.
 
-    An error of the codec itself is raised, and the task is retried: its key service is down, or it cannot decode its own output.
-    A value that cannot be encoded raises an error too, except where a workflow sends it.
+    An error of the codec itself is raised, and the task is retried: its key service is down, or it cannot decode its
+    own output. A value that cannot be encoded raises an error too, except where a workflow sends it.
     """
 
     def __init__(self, inner: PayloadCodec, *, within: float = _WITHIN) -> None:
@@ -202,8 +204,8 @@ def _payloads(found: Sequence[Payload]) -> list[Payload]:
 class GuardedConverter(BasePayloadConverter, WithSerializationContext):
     """A payload converter around another one. It raises `ValueError` with the reason for an unreadable value.
 
-    Perdure's own workflows receive an `UnreadArgument` instead. Their handlers reject it with the reason, and the workflow task
-    does not fail.
+    Perdure's own workflows receive an `UnreadArgument` instead. Their handlers reject it with the reason, and the
+    workflow task does not fail.
     """
 
     def __init__(self, inner: BasePayloadConverter) -> None:
@@ -211,7 +213,8 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         self._known = inner.converters if isinstance(inner, CompositePayloadConverter) else None
 
     def with_context(self, context: SerializationContext) -> GuardedConverter:
-        """Return this converter, bound to the values of one run. Return itself if the inner converter ignores the context.
+        """Return this converter, bound to the values of one run. Return itself if the inner converter ignores the
+        context.
 
         The SDK calls this for each payload, and builds a data converter for each new object.
         """

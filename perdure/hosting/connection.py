@@ -143,11 +143,11 @@ def data_converter() -> DataConverter:
 
 
 def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = None) -> DataConverter:
-    """Return `theirs` with Perdure's payload converter in place of the SDK's. All other parts stay. Without a codec or a storage, it has
-    that of `ours`.
+    """Return `theirs` with Perdure's payload converter in place of the SDK's. All other parts stay. Without a codec or
+    a storage, it has that of `ours`.
 
-    A user's own payload converter stays too, and must support pydantic models. It and the codec are guarded: their errors fail
-    no workflow task.
+    A user's own payload converter stays too, and must support pydantic models. It and the codec are guarded: their
+    errors fail no workflow task.
     """
     kind = theirs.payload_converter_class
     plain = kind in (DefaultPayloadConverter, PydanticPayloadConverter)
@@ -189,9 +189,8 @@ def with_converter(client: Client) -> Client:
 async def connect(runtime: Runtime | None = None, *, profile: str | None = None, **given: Any) -> Client:
     """Return a client for the server that `TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, `temporal.toml`, … name.
 
-    `runtime` is the SDK's, for metrics. `profile` is one of `temporal.toml`. `given`: arguments of `Client.connect`; they override
-    the settings.
-    Raises `ServerError` when no server answers, or when the settings cannot be read.
+    `runtime` is the SDK's, for metrics. `profile` is one of `temporal.toml`. `given`: arguments of `Client.connect`;
+    they override the settings. Raises `ServerError` when no server answers, or when the settings cannot be read.
     """
     try:
         found = ClientConfig.load_client_connect_config(profile=profile)

@@ -1,8 +1,10 @@
-"""`perdure dev`: server, Web UI, gateway and workers, until Ctrl-C. Tools and agents are reloaded when their files change (R19.9).
+"""`perdure dev`: server, Web UI, gateway and workers, until Ctrl-C. Tools and agents are reloaded when their files
+change (R19.9).
 
-Python cannot reload a module in a process in which its functions run. So each version of the code is a worker in its own
-process, with its own Temporal worker version: runs are pinned to it. A change starts another worker, and makes it current once tools
-and agents are loaded. The next change ends each former worker whose runs have all ended. The new worker answers queries about these runs.
+Python cannot reload a module in a process in which its functions run. So each version of the code is a worker in its
+own process, with its own Temporal worker version: runs are pinned to it. A change starts another worker, and makes it
+current once tools and agents are loaded. The next change ends each former worker whose runs have all ended. The new
+worker answers queries about these runs.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ _log: Final = logging.getLogger("perdure.worker")
 async def serve_dev(
     settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]] = nullcontext
 ) -> None:
-    """Serve until interrupted; agents are read from `agents`, if it exists. `beside`: a context entered once the server runs.
+    """Serve until interrupted; agents are read from `agents`, if it exists. `beside`: a context entered once the server
+    runs.
 
     Raises a `PerdureError` when something cannot start.
     """
@@ -132,8 +135,8 @@ class _Workers:
         self._stamps: dict[Path, tuple[int, int]] = {}
 
     async def serve(self, interrupted: asyncio.Queue[int]) -> bool:
-        """Work until interrupted, then drain. Return whether all workers have ended without an error. Raises `SettingsError` if tools or
-        agents are invalid at the start.
+        """Work until interrupted, then drain. Return whether all workers have ended without an error. Raises
+        `SettingsError` if tools or agents are invalid at the start.
         """
         self._orphans = await self._left_behind()
         try:
@@ -331,7 +334,8 @@ class _Workers:
         return replaced, list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
 
     async def _left_behind(self) -> list[str]:
-        """Return the build ids of an earlier `dev` with the same database: all with running runs, and the newest `MOST` others.
+        """Return the build ids of an earlier `dev` with the same database: all with running runs, and the newest `MOST`
+        others.
 
         The first worker continues these runs, and answers queries about runs that have ended.
         """

@@ -103,7 +103,8 @@ def check_prompts(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
-    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts. Yield missing servers.
+    """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts. Yield missing
+    servers.
 
     Raises `SettingsError` if the file is invalid. Prints one line on stderr for each server's error.
     """

@@ -1,7 +1,8 @@
 """The log of a worker: one line for each event, as text or JSON.
 
-A line holds names, ids, counts and times. It holds no text of tools, models or people at any level. An exception is logged as its type, a
-bug also with its traceback. `payloads` adds exception messages and the libraries' details, for development.
+A line holds names, ids, counts and times. It holds no text of tools, models or people at any level. An exception is
+logged as its type, a bug also with its traceback. `payloads` adds exception messages and the libraries' details, for
+development.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ class JsonLines(_LogFormatter):
 
 
 def bug_in(error: BaseException | None) -> BaseException | None:
-    """Return an error that is a bug. `None` for a user's mistake, a tool's own failure, a provider's failure, or a cancellation
-    (Ctrl-C, `/stop`, a closed browser).
+    """Return an error that is a bug. `None` for a user's mistake, a tool's own failure, a provider's failure, or a
+    cancellation (Ctrl-C, `/stop`, a closed browser).
     """
     while isinstance(error, FailureError | PerdureError | CancelledError):
         error = None if isinstance(error, PerdureError) else error.__cause__

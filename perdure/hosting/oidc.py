@@ -52,7 +52,7 @@ class OidcConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     issuer: str
-    """Its address. `/.well-known/openid-configuration` below it describes the provider."""
+    """The issuer's URL. `/.well-known/openid-configuration` below it describes the provider."""
     client_id: str = Field(min_length=1)
     client_secret: SecretStr | None = None
     """Without one, the client is public and PKCE alone binds the code."""

@@ -177,7 +177,7 @@ class PerdurePlugin(SimplePlugin):
 
 
 class _OwnClient(Interceptor):
-    """Gives Perdure's activities the plugin's client: the SDK gives activities the worker's, whatever a plugin sets."""
+    """Gives Perdure's activities the plugin's client: the SDK gives activities the worker's, even if a plugin sets another."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -55,9 +55,9 @@ async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# The SDK delivers results on its own threads. Such a thread wakes the event loop while it still holds the GIL. If the script then ends
-# before the thread releases the GIL, Python aborts the process with "PyGILState_Release" (github.com/temporalio/sdk-python/issues/300).
-# So the process waits for these threads before the interpreter ends.
+# The SDK delivers results on its own threads. Such a thread wakes the event loop while it still holds the GIL. If the
+# script then ends before the thread releases the GIL, Python aborts the process with "PyGILState_Release"
+# (github.com/temporalio/sdk-python/issues/300). So the process waits for these threads before the interpreter ends.
 
 PAUSE: Final = 0.02
 """Seconds in which threads that wait for the GIL get it."""

@@ -1,6 +1,6 @@
 """Uses of private parts of the Temporal SDK, each with the public API that is missing.
 
-- `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it asks a payload converter,
+- `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it calls a payload converter,
   and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched, and types of its errors:
   `perdure.hosting.codec.is_lasting` reads their codes from their messages.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
@@ -83,8 +83,9 @@ class Converter(DataConverter):
         return found  # type: ignore[no-any-return]
 
 
-# The garbage collector runs in any thread that allocates, so also in a thread that executes a workflow task. A finalizer there may find
-# the workflow's event loop and start a task in it: an unclosed `AsyncOpenAI` does so. No replay would start that task again.
+# The garbage collector runs in any thread that allocates, so also in a thread that executes a workflow task. A
+# finalizer there may find the workflow's event loop and start a task in it: an unclosed `AsyncOpenAI` does so. No
+# replay would start that task again.
 
 
 class _Hidden(local):
@@ -119,8 +120,9 @@ class ReportingInstance(WorkflowInstance):
         self._activation = Lock()
         """Held while a task is executed: an eviction waits for it.
 
-        The SDK interrupts a task that takes longer than two seconds, and evicts the run at once, in another thread. If the interrupt
-        is late, or is lost in a finalizer, both threads would use one event loop. The run could never be evicted then.
+        The SDK interrupts a task that takes longer than two seconds, and evicts the run at once, in another thread. If
+        the interrupt is late, or is lost in a finalizer, both threads would use one event loop. The run could never be
+        evicted then.
         """
         hide_loops()
 

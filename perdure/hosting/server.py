@@ -50,11 +50,12 @@ async def embedded_server(
     converter: DataConverter | None = None,
     runtime: Runtime | None = None,
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """Start a dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a file.
+    """Start a dev server on this machine, with its Web UI at `ui_port`; 0 takes a free port. `db` keeps its data in a
+    file.
 
-    `settings` are the server's dynamic configuration. `metrics_port` serves the server's own metrics; 0: none. `converter` is its client's
-    data converter, by default that of the environment. `runtime` is its client's. Raises `ServerError` when the server cannot start,
-    e.g. because the port is taken.
+    `settings` are the server's dynamic configuration. `metrics_port` serves the server's own metrics; 0: none.
+    `converter` is its client's data converter, by default that of the environment. `runtime` is its client's. Raises
+    `ServerError` when the server cannot start, e.g. because the port is taken.
     """
     dynamic = [
         word
@@ -79,7 +80,8 @@ async def embedded_server(
                 ui_port=ui_port or None,
                 dev_server_existing_path=program,
                 dev_server_database_filename=db,
-                # The caller gets every failure as an error of its call. With "error", the server prints each cancelled call too.
+                # The caller gets every failure as an error of its call. With "error", the server prints each cancelled
+                # call too.
                 dev_server_log_level="never",
                 dev_server_extra_args=["--output", "none", *dynamic],
             )
@@ -96,7 +98,8 @@ async def embedded_server(
 async def start_patiently(start: Callable[[], Awaitable[WorkflowEnvironment]]) -> WorkflowEnvironment:
     """Return the server that `start` starts. Retry a slow start at most twice.
 
-    The SDK waits five seconds for the server's answer; a busy machine may need more. Raises `RuntimeError` as `start` does.
+    The SDK waits five seconds for the server's answer; a busy machine may need more. Raises `RuntimeError` as `start`
+    does.
     """
     loop = asyncio.get_running_loop()
     for _ in range(2):

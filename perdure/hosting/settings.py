@@ -632,7 +632,8 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in force, with `given` fields from flags. `flags` are the names of flags that differ from their field's.
+    """Return the settings in force, with `given` fields from flags. `flags` are the names of flags that differ from
+    their field's.
 
     Raises `SettingsError` with one line that names the flag, variable or key and its error.
     """

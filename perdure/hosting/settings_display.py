@@ -78,7 +78,7 @@ def shown_default(name: str) -> str:
 
 
 def table(flags: Mapping[str, Sequence[str]]) -> str:
-    """Return the settings as Markdown, a table a group. `flags` are those that commands take for each setting."""
+    """Return the settings as Markdown, with a table for each group. `flags` are the commands' flags of each setting."""
     lines: list[str] = []
     for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
         lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]

@@ -61,7 +61,7 @@ def build_worker(
     `task_queue="mine"`. `model`: the client that calls models; by default one of `OPENAI_BASE_URL` and
     `OPENAI_API_KEY`. `endpoints`: further model servers by name, in place of the settings', or an object that calls all
     of them, in place of `model`. `sandboxed`: run the workflows in Temporal's sandbox, as the tests of conformance do. They are
-    Perdure's own, and the sandbox costs a third of a worker's time. `attribute`: what is known of the search
+    Perdure's own, and the sandbox costs a third of a worker's time. `attribute`: the known search
     attributes, so that the first run need not query them. `underway`: the record of the calls that are running.
 
     ```python

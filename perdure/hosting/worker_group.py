@@ -163,9 +163,9 @@ _log: Final = logging.getLogger("perdure.worker")
 async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: asyncio.Queue[int], grace: float) -> bool:
     """Shut the worker down, and log the running calls. Return whether the worker has ended.
 
-    A call that still runs after `grace` seconds (the worker's own grace period), or at the next interrupt, fails as interrupted.
-    Another worker then executes it. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned, because the SDK waits
-    forever for a run that it cannot evict. The caller then ends the process with `leave_at_once`.
+    A call that still runs after `grace` seconds (the worker's own grace period), or at the next interrupt, fails as
+    interrupted. Another worker then executes it. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned,
+    because the SDK waits forever for a run that it cannot evict. The caller then ends the process with `leave_at_once`.
     """
     stopping = asyncio.ensure_future(worker.shutdown())
     again = asyncio.ensure_future(interrupted.get())

@@ -35,9 +35,11 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Pe
 
 
 class CodecServer:
-    """`POST /decode` and `/encode` in the protocol of Temporal's tools, also below a namespace's name; `app` is the ASGI application.
+    """`POST /decode` and `/encode` in the protocol of Temporal's tools, also below a namespace's name; `app` is the
+    ASGI application.
 
-    A request needs the token: as a bearer, or as a browser session after a sign-in at `/`. Only pages of `origin` may send requests.
+    A request needs the token: as a bearer, or as a browser session after a sign-in at `/`. Only pages of `origin` may
+    send requests.
     """
 
     def __init__(self, converter: DataConverter, token: str, origin: str) -> None:

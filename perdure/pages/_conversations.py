@@ -92,8 +92,8 @@ class ConversationParts(EventAdapter[tuple[str, str], None]):
 class ConversationFrames:
     """The frames of a page's event stream, with the names that the page's parts listen to:
 
-    `entry` is appended to the transcript, `delta` to the answer being written; `answer`, `calls`, `waiting` and `status` replace their
-    part.
+    `entry` is appended to the transcript, `delta` to the answer being written; `answer`, `calls`, `waiting` and
+    `status` replace their part.
     """
 
     def __init__(self, session: Session, site: Site, caller: Caller, csrf: str) -> None:
@@ -118,8 +118,8 @@ class ConversationFrames:
         return await self._session.waiting_below(view)
 
     async def frames(self, after: int, shown: str, cursor: str | None) -> AsyncGenerator[str, None]:
-        """Yield the new parts: entries after `after`, approval requests other than `shown` (a digest of `named`), and parts of events after
-        `cursor`.
+        """Yield the new parts: entries after `after`, approval requests other than `shown` (a digest of `named`), and
+        parts of events after `cursor`.
 
         Without a cursor, start with the first event of the active run.
         """

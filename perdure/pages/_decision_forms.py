@@ -123,7 +123,8 @@ DECIDED: Final = {
 
 
 async def decide(run: Run, form: Mapping[str, str], *, caller: Caller | None) -> str:
-    """Send the decision to the run. Return its effect in words. `caller`: the person who decides; `None`: the form's `by` names them.
+    """Send the decision to the run. Return its effect in words. `caller`: the person who decides; `None`: the form's
+    `by` names them.
 
     Raises `FormError` and `JsonError` for invalid fields, `RunError` and `ServerError` as `Run.decide` does.
     """

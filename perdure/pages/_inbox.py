@@ -131,7 +131,8 @@ class Inbox:
         try:
             found = await self._live_of(caller).look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
-            # A request that the page does not list may wait all the same. The run is not queried: an open page must not cost Actions.
+            # A request that the page does not list may wait all the same. The run is not queried: an open page must not
+            # cost Actions.
             listed = not key[0] or any(_key(one) == key for one in found.waiting)
             gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
         except (RunError, ServerError) as error:
@@ -203,7 +204,7 @@ class Inbox:
         return next((entry for entry in reversed(view.entries) if entry["type"] == "message"), None)
 
     async def _elsewhere(self, request: Request, caller: Caller) -> dict[str, int]:
-        """Count the waiting runs by tenant, for a caller who may see all tenants and works in one of the others."""
+        """Count the waiting runs by tenant, for a caller who may see all tenants."""
         if self._everywhere or not self._site.guards.sees_all_tenants(caller):
             return {}
         try:
@@ -227,7 +228,7 @@ def _key(one: WaitingRow) -> tuple[str, str]:
 
 
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
-    """Return the inbox alone, over the whole namespace: `perdure inbox`."""
+    """Return an app with the inbox only, for the whole namespace: `perdure inbox`."""
     site, streams = Site(guards, perdure.client.namespace, home=None), OpenStreams(STREAMS)
 
     def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:

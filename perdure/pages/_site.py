@@ -38,8 +38,8 @@ STATIC: Final = StaticFiles(directory=HERE / "static")
 class Site:
     """The pages of one server. `home`: the path of all pages; `None`: the inbox is the only page.
 
-    `provider`: the name of the sign-in provider, if there is one. `takes_tokens`: whether people may sign in with a token too.
-    `takes_files`: whether there is storage for files that people attach to a message.
+    `provider`: the name of the sign-in provider, if there is one. `takes_tokens`: whether people may sign in with a
+    token too. `takes_files`: whether there is storage for files that people attach to a message.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Site:
         return response
 
     def ask_for_token(self, request: Request, problem: str = "") -> Response:
-        """Return the page that asks for a token."""
+        """Return the sign-in page."""
         return self.page(request, "sign_in.html", status=401, problem=problem)
 
     def sign_in_routes(self) -> list[Route]:

@@ -57,7 +57,8 @@ def files_of(message: Message) -> dict[int, Media]:
 
 
 def read(message: Message, files: Mapping[int, Media]) -> A2aMessage:
-    """Return a message, with the line of each file in the file's place. `files`: files that can be stored, by their part.
+    """Return a message, with the line of each file in the file's place. `files`: files that can be stored, by their
+    part.
 
     Raises `HttpError` (422), in one line, for an invalid user message, and `ContentTypeNotSupportedError` for
     other files and for URLs of files, which are never fetched.
@@ -140,7 +141,8 @@ def sent_with(answer: InterruptAnswer, message: str) -> InterruptAnswer:
 def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, CallView]]:
     """Return the calls that messages decided, by the message's id and by the call's id in the task's run.
 
-    Answers to MCP servers are left out: no view has them. `views`: the views of the run and its delegates' runs, with their paths.
+    Answers to MCP servers are left out: no view has them. `views`: the views of the run and its delegates' runs, with
+    their paths.
     """
     found: dict[str, dict[str, CallView]] = {}
     for path, view in views:

@@ -94,8 +94,9 @@ def task_of(
 ) -> Task:
     """Return a run as a task, whose id is the run's.
 
-    `view`: the run's view, with its whole output. `context`: the session's key. `at`: the time of the last change, ISO 8601.
-    `waiting`: requests that this client can decide, once the run waits for nothing else. `files`: the output's files, with their bytes.
+    `view`: the run's view, with its whole output. `context`: the session's key. `at`: the time of the last change, ISO
+    8601. `waiting`: requests that this client can decide, once the run waits for nothing else. `files`: the output's
+    files, with their bytes.
     """
     status = input_required(view.run_id, waiting) if waiting else ended_status(view)
     status.timestamp.FromJsonString(at)

@@ -43,7 +43,8 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
         from perdure.gateway.a2a._methods import A2AMethods, CallContexts
 
-        # The library logs each rejected request with a traceback. The client gets the reason, and the gateway logs bugs itself.
+        # The library logs each rejected request with a traceback. The client gets the reason, and the gateway logs bugs
+        # itself.
         logging.getLogger("a2a.server.routes").setLevel(logging.CRITICAL)
         logging.getLogger("a2a.compat").setLevel(logging.CRITICAL)
         return JsonRpcDispatcher(A2AMethods(gateway), CallContexts(), enable_v0_3_compat=True)
@@ -83,7 +84,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
             with_files=gateway.perdure.stores_media,
             with_push=bool(gateway.settings.callback_hosts),
         )
-        newer = request.headers.get("a2a-version", "").startswith("1")  # other clients may read version 0.3 alone
+        newer = request.headers.get("a2a-version", "").startswith("1")  # other clients may support version 0.3 only
         return JSONResponse(MessageToDict(made) if newer else agent_card_to_dict(made))
 
     routes = [

@@ -45,7 +45,8 @@ class AguiRequest:
     def settings(self, document: JsonObject, source: str) -> JsonObject:
         """Return the agent file's keys that differ in the message's run: the context has the page's tools and data too.
 
-        `source`: the label of the data and the tools' results (R15.2). Raises `HttpError` (422) for a name of one of the agent's tools.
+        `source`: the label of the data and the tools' results (R15.2). Raises `HttpError` (422) for a name of one of
+        the agent's tools.
         """
         if not (self.context or self.tools) or self.answers:  # with answers, the message goes to their run
             return {}

@@ -40,7 +40,8 @@ class PageChatRequest:
     def settings(self, document: JsonObject, source: str) -> JsonObject:
         """Return the agent file's keys that differ in the message's run: the context has the page's tools too.
 
-        `source`: the label of their results (R15.2). Raises `HttpError` (422) for a tool with the name of an agent's tool.
+        `source`: the label of their results (R15.2). Raises `HttpError` (422) for a tool with the name of an agent's
+        tool.
         """
         if not self.tools or self.answers:  # with answers, the message goes to their run
             return {}

@@ -139,10 +139,10 @@ async def chat_response(
 ) -> Response:
     """Return the response of an application's own route to a request of `useChat`.
 
-    `body`: the request's JSON. `sender`, `tenant` and `context`: the user, verified by your application; they are never taken from
-    the body. `rights`: the user's rights; without `approve`, a stream continues once somebody else has decided. `roles`: the user's roles,
-    for quorums. `key`: the session's key (default: the sender and the chat's id, so that nobody reads another's chat). An error is a
-    response with its status.
+    `body`: the request's JSON. `sender`, `tenant` and `context`: the user, verified by your application; they are never
+    taken from the body. `rights`: the user's rights; without `approve`, a stream continues once somebody else has
+    decided. `roles`: the user's roles, for quorums. `key`: the session's key (default: the sender and the chat's id, so
+    that nobody reads another's chat). An error is a response with its status.
 
         @app.post("/api/chat")
         async def chat(request: Request, who: Annotated[Customer, Depends(signed_in)]) -> Response:

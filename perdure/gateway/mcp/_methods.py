@@ -141,8 +141,8 @@ class McpMethods:
     async def call_tool(
         self, context: McpContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | JsonObject:
-        """Run the agent, and wait until it ends or waits for the client's user. A closed connection or a cancelled request cancels the run.
-        Since 2026-07-28, a client that accepts tasks gets one at once.
+        """Run the agent, and wait until it ends or waits for the client's user. A closed connection or a cancelled
+        request cancels the run. Since 2026-07-28, a client that accepts tasks gets one at once.
         """
         given = {"name": params.name, "arguments": params.arguments}
         if takes_tasks(context) and params.request_state is None:

@@ -122,7 +122,8 @@ def now() -> str:
 def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallToolResult | None) -> JsonObject:
     """Return a run as a task of 2026-07-28.
 
-    `waiting`: requests that this client's user can decide. `result`: the result of a run that has ended, also of a failed one.
+    `waiting`: requests that this client's user can decide. `result`: the result of a run that has ended, also of a
+    failed one.
     """
     status = "input_required" if waiting else "working"
     more: JsonObject = {"inputRequests": _plain(input_requests(waiting))} if waiting else {}

@@ -70,7 +70,8 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         except BaseExceptionGroup as group:  # the library's task group wraps the application's error
             raise group.exceptions[0] from None
 
-    # A session is only a name: there is nothing to delete (DELETE). The server sends no unrequested messages, so a GET would stay silent.
+    # A session is only a name: there is nothing to delete (DELETE). The server sends no unrequested messages, so a GET
+    # would stay silent.
     return Adapter("mcp", [Route("/mcp", McpEndpoint(), methods=["POST"])], lifespan=lifespan)
 
 

@@ -144,8 +144,8 @@ def changed_agent(
 ) -> JsonObject:
     """Return the agent file with the changes, the messages before the conversation, and the record.
 
-    `alone`: the run has no session, and the caller adds the messages. `client_wait`: seconds that a run waits for a client that
-    stores nothing. Raises `HttpError` for a tool with the name of an agent's tool.
+    `alone`: the run has no session, and the caller adds the messages. `client_wait`: seconds that a run waits for a
+    client that stores nothing. Raises `HttpError` for a tool with the name of an agent's tool.
     """
     own: list[Json] = list(document.get("context") or [])
     if taken := sorted(changes.names & {_tool_name(message) for message in own}):
@@ -170,7 +170,7 @@ def changed_agent(
 
 
 def settings_of(document: JsonObject, changed: JsonObject) -> JsonObject:
-    """Return the keys of the agent file that differ in the run of one request. A session's own agent stays as it is (R10.9)."""
+    """Return the keys of the agent file that differ in the run of one request. A session's own agent is unchanged (R10.9)."""
     return {key: changed[key] for key in SETTINGS if key in changed and changed[key] != document.get(key)}
 
 

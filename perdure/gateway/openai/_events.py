@@ -1,9 +1,10 @@
 """A response as the events of a stream, with the same numbers at every gateway.
 
-`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model has `SPAN` numbers: first for the events that begin its
-item, then one for each character. A delta has the number of its last character. So a client that continues with `starting_after` gets the
-text after exactly that character, whatever the deltas are now. A superseded text, after which the model was called again, is its own item
-that ends `incomplete`; the response itself does not contain it.
+`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model has `SPAN` numbers: first for the
+events that begin its item, then one for each character. A delta has the number of its last character. So a client that
+continues with `starting_after` gets the text after exactly that character, even if the deltas are different now. A
+superseded text, after which the model was called again, is its own item that ends `incomplete`; the response itself
+does not contain it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
         text = "" if answer is None else answer["content"][0]["text"]
         span = max(0, sum(self._answered.values()) - 1)
-        # The written text differs from the answer: references were resolved, or the text came with calls. It becomes an earlier item.
+        # The written text differs from the answer: references were resolved, or the text came with calls. It becomes an
+        # earlier item.
         another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
         if another or self._span != span:
             yield from self._drop()

@@ -1,8 +1,8 @@
 """Ids: a response's id leads to its run, only for its tenant (R10.2).
 
-A response belongs to a session, or, if it is not stored, to its own run. Its id holds the session's random key, and never the id of the
-workflow, which is a digest of tenant and key: for another tenant, the same id leads to no run. A run that waited for its client
-continues as the next *leg*, which is another response.
+A response belongs to a session, or, if it is not stored, to its own run. Its id holds the session's random key, and
+never the id of the workflow, which is a digest of tenant and key: for another tenant, the same id leads to no run. A
+run that waited for its client continues as the next *leg*, which is another response.
 """
 
 from __future__ import annotations

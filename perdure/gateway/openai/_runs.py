@@ -55,7 +55,8 @@ _WORDS = {"approve": True, "reject": False}
 def decisions(
     request: ClientRequest, id: ResponseId, found: FoundRun, caller: Caller
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
-    """Return the decisions, each with the path of its delegate's run (empty: the run itself), and whether any is a person's.
+    """Return the decisions, each with the path of its delegate's run (empty: the run itself), and whether any is a
+    person's.
 
     Raises `HttpError` for a missing result, and for one that no call waits for.
     """
@@ -91,7 +92,8 @@ def decisions(
 def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
     """Return the tools of which the run must call one from now on. A request's choice is valid for this request only.
 
-    Without a choice, the agent file's tools are required until one of them is done. `answered`: the tools whose results are in the request.
+    Without a choice, the agent file's tools are required until one of them is done. `answered`: the tools whose results
+    are in the request.
     """
     own = set(found.record.must_call)
     done = answered | {call.tool for call in found.view.calls if call.status == "done"}
@@ -189,7 +191,8 @@ class RunFinder:
     async def watch(
         self, tenant: str, id: ResponseId, found: FoundRun, topics: frozenset[Topic] = frozenset()
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of the run from its beginning until the response has ended. `topics`: more topics; texts are the response's own.
+        """Yield the events of the run from its beginning until the response has ended. `topics`: more topics; texts are
+        the response's own.
 
         Query the run only after events that may have ended the response.
         """
