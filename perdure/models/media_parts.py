@@ -1,4 +1,4 @@
-"""Files as parts of a Request: those that its messages name by their lines, and that its model can read."""
+"""Files as parts of a Request, for file lines in its messages that its model can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDED: Final = {
     "application/pdf": "documents",
     **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
 }
-"""Type of a file → the capability that it needs; of other types no provider takes a part. Texts need none."""
+"""Type of a file → the capability that it needs. No provider accepts other types. Texts need none."""
 _ABOVE: Final = "The files that are named above:"
 
 
@@ -44,10 +44,10 @@ def with_files(
 ) -> tuple[list[JsonObject], int]:
     """Return the messages with the files as parts in the form of Chat Completions, and the number of those that stay.
 
-    `files`: the bytes by digest. Each file stands where its line stands first: in a person's message, else in a message
-    after the results or the system's words, where every server takes it. A file stays one line if its bytes are of
-    another type than its value says. A text is text, its beginning up to `MAX_FILE_TEXT`; a message without other parts
-    stays one string, which every server takes.
+    `files`: the bytes by digest. Each file is at its first line: in a person's message, else in a message
+    after the results or the system's texts, where every server accepts it. A file stays one line if the type of its
+    bytes differs from its value's. A text is text, its beginning up to `MAX_FILE_TEXT`; a message without other parts
+    stays one string, which every server accepts.
     """
     left = dict(files)
     shown: list[JsonObject] = []
@@ -76,7 +76,7 @@ def names_files(message: JsonObject) -> bool:
 
 
 def _named(message: JsonObject) -> list[MediaValue]:
-    """Return the files whose lines a message has. What the model has written itself names none."""
+    """Return the files whose lines a message has. Texts of the model itself name none."""
     if message.get("role") == "assistant":
         return []
     return [file for part in _as_parts(message) for file in media_lines(str(part.get("text") or ""))]
@@ -101,7 +101,7 @@ def _readable(kind: str, capabilities: Capabilities) -> bool:
 
 def _parts(file: MediaValue, data: bytes, capabilities: Capabilities) -> list[JsonObject]:
     kind = media_type(data)
-    if not data or not _readable(kind, capabilities) or is_text(kind) != is_text(file.type):  # by which it was counted
+    if not data or not _readable(kind, capabilities) or is_text(kind) != is_text(file.type):  # counted by it
         return []
     if is_text(kind):
         return [{"type": "text", "text": _text(file, data.decode("utf-8-sig"))}]
@@ -109,7 +109,7 @@ def _parts(file: MediaValue, data: bytes, capabilities: Capabilities) -> list[Js
 
 
 def _text(file: MediaValue, text: str) -> str:
-    """Return the text between the file's line and a line that the text itself cannot have: no text knows its digest."""
+    """Return the text between the file's line and an end line with its digest, which the text itself cannot contain."""
     shown = text[:MAX_FILE_TEXT]
     rest = (
         "" if shown == text else f"\n… [the first {MAX_FILE_TEXT:,} of {len(text):,} characters; a tool reads the rest]"

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Provider = Literal["openai", "openai-responses", "anthropic", "google", "bedrock"]
-"""The providers. `openai` is Chat Completions, which most servers understand; a name without a provider means it."""
+"""The providers. `openai`, the default for a name without a provider, is Chat Completions, which most servers support.
+"""
 PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)
 
 FAST_MODEL: Final = "gpt-4o-mini"
 SMART_MODEL: Final = "gpt-4o"
-"""The models of a worker whose settings name none."""
+"""The default models of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +21,14 @@ class ModelName:
 
     provider: Provider
     name: str
-    """The name as the server knows it, with the mark of an endpoint (`@backup`) if it has one."""
+    """The server's name of the model, with the mark of an endpoint (`@backup`) if it has one."""
 
 
 def parse_model(model: str) -> ModelName:
     """Return the provider and the name of a model.
 
-    Only the known providers count: `llama3:8b` is a name of the default provider, and so is `openai:anthropic:x`, without
-    its first part.
+    Other prefixes than the providers are part of the name: `llama3:8b` is a model of the default provider, and so is
+    `anthropic:x` in `openai:anthropic:x`.
     """
     written, mark, name = model.partition(":")
     for provider in PROVIDERS if mark and name else ():

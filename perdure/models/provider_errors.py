@@ -1,4 +1,4 @@
-"""Provider errors: the text of a server's refusal, its meaning, and the features that the next attempt leaves out.
+"""Provider errors: the text of a server's refusal, its kind, and the feature that the next attempt leaves out.
 
 Servers put error texts in many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an
 event of the stream, a choice, or a JSON document in place of a stream. This module reads the texts and chooses the
@@ -20,12 +20,12 @@ LONGEST_WORDS: Final = 500
 """Characters of a server's message that are kept."""
 
 READ: Final = 20_000
-"""Characters of it that are read."""
+"""Characters of the message that are read."""
 
 Kind = Literal["too_long", "no_money", "bad_answer", "filtered", "other"]
 """`too_long`: the context exceeds the model's window. `no_money`: waiting does not help. `bad_answer`: the server
 checked the model's answer itself and rejected it, so a retry may succeed. `filtered`: its content filter withheld the
-answer (R20.2). For all others the status decides."""
+answer (R20.2). For all other refusals the status decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class RefusalError(Exception):
 def refusal_of(status: int | None, body: str | Json, *, event: str = "") -> Refusal | None:
     """Return the refusal in a body, or in one event of a stream; `None` if it is an answer.
 
-    `status` is the response's: from 400 on every body is a refusal, below only one that is marked as such. `event` is
-    the event's name in the stream.
+    `status` is the response's: from 400 on every body is a refusal, below 400 only a body with an error in it. `event`
+    is the event's name in the stream.
     """
     failed = (status is not None and status >= 400) or event == "error"
     if isinstance(body, str):
@@ -77,7 +77,7 @@ _TAGS: Final = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.I
 
 
 def _read(text: str) -> Json:
-    """Return JSON, also behind a byte order mark or as an event; else the text, without HTML around it."""
+    """Return JSON, also after a byte order mark or in an event; else the text, without HTML."""
     text = text.lstrip("\ufeff").strip()
     for candidate in (text, _PREFIX.sub("", text)):
         if candidate[:1] in ("{", "["):
@@ -146,7 +146,7 @@ def _words(error: Json, depth: int = 0) -> str:
     if not isinstance(error, dict):
         return str(error)
     message = next((words for key in _SPEAKING if (words := _words(error.get(key), depth + 1))), "")
-    if isinstance(place := error.get("loc"), list) and message:  # a parameter's place, as FastAPI's servers say it
+    if isinstance(place := error.get("loc"), list) and message:  # a parameter's place, as in FastAPI's errors
         message = f"{'.'.join(map(str, place))}: {message}"
     if (behind := _behind(error, depth)) and behind not in message:
         message = f"{message}: {behind}" if message else behind
@@ -154,7 +154,7 @@ def _words(error: Json, depth: int = 0) -> str:
 
 
 def _behind(error: JsonObject, depth: int) -> str:
-    """Return the message of a router's own upstream."""
+    """Return the message of a router's upstream server."""
     metadata = error.get("metadata")
     return _words(metadata.get("raw"), depth + 1) if isinstance(metadata, dict) else ""
 
@@ -236,7 +236,7 @@ def _kind(text: str, status: int | None) -> Kind:
         return "other"
     if _FILTERED.search(text) and (status is None or 400 <= status < 500) and status != 429:
         return "filtered"
-    if status == 413 or "request too large" in text:  # also if the limit is a minute's: waiting makes it no smaller
+    if status == 413 or "request too large" in text:  # also for a limit a minute: a retry is as large
         return "too_long"
     if (status == 429 or _RATE.search(text)) and "context_length_exceeded" not in text:
         return "other"
@@ -265,7 +265,8 @@ def _wait(words: str, error: Json) -> float | None:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + last
 
 
-# Leaving out a feature loses only the server's help: the prompt has the same information, and the answer is validated here anyway.
+# A feature that is left out is only a help of the server: the prompt has the same information, and the answer is
+# validated here.
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +277,11 @@ class Reduction:
     """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as
     `reasoning_content`."""
     always: bool
-    """Whether the server does not know it at all; else only this schema was refused, and another may work."""
+    """Whether the server lacks the feature; else it rejected only this schema, and another one may work."""
 
 
 def without(body: JsonObject, refused: Set[str]) -> JsonObject:
-    """Return the body without the features that the server does not understand."""
+    """Return the body without the features that the server does not support."""
     body = dict(body)
     if "stream_options" in refused:
         body.pop("stream_options", None)
@@ -303,7 +304,7 @@ _ABOUT_THOUGHTS: Final = re.compile(
     r"signature.{0,40}(thinking|thought|reasoning)|(thinking|thought|reasoning).{0,40}signature|"
     r"bound to a different conversation|encrypted.content|item of type 'reasoning'|of type .reasoning. was provided"
 )
-"""Refusals of thoughts that go back: those of another account, or in a prompt that is another now."""
+"""Refusals of returned thoughts: they are of another account, or the prompt has changed."""
 _ABOUT_FORM: Final = re.compile(
     r"response.?(format|schema)|output.?(config|format)|json.?(schema|object|mode)|\b(schema|strict|grammar|xgrammar|outlines|guided|structured outputs?)\b"
 )
@@ -326,7 +327,7 @@ _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|includ
 def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
     """Return the feature of the `sent` body that a refusal is about, if the Request works without it; else `None`.
 
-    In doubt only this schema counts as refused: one more refusal costs a moment, a feature that is off costs every
+    In doubt only this schema counts as rejected: one more refusal costs a moment, but a disabled feature affects every
     agent.
     """
     if refusal.kind == "too_long" or refusal.status in _NEVER:

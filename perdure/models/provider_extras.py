@@ -1,7 +1,6 @@
-"""Provider extras: thoughts and signatures that a server sends beside calls, and may want back.
+"""Provider extras: thoughts and signatures that a server sends beside calls, and may expect back.
 
-An extra goes back with its call, to the server that sent it. If that server refuses a key, the key is not sent there
-again.
+An extra goes back with its call, to the server that sent it. A key that the server rejects is not sent there again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LONGEST_EXTRA: Final = 16_000
 """Characters that are kept of one key of one answer. The beginning of a longer thought goes back; a longer value of
 another key does not."""
 LONGEST_SIGNED: Final = 100_000
-"""Characters that are kept of thoughts with their signatures: a server refuses them if anything is cut."""
+"""Characters that are kept of thoughts with their signatures: a server rejects them if they are cut."""
 THINKING_BLOCKS: Final = "thinking_blocks"
 """Anthropic's thoughts, each with its signature."""
 REASONING_ITEMS: Final = "reasoning_items"
@@ -62,7 +61,7 @@ class ProviderExtras(WireModel):
         return size
 
     def kept(self) -> ProviderExtras | None:
-        """Return the extras that go back: none if no call was made, and none that is too large."""
+        """Return the extras that go back: none without a call, and none that is too large."""
         calls = [call if _is_kept(call) else {} for call in self.calls]
         cut = {key: value[:LONGEST_EXTRA] if isinstance(value, str) else value for key, value in self.message.items()}
         message = {
@@ -106,12 +105,12 @@ def _same(last: JsonObject, block: JsonObject) -> bool:
 
 def _grown(before: Json, value: Json, key: str) -> Json:
     if key in ("text", "summary", "data", "thinking") and isinstance(before, str) and isinstance(value, str):
-        return before if len(before) > LONGEST_SIGNED else before + value  # a longer one will not be kept
+        return before if len(before) > LONGEST_SIGNED else before + value  # a longer value is not kept
     return before if value is None else value
 
 
 def call_beside(call: JsonObject) -> JsonObject | None:
-    """Return the keys of a native call that the protocol does not know; `None` for none."""
+    """Return the keys of a native call outside the protocol; `None` for none."""
     found = {key: value for key, value in call.items() if key not in _OF_CALL and value is not None}
     function = call.get("function")
     if isinstance(function, dict):
@@ -122,7 +121,7 @@ def call_beside(call: JsonObject) -> JsonObject | None:
 
 
 def server_of(model: str) -> str:
-    """Return the server that a model answers from, as its name has it: `llama-3@backup`; `""` is the default one.
+    """Return the server in a model's name, as for `llama-3@backup`; `""` is the default one.
 
     Signed thoughts of another provider belong to their model: then the server is the whole name.
     """
@@ -168,7 +167,7 @@ def _without(message: JsonObject, keys: Set[str]) -> JsonObject:
 LONGEST_REASONING: Final = 16_000
 """Characters of an answer's reasoning that are kept."""
 _KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
-"""Keys of a delta or a message; a server that sends the same under several is read once."""
+"""Keys of a delta or a message. If a server sends the same text under several keys, one is read."""
 _PARTS: Final = ("thinking", "reasoning", "reasoning_text", "summary_text", "reasoning.text", "reasoning.summary")
 """Types of a content's parts that are thoughts."""
 _INSIDE: Final = ("text", "thinking", "summary", "reasoning", "content")
@@ -196,7 +195,7 @@ class Reasoning:
                 return
 
     def add(self, text: str) -> None:
-        """Add a thought that stands in the content."""
+        """Add a thought in the content."""
         if text:
             self.characters += len(text)
             self.kept += text[: LONGEST_REASONING - len(self.kept)] if len(self.kept) < LONGEST_REASONING else ""
@@ -219,7 +218,7 @@ def is_thought(part: JsonObject) -> bool:
 
 
 def text_in(value: Json, depth: int = 0) -> str:
-    """Return the text of a thought, whatever it is wrapped in; encrypted parts and signatures have none."""
+    """Return the text of a thought at any depth; encrypted parts and signatures have none."""
     if isinstance(value, str) or depth > _DEEPEST:
         return value if isinstance(value, str) else ""
     if isinstance(value, list):

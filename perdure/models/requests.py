@@ -27,7 +27,7 @@ WAITING_PAUSE: Final = 15.0
 LONGEST_PAUSE: Final = 30.0
 """The longest time in seconds between two attempts, unless the server asks for more."""
 SHORTEST_PAUSE: Final = 0.5
-"""The remaining patience, in seconds, for which no further attempt is made."""
+"""The remaining seconds of patience below which no further attempt is made."""
 LONGEST_QUIET: Final = 5.0
 """The longest pause, in seconds, that a server may ask for without a report that the run waits."""
 
@@ -103,7 +103,7 @@ class RequestInput(WireModel):
     stream: bool = True
     """Whether calls are delivered while the model is still writing (R6.3)."""
     patience: float | None = None
-    """Seconds, from its scheduling on, for which an unavailable provider is retried; `None`: as its attempts allow
+    """Seconds from its scheduling in which an unavailable provider is retried; `None`: its attempts are the limit
     (R20.5)."""
     first_pause: float = FIRST_PAUSE
     """Seconds between its first two attempts."""
@@ -129,7 +129,7 @@ class OutputForm(WireModel):
     several: bool = False
     """Whether it is an object of more than one member."""
     wraps: bool = Field(default=False, exclude_if=operator.not_)
-    """Whether a document `{"output": …}` is no such object, but holds one."""
+    """Whether a document `{"output": …}` is a wrapper of the output, not the output."""
 
 
 class ReaderVocabulary(WireModel):
@@ -158,7 +158,7 @@ class RequestContext(WireModel):
     stable: int = 0
     """The number of messages, from the first on, that the next Request repeats: a server's cache may keep them."""
     parameters: JsonObject = Field(default_factory=dict)
-    """The parameters sent beside the messages: `response_format`, `tools`."""
+    """The parameters beside the messages: `response_format`, `tools`."""
     parts: list[PartView] = Field(default_factory=list)
     """The parts of the prompt, for display; the activity does not need them."""
     left_out: list[str] = Field(default_factory=list)
@@ -166,10 +166,11 @@ class RequestContext(WireModel):
     dialect: str = "solution"
     vocabulary: ReaderVocabulary = Field(default_factory=ReaderVocabulary)
     released: int = 0
-    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again
-    (R6.7)."""
+    """The number of calls of this Request from an earlier attempt: with any, the model is not called again (R6.7)."""
     watched_until: float = 0.0
-    """Seconds since 1970 until which a watcher follows the run: the text is sent more often (R10.14)."""
+    """The time, in seconds since 1970, until which a watcher follows the run: until then text is sent more often
+    (R10.14).
+    """
     tenant: str = Field(default="", exclude_if=operator.not_)
     """The owner of the files that the messages name; empty: none, or there are no files."""
 
@@ -195,9 +196,9 @@ class RequestResult(WireModel):
     reasoning: str = ""
     """The model's reasoning, its first 16,000 characters, unless `beside` holds it: see `thought`."""
     reasoned: int = 0
-    """Characters of the reasoning in all."""
+    """The total characters of the reasoning."""
     anew: bool = False
-    """Whether the text that was shown during the stream was a thought: the text is another (R10.14)."""
+    """Whether the text during the stream was a thought, so that the answer's text differs (R10.14)."""
     beside: ProviderExtras | None = None
     """The server's extras of native calls; they go back with the calls."""
     problem: JsonObject | None = None
@@ -241,12 +242,12 @@ class RequestView(WireModel):
     text: str = ""
     """The beginning of the model's text beside calls, or in their place."""
     because: list[str] = Field(default_factory=list)
-    """Feedback of the engine or a person on the previous answer, beside that on its calls: why the model is asked
-    again."""
+    """Feedback of the engine or a person on the previous answer, beside the feedback on its calls: the reason of this
+    Request."""
     told: int = 0
-    """The number of such feedback messages when it began: later ones belong to the next Request."""
+    """The number of feedback messages at its beginning: later ones belong to the next Request."""
     trouble: str = ""
-    """The reason for a retry, while one is under way; set by the viewer."""
+    """The reason of the present retry; set by the viewer."""
 
 
 class Endpoint(BaseModel):

@@ -1,7 +1,7 @@
 """Response streams: documents of a model server become calls, output, reasoning, and usage.
 
 Servers differ from the protocol and from each other in almost every key. So the reader relies only on the values that
-it uses, whatever their types; no document of a server raises.
+it uses, and accepts any type; no document of a server raises an error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
 from perdure.values.templates import TextForm
 
-# **The invariant.** Each call of a Request runs at most once, and a call that was released is never taken back.
-# Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list.
-# What is delivered twice or out of order is kept or dropped by its index. (2) Deliveries and the activity's result
-# name the attempt that they come from. The first attempt of which a call arrives owns the Request for good; whatever
-# another attempt sends later, a worker that was thought dead among them, is dropped. So calls of two answers of the
-# model never mix. (3) An attempt that is not the first asks the run whether calls have arrived before it asks the
-# model (`RequestContext.released`); if so, it does not ask. What slips between that question and a late delivery is
-# caught by (2). (4) The owner's result is the whole list, so a delivery that was lost is repaired by it; if the owner
-# died, what arrived of it stands, and the Request is closed as interrupted. (5) Everything above is decided from the
-# workflow's history alone, so a replay decides the same. What Temporal itself may run again, an activity whose worker
-# died, carries the same idempotency key on each attempt. (6) A Request is closed once, by the result that stands; its
-# list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
+# **The invariant.** Each call of a Request runs at most once, and a released call is never withdrawn.
+# Its argument. (1) Calls reach the plan only through `Intake`: each index once, in the order of the model's list. A
+# delivery that comes twice or out of order is kept or dropped by its index. (2) Deliveries and the activity's result
+# name their attempt. The first attempt with a call that arrives owns the Request. Calls of any other attempt are
+# dropped, also those of a worker that was thought dead. So calls of two answers never mix. (3) Before a later attempt
+# calls the model, it asks the run whether calls have arrived (`RequestContext.released`). If so, it does not call the
+# model. (2) covers a delivery that arrives after this check. (4) The owner's result is the whole list, so it repairs a
+# lost delivery. If the owner died, its arrived calls stay, and the Request is closed as interrupted. (5) These
+# decisions depend only on the workflow's history, so a replay makes the same ones. An activity that Temporal repeats
+# after its worker's death has the same idempotency key on each attempt. (6) A Request is closed once, by its final
+# result, which has the whole list. Later deliveries, also its owner's, add nothing.
 
 
 class Intake:
@@ -40,7 +39,7 @@ class Intake:
         self.received = 0
         """Calls released so far."""
         self.closed = False
-        """Whether the Request's result stands: later calls are dropped."""
+        """Whether the Request has its final result: later calls are dropped."""
         self._owner: int | None = None
         self._early: dict[int, Json] = {}
 
@@ -52,10 +51,10 @@ class Intake:
         return self._take(delivery.attempt, delivery.first, delivery.calls)
 
     def close(self, result: RequestResult) -> tuple[list[Json], RequestResult]:
-        """Return the calls that were still missing, and the result as it stands.
+        """Return the calls that were still missing, and the final result.
 
-        The owner's result is the truth. Of another attempt's result, which was made without knowing of the owner's
-        calls, nothing is taken: the Request was interrupted. What arrives after this adds nothing.
+        The owner's result is final. Another attempt's result, which does not know the owner's calls, is dropped: the
+        Request was interrupted. Later deliveries add nothing.
         """
         self.closed = True
         if self._owner is not None and result.attempt != self._owner:
@@ -99,13 +98,13 @@ _CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_
 """Keys for cached tokens beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and
 Moonshot's."""
 _MOST_HOSTED: Final = 50
-"""Uses of hosted tools of one answer that are reported."""
+"""The most uses of hosted tools that are reported for one answer."""
 _LONGEST_HOSTED: Final = 1000
 """Characters of a hosted tool's input, or result."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
 _TEXT_ALONE: Final = frozenset({"content", "role"})
-"""Keys of a delta that has nothing but text."""
+"""Keys of a delta that has only text."""
 _FILTERED: Final = ("content_filter", "refusal")
 """Beginnings of finish reasons that mean a refusal; Google's server adds its category behind a colon."""
 
@@ -118,7 +117,7 @@ class ResponseStream:
         self.attempt = attempt
         self.finish_reason: str | None = None
         self.whole = False
-        """Whether its end was seen; else it broke off."""
+        """Whether the answer's end was read; else it broke off."""
         self._events = event_reader(model)
         self._reader = reader
         self._usage = Usage()
@@ -133,11 +132,11 @@ class ResponseStream:
 
     @property
     def too_long(self) -> bool:
-        """Whether the answer is too long and has to be ended."""
+        """Whether the answer is too long and must be ended."""
         return self._size > MAX_ANSWER
 
     def documents(self, event: Json) -> list[Json]:
-        """Return the documents of Chat Completions that an event of the model's provider stands for."""
+        """Return the documents of Chat Completions in an event of the model's provider."""
         return self._events.take(event)
 
     def take(self, document: Json) -> list[Json]:
@@ -184,7 +183,7 @@ class ResponseStream:
         content = piece.get("content")
         text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
         closed = self._push_text(text) if text else []
-        if piece.keys() <= _TEXT_ALONE:  # most deltas, so what follows would be most of the cost of a token
+        if piece.keys() <= _TEXT_ALONE:  # most deltas: the code below would be most of a token's cost
             return closed
         if isinstance(refusal := piece.get("refusal"), str):
             self._refusal.append(refusal)
@@ -202,7 +201,7 @@ class ResponseStream:
         return closed
 
     def _part(self, part: Json) -> str:
-        """Return the text of a part of a content; a thought has none, and is added to the reasoning."""
+        """Return the text of a part of a content; a thought has none, and goes to the reasoning."""
         if isinstance(part, str):
             return part
         if not isinstance(part, dict):
@@ -260,7 +259,7 @@ class ResponseStream:
             )
 
     def result(self) -> RequestResult:
-        """Return the result of the answer, now that it has ended."""
+        """Return the result of the finished answer."""
         solution = self._reader.close("length" if self.too_long else self.finish_reason)
         problem = None if solution.problem is None else solution.problem.as_json()
         if self.too_long:
@@ -283,7 +282,7 @@ class ResponseStream:
         return _clean(message.strip()) or "the server's content filter withheld the answer"
 
     def refused(self, words: str) -> RequestResult:
-        """Return the result if the server refused in the answer's place (R20.2)."""
+        """Return the result of a server's refusal in place of an answer (R20.2)."""
         return self._result([], None, refusal_problem(words)).model_copy(update={"refusal": words})
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
@@ -328,18 +327,18 @@ def _part_of(usage: JsonObject, name: str) -> JsonObject:
 
 
 def _clean(text: str, most: int = _LONGEST) -> str:
-    """Return a name or a sentence of a server's, cut to a size and to characters that can be stored."""
+    """Return a server's name or sentence, cut to a size and to characters that can be stored."""
     return text[:most].encode(errors="replace").decode()
 
 
 def _cached(usage: JsonObject) -> int:
-    """Return the tokens of the prompt that a server had in its cache, under any of the known keys (R10.19)."""
+    """Return the prompt tokens from a server's cache, under any of the known keys (R10.19)."""
     cached = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
     return max(map(_tokens, [cached, *(usage.get(name) for name in _CACHED)]))
 
 
 def _cache_written(usage: JsonObject) -> int:
-    """Return the tokens of the prompt that a server has put into its cache, as OpenRouter and our adapters of providers report them."""
+    """Return the prompt tokens that a server wrote to its cache, as OpenRouter and Perdure's providers report them."""
     return _tokens(_part_of(usage, "prompt_tokens_details").get("cache_write_tokens"))
 
 

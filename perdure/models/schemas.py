@@ -12,8 +12,8 @@ from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
 from perdure.values.state import METHODS
 
-# Values are validated against the schema as it was written. So the meaning of references and older keywords matters
-# here only as far as a server understands it.
+# Values are validated against the original schema. So references and older keywords matter here only as far as a
+# server supports them.
 
 _DEFINITION: Final = re.compile(r"#/(?:\$defs|definitions)/[^/]+")
 _NAMES: Final = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"})
@@ -21,7 +21,7 @@ _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def modern(schema: JsonObject) -> JsonObject:
-    """Return the schema in the keywords of 2020-12, its references all into its `$defs`."""
+    """Return the schema in the keywords of 2020-12, with all references into its `$defs`."""
     return _Modern(schema).whole()
 
 
@@ -143,8 +143,8 @@ def compose(
 ) -> JsonObject:
     """Return the JSON Schema of a Solution. With `control`, formulas and conditions are allowed (R16.2, R16.3).
 
-    `calls` stands first, so that calls can start while the rest is still being written. With `final` no calls are
-    allowed and the output may not be null (R9.5). The output takes references as parameters do (R6.4).
+    `calls` is first, so that calls can start while the rest is still being written. With `final` no calls are
+    allowed and the output may not be null (R9.5). The output accepts references as parameters do (R6.4).
     """
     definitions = _definitions(control)
     output_schema = output if isinstance(output, dict) else {}
@@ -239,7 +239,7 @@ def _inside(schema: JsonObject) -> JsonObject:
             inner[key] = _or_reference(schema[key])
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if isinstance(schema.get(key), list):
-            # An alternative of a schema that accepts a reference already need not accept one again.
+            # An alternative of a schema that already accepts a reference need not accept one again.
             each = _or_reference if key == "prefixItems" else _inside_any
             inner[key] = [each(child) for child in schema[key]]
     return inner
@@ -252,7 +252,7 @@ def _inside_any(schema: SchemaPart) -> SchemaPart:
 def _move_definitions(
     schema: JsonObject, owner: str, definitions: JsonObject, *, references: bool = False
 ) -> JsonObject:
-    """Return the schema with its `$defs` moved to the composed schema's, under names of their own; with `references`,
+    """Return the schema with its `$defs` moved to the composed schema's, under new names; with `references`,
     they accept references as parameters do."""
     schema = modern(schema)
     for name, definition in schema.pop("$defs", {}).items():
@@ -281,21 +281,21 @@ def _pointer(name: str) -> str:
 
 # In strict mode every object lists all of its keys as required and allows no other. So an optional key is written as
 # a value or `null`; `perdure.plan._validation` removes such nulls again. A call has three shapes, so that unused
-# meta-properties cost nothing. The schemas of parameters stand once, in `$defs`. Keywords outside the subset are left out if that only allows more, as values are
-# validated again here. A schema that the subset cannot express is listed, with the place, and is then offered without
-# strictness.
+# meta-properties cost nothing. The schemas of parameters are in `$defs`, once. Keywords outside the subset are left
+# out if that only allows more, because values are validated again here. A schema that the subset cannot express is
+# listed, with the place, and is then offered without strictness.
 
 _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
 _UNSUPPORTED: Final = ("allOf", "oneOf", "patternProperties", "prefixItems")
-"""Keywords whose loss would forbid values that they allow."""
+"""Keywords that cannot be left out, because that would forbid values."""
 _ALLOWED: Final = frozenset(
     {
         *("type", "enum", "const", "anyOf", "$ref", "properties", "items", "format", "pattern"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
     }
 )
-"""Keywords of the subset; all others are left out, and validated here again. Descriptions stand in the prompt."""
+"""Keywords of the subset; all others are left out, and validated here again. Descriptions are in the prompt."""
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
@@ -332,7 +332,7 @@ def _owner(name: str) -> str:
 
 
 _SHORT: Final = 40
-"""Characters of a schema that is as short as a reference to it in each shape."""
+"""The most characters of a schema that is repeated in each shape, because a reference is as long."""
 
 
 def _types_of(schema: JsonObject) -> list[str]:
@@ -405,12 +405,12 @@ class _StrictConverter:
             return {"$ref": schema["$ref"]}
         strict = {key: value for key, value in schema.items() if key in _ALLOWED}
         if types := _types_of(strict):
-            # Only a listed value can be written, whatever type stands beside the list.
+            # Only listed values are valid, so the type beside the list does not matter.
             strict["type"] = types[0] if len(types) == 1 else types
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:
-            # No step of the path: the number of an alternative is less informative than the parameter's name.
+            # Not a step of the path: the parameter's name says more than the number of an alternative.
             strict["anyOf"] = [self.convert(child, owner, path, depth) for child in schema["anyOf"]]
         if depth > _MAX_DEPTH:
             self._problem(owner, path, f"is nested more than {_MAX_DEPTH} deep")
@@ -432,7 +432,7 @@ class _StrictConverter:
         self, strict: JsonObject, schema: JsonObject, owner: str, path: tuple[str | int, ...], depth: int
     ) -> None:
         properties = schema.get("properties", {})
-        # A schema without a word on further keys is closed in strict mode; one that asks for them cannot be
+        # Strict mode closes a schema that does not mention further keys; one that allows them cannot be
         # expressed.
         if schema.get("additionalProperties", False) is not False or not (
             properties or "additionalProperties" in schema

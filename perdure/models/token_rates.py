@@ -1,4 +1,4 @@
-"""Token rates: how many Requests a second a model's queue may give out, so that their tokens stay within a limit (R20.8)."""
+"""Token rates: the Requests a second of a model's queue that keep their tokens within a limit (R20.8)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from perdure.values.json import Json, JsonObject
 
 MINUTE: Final = 60.0
 EXPECTED: Final = 4_000
-"""Tokens of a Request before any is known."""
+"""Tokens of a Request before any size is known."""
 _KNOWN: Final = 16
-"""Newest Requests that the mean counts: those of an agent at work are of similar sizes."""
+"""The newest Requests in the mean: consecutive Requests of an agent have similar sizes."""
 _ANSWER: Final = 500
-"""Tokens of an answer before any is known."""
+"""Tokens of an answer before any size is known."""
 _CHANGE: Final = 0.1
-"""Share of the rate by which it must differ to be set anew."""
+"""The share by which the rate must differ to be set again."""
 _CHARACTERS: Final = 4
 """Characters of a prompt for one token."""
 _FILE: Final = 1_500 * _CHARACTERS
-"""Characters as which a picture, document or recording counts: providers count about so many tokens for a large picture."""
+"""Characters for which a picture, document or recording counts: about the tokens that providers count for a large
+picture.
+"""
 
 
 def initial_rate(requests: float | None, tokens: float | None) -> float:
@@ -30,12 +32,12 @@ def initial_rate(requests: float | None, tokens: float | None) -> float:
 
 
 def prompt_size(body: JsonObject) -> int:
-    """Return about how many tokens a Request's prompt has."""
+    """Return the estimated tokens of a Request's prompt."""
     return _characters(body) // _CHARACTERS
 
 
 def _characters(value: Json) -> int:
-    """Return about how many characters a value has as JSON. A file counts as `_FILE`, however long its base64 is."""
+    """Return the estimated characters of a value as JSON. A file counts as `_FILE`, regardless of its size."""
     if isinstance(value, str):
         return _FILE if value.startswith("data:") else len(value) + 2
     if isinstance(value, list):
@@ -60,14 +62,14 @@ class TokenRate:
         self._answers: deque[int] = deque(maxlen=_KNOWN)
         self._number = 0
         self._published = self.rate
-        """The rate that was set last; at first by the worker's start."""
+        """The rate that was set last; first by the worker's start."""
 
     @property
     def rate(self) -> float:
         """Requests a second that keep both limits."""
         mean = sum(self._sizes.values()) / len(self._sizes) if self._sizes else EXPECTED
         rates = [self._requests] if self._requests is not None else []
-        # A Request that is larger than the limit of a minute goes out too: otherwise none ever does.
+        # A Request above the limit of a minute is sent, too: otherwise it would wait forever.
         rates += [max(1.0, self._tokens / max(1.0, mean))] if self._tokens is not None else []
         return min(rates) / MINUTE
 
@@ -89,7 +91,7 @@ class TokenRate:
                 self._sizes[number] = used
 
     def take_change(self) -> float | None:
-        """Return the rate if the server is to set it anew, because it differs from the one that was set."""
+        """Return the rate if it must be set again, because it differs from the last one."""
         rate = self.rate
         if self._tokens is None or abs(rate - self._published) <= _CHANGE * self._published:
             return None

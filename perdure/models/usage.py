@@ -18,10 +18,10 @@ class Price(WireModel):
     prompt: float = Field(ge=0, le=1e9)
     completion: float = Field(ge=0, le=1e9)
     cached: float | None = Field(default=None, ge=0, le=1e9)
-    """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
+    """The price of prompt tokens from the server's cache; `None`, which is not printed: that of the others."""
 
     cache_write: float | None = Field(default=None, ge=0, le=1e9)
-    """For prompt tokens that the server puts into its cache; as `cached`."""
+    """The price of prompt tokens that the server writes to its cache; `None` as for `cached`."""
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -50,7 +50,7 @@ class Usage(WireModel):
     reasoning_tokens: int = 0
     """Completion tokens of the model's reasoning; printed as `cached_tokens` are."""
     cache_write_tokens: int = 0
-    """Prompt tokens that the server has put into its cache; printed as `cached_tokens` are."""
+    """Prompt tokens that the server wrote to its cache; printed as `cached_tokens` are."""
 
     @model_serializer(mode="wrap")
     def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -78,9 +78,9 @@ class Usage(WireModel):
 
 
 _REPORTED: Final = ("cached_tokens", "reasoning_tokens", "cache_write_tokens")
-"""Fields that are printed where the server reports them."""
+"""Fields that are printed if the server reports them."""
 _NOT_ZERO: Final = frozenset((*_REPORTED, *map(to_camel, _REPORTED)))
-"""Their names in Python, and on the wire."""
+"""The fields' names in Python, and on the wire."""
 
 
 def tokens_of(usage: Usage) -> dict[str, int]:

@@ -23,7 +23,7 @@ from perdure.values.references import Reference
 from perdure.values.templates import EXPR
 
 Resolve: TypeAlias = Callable[[ast.Name], Reference]
-"""The reference that a name stands for: a result, an item of a loop, a kind of data."""
+"""A function that returns the reference of a name: a result, an item of a loop, a kind of data."""
 
 _COMPUTES: Final = (
     ast.BinOp,
@@ -58,7 +58,7 @@ def computes(node: ast.expr) -> bool:
 
 
 def formula_text(node: ast.expr, resolve: Resolve) -> str:
-    """Return the formula in its general notation: names that a script keeps results under are the state's."""
+    """Return the formula in its general notation, in which names of results are keys of the state."""
     named: ast.expr = _NameRewriter(resolve).visit(node)
     return ast.unparse(named)
 
@@ -127,11 +127,11 @@ _LONG: Final = 2000
 """Characters from which a statement is searched before it is parsed."""
 _F_STRING: Final = re.compile(r"""[rR]?[fF][rR]?["']""")
 _LARGEST: Final = 1.7976931348623157e308
-"""The largest 64-bit float: other programs that read the JSON would fail on a larger one."""
+"""The largest 64-bit float: other JSON readers fail on a larger number."""
 
 
 class NotAllowedError(Exception):
-    """An expression that a script cannot contain; `node` is where."""
+    """An expression that a script cannot contain; `node` is its place."""
 
     def __init__(self, node: ast.AST, message: str) -> None:
         super().__init__(message)
@@ -139,15 +139,15 @@ class NotAllowedError(Exception):
         self.message = message
 
     def position(self, lines: Sequence[str]) -> tuple[int, int]:
-        """Return line and column from 1; `ast` counts bytes."""
+        """Return line and column, counted from 1 in characters; `ast` counts bytes."""
         number = min(getattr(self.node, "lineno", 1), len(lines))
         before = lines[number - 1].encode(errors="replace")[: getattr(self.node, "col_offset", 0)]
         return number, len(before.decode(errors="replace")) + 1
 
 
 def parse(source: str) -> list[ast.stmt]:
-    """Return the statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for a text that is too
-    costly to parse."""
+    """Return the statements of a script. Raises `SyntaxError`, or `NotAllowedError` for a text that is too costly to
+    parse."""
     # Python 3.11 reads an f-string in time that grows with the square of its length.
     if len(source) > _LONG and (line := _long_f_string(source)):
         message = f"a line with an f-string in it may have {_LONG:,} characters"
@@ -173,7 +173,7 @@ def _long_f_string(source: str) -> int:
 
 
 class ScriptValues:
-    """A translator of nodes into JSON. `resolve` returns the reference that a name stands for."""
+    """A translator of nodes into JSON. `resolve` returns the reference of a name."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -294,7 +294,7 @@ class ScriptValues:
 
 
 def words(node: ast.AST) -> str:
-    """Return a node's kind in words: `ListComp` is `list comp`."""
+    """Return a node's kind as text: `ListComp` is `list comp`."""
     name = type(node).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
@@ -312,7 +312,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 @dataclass
 class Counter:
-    """A counter for the names that a script's reader invents."""
+    """A counter for generated names."""
 
     last: int = 0
 
@@ -323,7 +323,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class ScriptLoop:
-    """The values that a loop goes over, and the references of its names in the body."""
+    """The values of a loop, and the references of its names in the body."""
 
     each: Json
     item: str
@@ -337,15 +337,15 @@ class ScriptLoop:
 
 @dataclass
 class CollectedValue:
-    """A value that an iteration of a `for` adds to a list: kept under a name of its own until the loop is over."""
+    """A value that a `for` adds to a list in each iteration. Until the loop's end it has a name of its own."""
 
     kept: str
     how: Adding
     guards: list[list[str]] = field(default_factory=list)
-    """The conditions of each place that adds to it."""
+    """The conditions of each statement that adds to it."""
 
     def excludes(self, guards: Sequence[str]) -> bool:
-        """Whether no place has added to it yet if these conditions hold."""
+        """Whether no earlier statement has added to it if these conditions hold."""
         return all(
             any(f"not ({each})" in guards for each in earlier) or any(f"not ({each})" in earlier for each in guards)
             for earlier in self.guards
@@ -353,8 +353,8 @@ class CollectedValue:
 
 
 class Block:
-    """The plan itself, or a loop's body: calls in order. A condition is no block: its calls stand beside the others,
-    under `guards`."""
+    """The calls of the plan, or of a loop's body, in order. A condition is not a block: its calls are in the same list,
+    with `guards`."""
 
     def __init__(
         self, kinds: Set[str], kind: BlockKind = "plan", parent: Block | None = None, loop: ScriptLoop | None = None
@@ -363,22 +363,22 @@ class Block:
         self.kind = kind
         self.calls: list[JsonObject] = []
         self.guards: list[str] = []
-        """Formulas that have to hold for the current statement."""
+        """The conditions of the current statement, as formulas."""
         self.written: set[str] = set()
         self.versions: dict[str, list[set[str]]] = {}
         """Name → the conditions of each call so far that writes it."""
         self.partial: set[str] = set()
-        """Names that a call so far writes only a part of: who reads another part of one does not wait for that call."""
+        """Names of which a call writes only a part. A reader of another part does not wait for that call."""
         self.seen: dict[str, dict[str, int]] = {}
-        """Name → the versions of other names, by what each was made of, that had ended when it was written."""
+        """Name → the versions of the other names that had ended when it was written, because it derives from them."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
         self.values = ScriptValues(self.resolve)
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
         self._effect: int | None = None
-        """The last call of a `while` that is made for its effect: later calls wait for it, as one waits between two
-        polls."""
+        """The last call of a `while` without an output path, made for its effect: later calls wait for it, as for a
+        pause between two polls."""
         self._parent = parent
         self._read: set[str] = set()
         self._items: dict[str, Reference] = {} if parent is None else dict(parent._items)
@@ -401,12 +401,12 @@ class Block:
         return Reference(node.id, ()) if node.id in self.kinds else Reference("state", (node.id,))
 
     def values_with(self, kinds: Iterable[str]) -> ScriptValues:
-        """Return a translator that knows these kinds, too."""
+        """Return a translator that also resolves these kinds."""
         known = frozenset(kinds)
         return ScriptValues(lambda node: Reference(node.id, ()) if node.id in known else self.resolve(node))
 
     def knows(self, name: str) -> bool:
-        """Whether the name was assigned above, or is a loop's."""
+        """Whether the name was assigned before, or is a loop's."""
         above = self._parent is not None and self._parent.knows(name)
         return name in self.written or name in self._items or above
 
@@ -419,7 +419,7 @@ class Block:
                 self._parent._note(name, node)
 
     def target(self, targets: list[ast.expr]) -> str:
-        """Return the output path of the names before `=`; they are written from here on."""
+        """Return the output path of the names before `=`, and mark them as written."""
         for target in targets:
             for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
                 self.write(root(each), each)
@@ -435,7 +435,7 @@ class Block:
         self.written.add(name)
 
     def check_unread(self, name: str, node: ast.AST) -> None:
-        """Refuse a name that a `for` would carry from iteration to iteration."""
+        """Reject a name whose value a `for` would pass from iteration to iteration."""
         if self.kind == "for" and name in self._read:
             raise NotAllowedError(
                 node,
@@ -461,7 +461,7 @@ class Block:
         self.calls.append(call)
 
     def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
-        """Return the call, ordered after the calls that assigned its names before, as Python's lines are (R5.14)."""
+        """Return the call, ordered after the earlier calls that assigned its names, as in Python (R5.14)."""
         read = str({key: value for key, value in call.items() if key != "_outputPath"})
         seen: dict[str, int] = {}
         for name in dict.fromkeys(_STATE.findall(read)):
@@ -483,18 +483,18 @@ class Block:
         return {**call, "_after": list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *again]))}
 
     def let(self, name: str, value: Json, node: ast.AST) -> None:
-        """Keep a value under a name, with no tool."""
+        """Assign a value to a name, without a tool."""
         self.written.add(name)
         self.emit({"_tool": "_let", "value": value, "_outputPath": f"†state.{name}"}, node)
 
 
 def _names_of(output_path: Json) -> list[str]:
-    """Return the names that an output path of a script begins with."""
+    """Return the first names of a script's output path."""
     return _WRITTEN.findall(output_path) if isinstance(output_path, str) else []
 
 
 def _parts(condition: Json) -> set[str]:
-    """Return the parts that have to hold for the condition to hold, each as a formula."""
+    """Return the parts of a condition that must all hold, each as a formula."""
     source = readable(condition) if isinstance(condition, str) else None
     if source is None:
         return set()
@@ -518,19 +518,19 @@ def _negated(formula: str) -> str:
 
 
 def conjunction(conditions: Iterable[str]) -> str:
-    """Return all conditions as one formula, with no more brackets than it needs."""
+    """Return the conjunction of all conditions as a formula, with only the necessary brackets."""
     return ast.unparse(ast.parse(" and ".join(f"({part})" for part in conditions), mode="eval"))
 
 
 def root(node: ast.expr) -> str:
-    """Return the name that a target or a chain of keys begins with."""
+    """Return the first name of a target or a chain of keys."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def bind(target: ast.expr, depth: int) -> tuple[str, dict[str, Reference]]:
-    """Return the kind under which a loop's item is read, and the references of the loop's names."""
+    """Return the kind of references to a loop's item, and the references of the loop's names."""
     if isinstance(target, ast.Name):
         name = target.id
         taken = name in _TAKEN or not is_name(name) or not _ITEM.fullmatch(name)
@@ -629,7 +629,7 @@ class Calls:
     # Tools of calls.
 
     def is_tool(self, node: ast.AST) -> bool:
-        """Whether the node calls a tool; other calls are functions and methods of values."""
+        """Whether the node calls a tool, not a function or a method of a value."""
         if not isinstance(node, ast.Call):
             return False
         names = self._vocabulary.names
@@ -643,7 +643,7 @@ class Calls:
         return any(map(self.is_tool, ast.walk(node)))
 
     def raw(self, call: ast.Call, block: Block) -> JsonObject:
-        """Return the call of a tool for the plan; calls among its arguments are planned before it."""
+        """Return a tool's call for the plan. Add the calls among its arguments to the plan before it."""
         written = block.values.dotted(call.func)
         names = self._vocabulary.names
         written = written if written in names else written.removeprefix("functions.")
@@ -697,8 +697,8 @@ class Calls:
     # Calls inside expressions.
 
     def plain(self, node: ast.expr, block: Block) -> ast.expr:
-        """Return the expression with a name in the place of each call of a tool in it, in the order in which Python
-        would make them."""
+        """Return the expression with a name in place of each tool's call in it. Add the calls in Python's order of
+        evaluation."""
         if not self.has_calls(node):
             return node
         if self.is_tool(node):
@@ -736,7 +736,7 @@ class Calls:
         return _name(name, call)
 
     def _in_turn(self, node: ast.BoolOp, block: Block) -> ast.Name:
-        """Plan `a and f(b).ok`: the later parts are only evaluated if the earlier ones do not decide."""
+        """Plan `a and f(b).ok`: later parts are evaluated only if the earlier ones do not decide the result."""
         name = block.counter.name("and" if isinstance(node.op, ast.And) else "or")
         first, *rest = node.values
         self.compute(name, first, block)
@@ -758,13 +758,13 @@ class Calls:
         return _name(name, node)
 
     def condition(self, text: str, block: Block, node: ast.AST) -> str:
-        """Return a name for a condition's present value: it does not change with later assignments."""
+        """Return a name for a condition's present value, which later assignments do not change."""
         name = block.counter.name("is")
         block.let(name, {EXPR: f"bool({text})"}, node)
         return f"state.{name}"
 
     def compute(self, name: str, node: ast.expr, block: Block) -> None:
-        """Keep the value of the expression under the name."""
+        """Assign the value of the expression to the name."""
         if self.is_tool(node):
             assert isinstance(node, ast.Call)
             raw = self.raw(node, block)
@@ -776,7 +776,7 @@ class Calls:
     # Loops.
 
     def loop(self, target: ast.expr, source: ast.expr, block: Block) -> ScriptLoop:
-        """Return the values that a `for` goes over, and its names."""
+        """Return the values and the names of a `for`."""
         source = self.plain(source, block)
         if (
             isinstance(source, ast.Call)
@@ -795,12 +795,12 @@ class Calls:
         return ScriptLoop(_listed(source, block), item, names)
 
     def end_loop(self, loop: ScriptLoop, inner: Block, block: Block, node: ast.AST) -> None:
-        """Plan the loop whose body was read. One plain call becomes a loop over itself."""
+        """Plan the loop after its body. A single plain call becomes a loop over itself."""
         calls = inner.calls
         if not calls:
             return
         plain = calls[0]["_tool"] not in OWN_TOOLS and not calls[0].keys() & _OF_A_LOOP
-        # A condition that reads no item would be the whole loop's.
+        # A condition that reads no item would be one of the whole loop.
         asks = IF not in calls[0] or any(_reads(str(calls[0][IF]), name) for name in (loop.item, loop.place))
         if len(calls) == 1 and plain and asks and not block.guards:
             block.emit({**calls[0], **loop.keys()}, node)
@@ -810,7 +810,7 @@ class Calls:
             block.write(name, node)
 
     def comprehension(self, node: ast.expr, block: Block, name: str | None = None) -> str:
-        """Plan `[tool(x) for x in xs if …]` as a loop; return the name under which its list is kept."""
+        """Plan `[tool(x) for x in xs if …]` as a loop, and return the name of its list."""
         assert isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp)
         name = name or block.counter.name("list")
         loop, asked = self._over(node.generators, block)
@@ -832,7 +832,7 @@ class Calls:
         return name
 
     def _over(self, generators: Sequence[ast.comprehension], block: Block) -> tuple[ScriptLoop, list[ast.expr]]:
-        """Return the loop of a comprehension, and those of its conditions that call tools."""
+        """Return the loop of a comprehension, and its conditions that call tools."""
         first, *rest = generators
         for each in generators:
             if each.is_async:
@@ -887,7 +887,7 @@ def _reads(formula: str, name: str | None) -> bool:
 
 
 def _listed(node: ast.expr, block: Block) -> Json:
-    """Return the values that a loop goes over: a reference, a list, or a formula for one."""
+    """Return the values of a loop: a reference, a list, or a formula for one."""
     value = block.values.value(node)
     plain = isinstance(value, list) or (isinstance(value, dict) and value.keys() == {EXPR})
     if plain or (isinstance(value, str) and not isinstance(node, ast.Constant)):
@@ -896,7 +896,7 @@ def _listed(node: ast.expr, block: Block) -> Json:
 
 
 def _loaded(target: ast.expr) -> ast.expr:
-    """Return the expression that reads a loop's item, from its names."""
+    """Return the expression that reads a loop's item, built from the loop's names."""
     if isinstance(target, ast.Tuple | ast.List):
         return ast.copy_location(ast.Tuple([_loaded(each) for each in target.elts], ast.Load()), target)
     if isinstance(target, ast.Name):

@@ -32,14 +32,14 @@ from perdure.values.json import Json, JsonObject, check
 from perdure.values.templates import EXPR
 
 _BEGINS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )?[A-Za-z_][\w.]*\(")
-"""The beginning of a statement. Inside an open bracket it shows that the statement before was never closed."""
+"""The beginning of a statement. Inside an open bracket it means that the earlier statement was never closed."""
 _ATTEMPT: Final = re.compile(r"[\w., \[\]\"']*=(?!=)|[A-Za-z_][\w.]*\s*\(|[\[{(\"']")
-"""The beginning of a line that may be meant as a statement. Any other line that cannot be parsed is words."""
+"""The beginning of a line that may be a statement. Any other line that cannot be parsed is prose."""
 _MARKER: Final = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|>>>)\s+(?=[A-Za-z_`])")
 _COMPOUND: Final = re.compile(
     r"(?:async\s+)?(?:for|while|if|def|class|try|with)\b.*:|match\s[^#=]*:\s*(?:#|$)", re.DOTALL
 )
-"""The beginning of a line to which the deeper lines behind it belong."""
+"""The beginning of a line to which the following deeper lines belong."""
 _HEAD: Final = re.compile(r"(?:for|while|if)\b")
 _GOES_ON: Final = re.compile(r"(?:elif|else|except|finally)\b")
 """The beginning of a line that belongs to a compound statement without being deeper than its head."""
@@ -51,19 +51,19 @@ _END: Final = re.compile(r"</think(?:ing)?>")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Lines that belong together; `first` is the number of the first of them, from 1."""
+    """The lines of one statement; `first` is the number of the first line, from 1."""
 
     first: int
     lines: list[str]
 
     @property
     def is_words(self) -> bool:
-        """Whether it looks neither like a call, nor like the head of a loop or a condition: plain words."""
+        """Whether it is prose: it begins neither as a call, nor as a loop or a condition."""
         return not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
 
     @property
     def _has_head(self) -> bool:
-        """Whether it begins as a loop or a condition does; `if you like, do this:` does not."""
+        """Whether it begins with the head of a loop or a condition; `if you like, do this:` is not one."""
         ends = next((at for at, line in enumerate(self.lines, 1) if ":" in line), 1)
         head = "\n".join(self.lines[:ends]).lstrip()
         if not _COMPOUND.match(head):
@@ -81,12 +81,12 @@ def _is_read(text: str) -> bool:
 
 
 class Lines:
-    """A reader that returns each statement once its line has closed; `None` if everything before was a thought whose
+    """A reader that yields each statement once its line has closed; `None` if the text so far was a thought whose
     beginning was lost."""
 
     def __init__(self) -> None:
         self.trusted = False
-        """Whether a statement was acted on: no thought is searched for behind it."""
+        """Whether a statement was used: no later end of a thought counts."""
         self.fences = 0
         self._left: list[str] = []
         """Pieces of the line that has not ended."""
@@ -96,14 +96,14 @@ class Lines:
         self._depth = 0
         self._quote = ""
         self._open = False
-        """Whether the last line continues in the next."""
+        """Whether the last line continues on the next one."""
         self._indent = 0
         """The indentation of the statement's first line."""
         self._thinking = False
         self._base: int | None = None
         """The indentation of a loop's or a condition's head, while its lines are gathered."""
         self._indents: tuple[int, ...] = ()
-        """The indentations at which statements may begin: the least so far, or behind the last marker of a list."""
+        """The indentations at which statements may begin: the least so far, or the one after the last list marker."""
 
     @property
     def fenced(self) -> bool:
@@ -112,8 +112,7 @@ class Lines:
 
     @property
     def under_way(self) -> str:
-        """The statement that is being written, as far as it has come; `""` if it belongs to another, or to a
-        thought."""
+        """The unfinished statement so far; `""` if it is part of another statement, or of a thought."""
         return "" if self._thinking or self._base is not None else "\n".join([*self._lines, "".join(self._left)])
 
     def push(self, text: str) -> Iterator[Statement | None]:
@@ -189,7 +188,9 @@ class Lines:
             yield Statement(self._first, lines)
 
     def _bare(self, line: str) -> str | None:
-        """Return the line from a possible statement on, without its wrapping; `None` if nothing is left of it."""
+        """Return the line from a possible statement on, without thoughts, markers and backquotes; `None` if nothing is
+        left.
+        """
         text = line.strip()
         if text.startswith(("<think>", "<thinking>")):
             end = _END.search(text)
@@ -216,7 +217,7 @@ class Lines:
         return last_marks_removed(core) if core.rstrip().endswith(">") else core
 
     def _scan(self, line: str) -> None:
-        """Update the state with a line's quotes and brackets; words open none."""
+        """Update the state with a line's quotes and brackets; those in prose do not count."""
         if len(self._lines) == 1 and not _ATTEMPT.match(line.lstrip()) and not _HEAD.match(line):
             return
         at = 0
@@ -235,7 +236,7 @@ class Lines:
 
 
 class _Awaited(ast.NodeTransformer):
-    """A rewrite of `await f()` to `f()`: the plan knows which calls have to end first."""
+    """A rewrite of `await f()` to `f()`: the plan itself orders calls."""
 
     def visit_Await(self, node: ast.Await) -> ast.expr:
         value: ast.expr = self.visit(node.value)
@@ -264,7 +265,7 @@ def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
-    """Return a list that is assigned to no name as the loop that it is."""
+    """Return a comprehension that is assigned to no name as a loop."""
     made: ast.stmt = ast.copy_location(ast.Expr(node.elt), node.elt)
     for each in reversed(node.generators):
         for test in reversed(each.ifs):
@@ -297,7 +298,7 @@ def written_out(node: ast.AugAssign) -> ast.expr:
 
 
 def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
-    """Return the value of each of so many names before `=`."""
+    """Return the values of `count` names before `=`, one for each."""
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts
     return [
@@ -320,16 +321,16 @@ def assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the names of the results that a statement would have kept."""
+    """Return the names that a statement assigns."""
     return [name for name in dict.fromkeys(assigned([statement])) if name]
 
 
 _LONG_CONDITION: Final = 400
-"""Characters from which a condition is kept under a name: each call below it carries it."""
+"""Characters from which a condition gets a name, because each call below repeats it."""
 
 
 class ScriptPlan:
-    """A reader of statements in their order, each with the names that those above it define."""
+    """A reader of statements in their order, each with the names that earlier ones define."""
 
     def __init__(self, vocabulary: ReaderVocabulary) -> None:
         self.outputs = 0
@@ -338,10 +339,10 @@ class ScriptPlan:
         self._calls = Calls(vocabulary)
         self._top = Block({"input", "state", *vocabulary.kinds})
         self._in_branches = False
-        """Whether the output so far was given under conditions."""
+        """Whether the output so far depends on conditions."""
 
     def read(self, statement: ast.stmt) -> list[JsonObject]:
-        """Return the calls of the statement; all or none of them. Raises `NotAllowedError`."""
+        """Return all calls of the statement, or none. Raises `NotAllowedError`."""
         top = self._top
         top.calls, top.guards = [], []
         before = self.outputs, self.output, self._in_branches
@@ -460,7 +461,7 @@ class ScriptPlan:
         self._add(target.value, pair, "pair", block)
 
     def _check_itself(self, targets: list[ast.expr], value: ast.expr, block: Block) -> None:
-        """Refuse `x = x + 1` outside a `while`, whose iterations run one after the other."""
+        """Reject `x = x + 1` outside a `while`: only its iterations run one after the other."""
         names = {root(target) for target in targets} & {
             each.id for each in ast.walk(value) if isinstance(each, ast.Name)
         }
@@ -537,7 +538,7 @@ class ScriptPlan:
             raise NotAllowedError(call, str(error)) from None
         if (
             under and not self._in_branches
-        ):  # null if no branch with an output is taken, and nothing of an earlier answer
+        ):  # null if no branch with an output is taken: an earlier answer's value must not remain
             held, block.guards = block.guards, []
             block.let("_output", None, call)
             block.guards = held

@@ -48,7 +48,7 @@ class SolutionDialect:
 
     how: Final = HOW_TO_PLAN
     control: Final = CONTROL
-    control_named: Final = ""  # its schema allows them only where the prompt teaches them
+    control_named: Final = ""  # its schema allows control only if the prompt teaches it
     text_answers: Final = False
     keeps_turns: Final = False
 
@@ -91,9 +91,9 @@ class SolutionDialect:
 class SolutionReader:
     """A reader that returns each element of `calls` once it has closed.
 
-    While it streams it only looks ahead: if the text turns out to be no JSON, it returns no more, and reports nothing.
-    The end of the answer decides what it was. An answer that begins with words may be a thought whose beginning was
-    lost, so none of its calls start before it has ended.
+    During the stream it only looks ahead: if the text is not JSON, it returns no more calls, and reports nothing.
+    The end of the answer decides. An answer that begins with prose may be a thought whose beginning was
+    lost, so its calls start only after its end.
     """
 
     def __init__(self, form: OutputForm | None = None) -> None:
@@ -112,7 +112,7 @@ class SolutionReader:
         for source in self._calls.push(inner) if inner else ():
             try:
                 closed.append(loads_commented(source))
-            except JsonError:  # none from the first call on that cannot be carried: the order must not have holes
+            except JsonError:  # return no calls from the first invalid one on: the order must not have gaps
                 self._calls.stopped = True
                 break
         self._given += closed
@@ -149,7 +149,7 @@ class SolutionReader:
 
 
 def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
-    """Return the Solution of a finished answer. Never raises: every text of a model is an answer to it."""
+    """Return the Solution of a finished answer. It never raises: any text of a model is a valid input."""
     text = _document(fence_removed(without_thoughts(text)), cut=finish_reason == "length")
     if not text:
         return _no_solution("empty_answer", "the answer was empty")
@@ -176,14 +176,14 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
 
 _KEYS: Final = frozenset({"calls", "output"})
 _MOST_BRACES: Final = 100
-"""Braces in prose around the document that are tried: more are no answer."""
+"""The most braces in the prose around a document at which the search starts."""
 
 
 def _document(text: str, *, cut: bool) -> str:
     """Return the JSON document of a finished answer, without the text around it; the text itself if there is none.
 
-    With words before it, it is the last document that is a Solution. One that never closes hides all text behind it: a
-    part of it must not be taken for the answer.
+    After prose, it is the last document that is a Solution. A document that never closes hides all later text: its
+    parts must not be read as the answer.
     """
     at, found, other = text.find("{"), "", ""
     for _ in range(_MOST_BRACES):
@@ -209,7 +209,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def _object(text: str, at: int) -> tuple[JsonObject | None, int | None]:
-    """Return the object that begins at a place and its end; `None` if it is no object, or never ends."""
+    """Return the object that begins at a position, and its end; `None` for no object, or one that never ends."""
     with suppress(ValueError, RecursionError):
         return _DECODER.raw_decode(text, at)
     if end := end_of_object(text, at, comments=True):

@@ -16,8 +16,8 @@ from perdure.values.templates import TextForm
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The content of one answer. `calls` are as written, unchecked; `problem` is set when the answer was no Solution,
-    and is reported to the model."""
+    """The content of one answer. `calls` are unvalidated; `problem` is set if the answer was not a Solution, and is
+    reported to the model."""
 
     calls: list[Json] = field(default_factory=list)
     output: Json = None
@@ -27,7 +27,7 @@ class Solution:
     beside: list[JsonObject] = field(default_factory=list)
     """The server's extras of each native call; `{}` for none."""
     anew: bool = False
-    """Whether the text that was shown during the stream was a thought: the text is another."""
+    """Whether the text during the stream was a thought, so that the answer's text differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class ToolDelta:
     name: str | None = None
     arguments: str | None = None
     beside: JsonObject | None = None
-    """Its keys that the protocol does not know."""
+    """Its keys outside the protocol."""
 
 
 class SolutionStreamReader(Protocol):
-    """A reader of an answer in pieces. It returns each call the moment it closes, and never raises (R6.3).
+    """A reader of an answer in pieces. It returns each call as soon as the call closes, and never raises (R6.3).
 
     The results of `push` and `push_tool` are the beginning of the closed Solution's `calls`, in the same order.
     """
@@ -67,7 +67,7 @@ class SolutionStreamReader(Protocol):
         ...
 
     def thought(self) -> str:
-        """Return the thoughts that stand in the text, beyond earlier results."""
+        """Return the thoughts in the text, beyond earlier results."""
         ...
 
     def close(self, finish_reason: str | None = None) -> Solution:
@@ -76,7 +76,7 @@ class SolutionStreamReader(Protocol):
 
 
 def syntax_error(message: str, **more: Json) -> Json:
-    """Return a call in the place of one that could not be parsed: a structural error that names its fault (R6.6)."""
+    """Return a call in place of one that cannot be parsed: a structural error with the problem (R6.6)."""
     return {"_syntax": message, **more}
 
 
@@ -101,8 +101,8 @@ class DialectRequest:
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     taught: Mapping[str, Tool] | None = None
-    """The tools that the prompt lists, if they are not those that may be called: the same for all Requests of a run,
-    for prompt caches (R10.19)."""
+    """The tools that the prompt lists, if they differ from the callable ones: the same for all Requests of a run, for
+    prompt caches (R10.19)."""
     output: JsonObject | bool = True
     """JSON Schema."""
     final: bool = False
@@ -116,7 +116,7 @@ class DialectRequest:
     control: bool = False
     """Whether the prompt teaches formulas and conditions (R16)."""
     names_control: bool = False
-    """Whether the prompt only names them."""
+    """Whether the prompt only names formulas and conditions."""
     server: str = ""
     """The server that gets the Request; see `perdure.models.provider_extras`."""
 
@@ -186,7 +186,7 @@ def signature(name: str, tool: Tool) -> str:
 
 
 def _kind(schema: Json) -> str:
-    """Return a parameter's type in a word or two, or its schema."""
+    """Return a parameter's type as one or two words, or its schema."""
     if not isinstance(schema, dict):
         return "any"
     keywords = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
@@ -199,14 +199,14 @@ def _kind(schema: Json) -> str:
 
 
 def schema_text(schema: Json) -> str:
-    """Return a schema as the prompt shows it: the type where the schema names nothing else."""
+    """Return a schema as the prompt shows it: only the type if the schema has nothing else."""
     if isinstance(schema, dict) and schema.keys() == {"type"} and isinstance(kind := schema["type"], str):
         return kind
     return "any" if schema in (True, {}) else dumps(schema)
 
 
 def tool_details(tool: Tool) -> list[str]:
-    """Return what a signature does not show: the parameters' descriptions, and the rules beside their types."""
+    """Return the details that a signature lacks: the parameters' descriptions, and constraints beside their types."""
     properties = tool.parameters.get("properties", {})
     details = [
         f"{name}: {schema['description']}"
@@ -266,10 +266,9 @@ _END: Final = {"//": "\n", "/*": "*/"}
 
 
 class CommentFilter:
-    """A filter that takes `//` and `/* */` out of JSON in pieces, with a blank in the place of each; comments inside
-    strings stay.
+    """A filter that replaces `//` and `/* */` comments in JSON pieces by blanks; strings stay unchanged.
 
-    `held` is the beginning of a mark that the next piece decides.
+    `held` is a possible beginning of a comment mark: the next piece decides.
     """
 
     __slots__ = ("_state", "held")
@@ -319,18 +318,18 @@ class CommentFilter:
 
 
 class CallScanner:
-    """A scanner of a document `{"calls": [...], "output": …}` in pieces: the text of each element of `calls` the moment
-    it closes, and that of `output` as it comes.
+    """A scanner of a document `{"calls": [...], "output": …}` in pieces. It returns the text of each element of `calls`
+    as soon as it closes, and the text of `output` as it arrives.
 
-    It only looks ahead: if the text is no such document, or is nested too deeply, it stops and returns no more.
+    It only looks ahead: if the text is not such a document, or is nested too deeply, it stops.
     """
 
     def __init__(self) -> None:
         self._scanner = Scanner()
         self._item: list[str] = []
-        """The text since the last element or comma, of an element that is not complete."""
+        """The text of the incomplete element, since the last element or comma."""
         self._closed = False
-        """Whether an element was returned, and a comma has to follow."""
+        """Whether an element was returned, so that a comma must follow."""
         self._inside = False
         self._key = ""
         self._outputs = 0
@@ -338,7 +337,7 @@ class CallScanner:
         self._writing = False
         """Whether the current text is the output's."""
         self.output: list[str] = []
-        """Pieces of it, with the colon before it; the reader takes them out."""
+        """Pieces of the output, with the colon before it; the reader removes them."""
         self.output_closed = False
         self.stopped = False
 
@@ -396,7 +395,7 @@ class CallScanner:
             rest = self._take(text[start:at]).strip()
             if rest and not self._closed:
                 found.append(rest)
-            # An empty place between two commas, or text behind an element, is no JSON.
+            # Two commas without an element, or text after an element, are not JSON.
             self.stopped = bool(rest) == self._closed and (mark == "," or bool(rest))
             self._inside, self._closed = mark == ",", False
             return at + 1
@@ -415,8 +414,8 @@ _COMMENTED: Final = re.compile(rf"{_TEXT}|//[^\n]*|/\*.*?(?:\*/|\Z)|[{{}}\[\]]",
 
 
 def end_of_object(text: str, start: int, *, comments: bool = False) -> int | None:
-    """Return the end of the object that begins at `start`, by its brackets alone; with `comments`, by those outside of
-    comments. `None`: it never ends."""
+    """Return the end of the object that begins at `start`, by its brackets alone; with `comments`, only brackets
+    outside comments count. `None`: it never ends."""
     depth = 0
     for found in (_COMMENTED if comments else _BRACKETS).finditer(text, start):
         if found[0] in ("{", "["):
@@ -439,7 +438,7 @@ FINAL_CHANNEL: Final = r"<\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\
 END_OF_THOUGHT: Final = re.compile(
     rf"(?:^|\n)[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*(?=\n|$)|{FINAL_CHANNEL}",
 )
-"""The end of a thought whose beginning was in the prompt, or was lost. A tag inside a sentence only mentions it."""
+"""The end of a thought whose beginning was in the prompt, or was lost. A tag inside a sentence does not count."""
 
 _LAST_MARK: Final = re.compile(r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>)$")
 _BEGUN_MARK: Final = re.compile(r"<(?:[|｜][\w▁]{0,40}[|｜]?|/\w{0,8})?$")
@@ -468,7 +467,7 @@ def _end(text: str, end: int) -> int:
 
 
 def settled(text: str) -> int:
-    """Return how many characters of a text in the stream are certainly its own: blanks and marks may be its end, or
+    """Return the number of characters of a streamed text that are final: trailing blanks and marks may be its end, or
     begin one."""
     end = _end(text, len(text))
     begun = _BEGUN_MARK.search(text[max(0, end - _LONGEST_MARK) : end])
@@ -513,8 +512,7 @@ def call_as_text(text: str) -> str | None:
 
 
 class ThoughtFilter:
-    """A filter that removes the thoughts in `<think>` before an answer, and blanks around them, and returns the text
-    behind."""
+    """A filter that removes the thoughts in `<think>` before an answer, with the blanks around them."""
 
     def __init__(self) -> None:
         self._thought: list[str] = []
@@ -553,10 +551,10 @@ class ThoughtFilter:
 
 
 class DocumentFilter:
-    """A filter that returns the JSON document of an answer in pieces, if the answer is one: from its `{` on.
+    """A filter that returns the JSON document of an answer in pieces, from its `{` on, if the answer is one.
 
-    Thoughts in `<think>`, a code fence and a byte order mark before it are removed. An answer that begins with anything
-    else may be a thought whose beginning was lost: nothing of it is returned, and its end decides what it was.
+    Thoughts in `<think>`, a code fence and a byte order mark before it are removed. An answer that begins with other
+    text may be a thought whose beginning was lost: none of it is returned, and its end decides.
     """
 
     def __init__(self) -> None:

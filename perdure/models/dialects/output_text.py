@@ -20,8 +20,8 @@ from perdure.values.templates import AS_JSON, EXPR, PLAIN, REMARK, TextForm
 
 
 def text_of(output: Json) -> str:
-    """Return an output as text: a text as it is, an object with one text as that text, else compact JSON; none is `""`
-    (R10.16)."""
+    """Return an output as text: a text unchanged, an object with one text as that text, else compact JSON; `None` is
+    `""` (R10.16)."""
     if isinstance(output, dict) and len(output) == 1:
         (only,) = output.values()
         output = only if isinstance(only, str) else output
@@ -29,7 +29,7 @@ def text_of(output: Json) -> str:
 
 
 def output_form(schema: JsonObject | bool) -> OutputForm:
-    """Return what a schema reveals about an output's text before the output is complete."""
+    """Return the form of an output's text, as far as its schema determines it."""
     if not isinstance(schema, dict) or not isinstance(members := schema.get("properties"), dict):
         return OutputForm()
     required = schema.get("required")
@@ -51,7 +51,7 @@ class PlainText:
 
     def __init__(self) -> None:
         self.stopped = False
-        """Whether a reference was found: the text behind it is unknown."""
+        """Whether a reference was found: the text after it is unknown."""
         self._rest = ""
         """The part that cannot be returned yet: it may open a reference."""
         self._begun = False
@@ -98,7 +98,7 @@ _CHARACTERS: Final = re.compile(
     r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
     r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))*"
 )
-"""The part of a string with complete characters: one beyond the 16-bit plane may be written as two escapes."""
+"""The part of a string with complete characters: one beyond the 16-bit plane may be two escapes."""
 _LONGEST_ESCAPE: Final = len(r"\ud83d\ude00")
 _TOKEN: Final = re.compile(r"[ \t\r\n]*(?:([\"{}\[\],:])|([-+.\w]+))")
 
@@ -106,8 +106,8 @@ _TOKEN: Final = re.compile(r"[ \t\r\n]*(?:([\"{}\[\],:])|([-+.\w]+))")
 class OutputText:
     """The text of one member of an object, whose JSON comes in pieces from the colon on.
 
-    It stops if the JSON is invalid, or at a part that is replaced later: a reference, a formula. Of an object that may
-    yet turn out to be one text, nothing is returned before that is known.
+    It stops if the JSON is invalid, or at a part that is replaced later: a reference, a formula. It returns no part of
+    an object that may still have one text as its only member.
     """
 
     def __init__(self, form: OutputForm) -> None:
@@ -117,10 +117,10 @@ class OutputText:
         self._rest = ""
         """A token that has not ended."""
         self._begun = False
-        """Whether the colon has come."""
+        """Whether the colon was read."""
         self._out: list[str] = []
         self._shape = "json"
-        """Of an object also `open`: its first member is being read; `text`: that is its only one."""
+        """`open`: the first member of an object is being read; `text`: that is its only member; else `json`."""
         self._waiting: list[str] = []
         """The object's text as JSON, and as its only text, while both are possible."""
         self._only: list[str] = []
@@ -128,7 +128,7 @@ class OutputText:
         """Open brackets."""
         self._key_next = False
         self._held = ""
-        """A brace, behind which a formula may stand."""
+        """A brace that may begin a formula."""
         self._string: str = ""  # "", or the kind of the string that is being read: "text", "value", "key"
         self._plain = PlainText()
         self._key: list[str] = []
@@ -159,7 +159,7 @@ class OutputText:
             self._waiting.append(json)
 
     def _decide(self, shape: str) -> None:
-        """Decide the object's shape, and return the text that waited."""
+        """Set the object's shape, and release the waiting text."""
         if self._shape == "open":
             self._out += self._waiting if shape == "json" else self._only
             self._shape = shape
@@ -167,7 +167,7 @@ class OutputText:
                 self.form = TextForm(kind="member", member="".join(self._key))
 
     def _characters(self, text: str, at: int) -> int:
-        """Read on in a string; return where it goes on."""
+        """Read a part of a string, and return the position after it."""
         found = _CHARACTERS.match(text, at)
         assert found is not None
         end = found.end()
@@ -212,7 +212,7 @@ class OutputText:
         self._held = ""
 
     def _token(self, text: str, at: int, closed: bool) -> int:
-        """Read one token; return where it goes on."""
+        """Read one token, and return the position after it."""
         found = _TOKEN.match(text, at)
         if found is None:
             self.stopped = bool(text[at:].strip())
@@ -226,7 +226,7 @@ class OutputText:
             self._scalar(scalar)
         elif mark == '"':
             self._string = "key" if self._key_next else "value" if self._open else "text"
-            self._key = [] if self._key_next else self._key  # a value's key names it once the object has ended
+            self._key = [] if self._key_next else self._key  # the end of the object still needs the key
             self._plain, self._quoted, self._key_next = PlainText(), False, False
         elif mark in "{[":
             self._begin(mark)
@@ -278,17 +278,17 @@ _END_OF_THOUGHT: Final = re.compile(rf"</think(?:ing)?>|{FINAL_CHANNEL}")
 
 
 class ProseText:
-    """The text that `without_thoughts` makes of an answer, in pieces, up to its first reference.
+    """The text that `without_thoughts` returns for an answer, in pieces, up to its first reference.
 
-    Of a JSON document the output's text is returned where the output is known to be an object, else nothing. Nothing
-    more is returned after the end of a thought whose beginning was lost, because the earlier pieces were that thought.
+    For a JSON document it returns the output's text if the output is known to be an object, else nothing. It returns no
+    more after the end of a thought whose beginning was lost, because the earlier pieces were that thought.
     """
 
     def __init__(self, form: OutputForm | None = None) -> None:
         self.thoughts = ThoughtFilter()
         self._expected = form or OutputForm()
         self._rest = ""
-        """The part that may belong to the end: blanks and marks; all of an answer that begins with a mark."""
+        """The part that may belong to the end: blanks and marks; the whole answer if it begins with a mark."""
         self._begun = False
         self._plain = PlainText()
         self._document: DocumentText | None = None
@@ -297,7 +297,7 @@ class ProseText:
 
     @property
     def form(self) -> TextForm:
-        """Form of the returned text: words beside an output that is an object are none."""
+        """Form of the returned text: prose beside an output that is an object does not count."""
         if self._document is not None:
             return self._document.form
         return REMARK if self._expected.member or self._expected.several else PLAIN
@@ -380,7 +380,7 @@ _BODIES: Final = {
 
 
 def output_so_far(source: str, form: OutputForm) -> tuple[str, TextForm]:
-    """Return the beginning of the output of a line in the stream, and its form; `""` if it is not known yet."""
+    """Return the beginning of the output in an unfinished line, and its form; `""` if it is not known yet."""
     head = _HEAD.match(source)
     if head is None:
         return "", PLAIN

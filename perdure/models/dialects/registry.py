@@ -26,12 +26,12 @@ class Dialect(Protocol):
 
     @property
     def control(self) -> str:
-        """The prompt that teaches it to compute, and to make a call only if a condition holds (R16)."""
+        """The prompt that teaches formulas and conditions of calls (R16)."""
         ...
 
     @property
     def control_named(self) -> str:
-        """The prompt that only names what `control` teaches."""
+        """The prompt that only names the features of `control`."""
         ...
 
     def only_output(self, ask: DialectRequest) -> str:

@@ -33,11 +33,11 @@ _SHOWN: Final = 300
 
 
 class ScriptReader:
-    """A reader that returns each call once its line has closed. A line that is no call becomes a structural error that
-    quotes it.
+    """A reader that returns each call once its line has closed. A line that is not a call becomes a structural error
+    that quotes it.
 
-    Words around the calls are reported once, and never before the first call or outside of code fences. An answer that
-    begins with words may be a thought whose beginning was lost, so none of its calls start before it has ended.
+    Prose around the calls is reported once, and never before the first call or outside of code fences. An answer that
+    begins with prose may be a thought whose beginning was lost, so its calls start only after its end.
     """
 
     def __init__(self, vocabulary: ReaderVocabulary) -> None:
@@ -52,10 +52,10 @@ class ScriptReader:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew: the text so far was a thought."""
+        """Begin again: the text so far was a thought."""
         self._held = False
         self._words: Json = None
-        """The structural error for the first words."""
+        """The structural error for the first prose."""
         self._given: list[Json] = []
         self._plan = ScriptPlan(self._vocabulary)
 
@@ -149,7 +149,7 @@ class ScriptReader:
                     self._given.append(self._wrong(statement, (1, 1), "this is nested too deeply", each))
 
     def _take_words(self, wrong: Json) -> None:
-        """Record words that are no attempt at a call: reported once, after a call and if no fence separates them."""
+        """Record prose, which is reported once, after a call and if no fence separates them."""
         first, self._words = self._words is None, self._words or wrong
         if not (self._given or self._plan.outputs):
             self._held = True
@@ -168,7 +168,7 @@ class ScriptReader:
         return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
 
     def _claimed(self, source: str, read: ast.stmt | None) -> JsonObject:
-        """Return the output paths of a failed attempt at a call: no reader may see an older value there (R5.1)."""
+        """Return the output paths of an invalid call: no reader may see an older value there (R5.1)."""
         if isinstance(read, ast.For | ast.While | ast.If):
             names = [name for name in assigned_names(read) if is_name(name)]
             return {"_outputPath": " && ".join(f"†state.{name}" for name in names)} if names else {}
@@ -276,8 +276,7 @@ class ScriptDialect:
 
 
 def script_names(tools: Iterable[str]) -> dict[str, str]:
-    """Return tools by the name under which a script calls them: their own, or the nearest that Python's syntax
-    allows."""
+    """Return tools by their names in a script: their own names, or the nearest ones that Python's syntax allows."""
     names: dict[str, str] = {}
     for tool in tools:
         plain = tool
@@ -294,7 +293,7 @@ def script_names(tools: Iterable[str]) -> dict[str, str]:
 
 
 _NOTES: Final = ("_id", "_status", "_reason", "_error")
-"""What a comment says of a call, or nothing."""
+"""Keys of a call that become its comment, or are not written."""
 
 
 def _noted(call: JsonObject, line: str) -> str:

@@ -23,16 +23,16 @@ CONSTANTS: Final[Mapping[str, Json]] = {
     "false": False,
     "null": None,
 }
-"""The constants of Python, and those of JSON, which a model may write too."""
+"""The constants of Python, and those of JSON, which a model may also write."""
 
 
 def write_calls(
     calls: Iterable[JsonObject], *, names: Mapping[str, str] | None = None, kinds: Iterable[str] = ()
 ) -> list[str]:
-    """Return each call of a list as a line of script, or as lines of it.
+    """Return each call of a list as one or more lines of script.
 
-    `names`: tool → how a script calls it; `kinds`: those that references can name. The line that a model wrote itself
-    is kept.
+    `names`: tool → its name in a script; `kinds`: the kinds that references can name. A line that a model wrote itself
+    stays unchanged.
     """
     written: list[str] = []
     assigned: set[str] = set()
@@ -44,7 +44,7 @@ def write_calls(
 
 
 def write_call(call: JsonObject, *, kinds: Iterable[str] = ()) -> str:
-    """Return a call that stands alone as `write_calls` does."""
+    """Return a single call as `write_calls` does."""
     return write_calls([call], kinds=kinds)[0]
 
 
@@ -70,7 +70,7 @@ def _write_call(call: JsonObject, assigned: Set[str], names: Mapping[str, str] |
 
 
 def _without_versions(call: JsonObject, assigned: Set[str]) -> JsonObject:
-    """Return the call without the order that its line has anyway, after those before that have `assigned` its names
+    """Return the call without the `_after` that the order of lines implies, on earlier calls that `assigned` its names
     (R5.14)."""
     after = call.get("_after")
     if not isinstance(after, list):
@@ -114,7 +114,7 @@ def _compound(
 
 
 def _is_head(condition: Json) -> bool:
-    """Whether the condition can stand behind `if` or `while`: a formula, or none."""
+    """Whether the condition can follow `if` or `while`: it is a formula, or missing."""
     return condition is None or (isinstance(condition, str) and readable(condition) is not None)
 
 
@@ -131,12 +131,12 @@ def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether Python accepts it as a name, and as this one: it reads `ª` as `a`."""
+    """Whether Python accepts the text as a name without a change: it reads `ª` as `a`."""
     return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
 
 
 def plain(key: str) -> bool:
-    """Whether a script may use it as a name: one of Python's names, but none of its own special ones."""
+    """Whether a script may use the key as a name: a Python name that is not special in scripts."""
     return is_name(key) and not key.startswith("__")
 
 
@@ -145,10 +145,10 @@ class _Writer:
         self._kinds = {"input", "state", "output", *kinds}
 
     def argument(self, key: str, value: Json) -> str:
-        """Return the text behind `key=`: a condition is a formula even without a mark."""
+        """Return the text after `key=`: a condition is a formula even without a mark."""
         if key != IF or not isinstance(value, str):
             return self.value(value)
-        # Joined references are no formula: they stand as a text.
+        # Joined references are not a formula: they are written as a text.
         return self.value({EXPR: value}) if readable(value) is not None else dumps(value)
 
     def value(self, value: Json) -> str:

@@ -48,11 +48,11 @@ class _Piece:
     closed: bool = False
     """Whether the object of the arguments has closed."""
     empty: bool = False
-    """Whether it closed as `{}`: some servers begin with that and send the arguments behind it."""
+    """Whether it closed as `{}`: some servers send that first, and the arguments after it."""
     beside: JsonObject = field(default_factory=dict)
 
     def push(self, text: str) -> None:
-        """Add a piece of the arguments; they are closed with the brace that closes their object."""
+        """Add a piece of the arguments. The brace that closes their object closes the call."""
         self._push(self.comments.push(text))
 
     def _push(self, text: str) -> None:
@@ -203,7 +203,7 @@ class ToolsDialect:
 
     how: Final = HOW_TO_CALL
     control: Final = CONTROL
-    control_named: Final = ""  # its schema allows them only where the prompt teaches them
+    control_named: Final = ""  # its schema allows control only if the prompt teaches it
     text_answers: Final = True
     keeps_turns: Final = True
 
@@ -247,7 +247,7 @@ class ToolsDialect:
 
 
 def function_names(tools: Iterable[str]) -> dict[str, str]:
-    """Return tools by the name under which they are offered: letters, digits, `_` and `-`, at most 64 of them."""
+    """Return tools by their function names: letters, digits, `_` and `-`, at most 64 characters."""
     names: dict[str, str] = {}
     for tool in tools:
         plain = base = _NAME.sub("_", tool)[:_LONGEST_NAME]
@@ -262,7 +262,7 @@ def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") 
     """Return one answer of the model, and the results of its calls, as chat messages for a `server`.
 
     `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` maps tools to their
-    written names. The extras `beside` turn and calls go back to the server that sent them, and to no other.
+    written names. The extras `beside` turn and calls go back only to the server that sent them.
     """
     own = turn.get("server") == server
     answer: JsonObject = {"role": "assistant", "content": turn["text"] or None}

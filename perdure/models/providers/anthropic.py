@@ -37,7 +37,7 @@ _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 _UNENFORCED: Final = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern"}
 )
-"""Keywords that the server refuses, or does not enforce as written; values are validated here anyway."""
+"""Keywords that the server rejects, or does not enforce as written; values are validated here anyway."""
 
 
 def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
@@ -70,7 +70,7 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
         body["thinking"] = thoughts["thinking"]
     else:
         body |= claude.sampling(chat)
-    # Search results have citations, with which the server writes no JSON by a schema: the prompt has it too.
+    # With the citations of search results the server does not enforce a schema. The prompt has it, too.
     form = {} if "web_search" in hosted_tools(chat) else _format(chat)
     config = form | ({"effort": thoughts["effort"]} if "effort" in thoughts else {})
     if config:
@@ -154,7 +154,7 @@ class AnthropicEvents:
         self._usage: JsonObject = {}
 
     def take(self, event: Json) -> list[Json]:
-        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        """Return the pieces of an answer in an event; any other value stays unchanged."""
         kind = event.get("type") if isinstance(event, dict) else None
         if not isinstance(event, dict) or kind not in _KINDS:
             return [event]
@@ -247,7 +247,7 @@ class AnthropicEvents:
 
 
 def _hosted_input(text: Json) -> str:
-    """Return the query or the code in a use's input; the input as it is where it has neither."""
+    """Return the query or the code in a use's input; the unchanged input if it has neither."""
     try:
         given = loads(str(text or "{}"), source="the input")
     except JsonError:

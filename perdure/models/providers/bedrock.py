@@ -33,7 +33,7 @@ _SAMPLING: Final = {"max_tokens": "maxTokens", "temperature": "temperature", "to
 
 
 def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> JsonObject:
-    """Return the body of a Request to Converse, beside `model` and `stream`, which belong into its address.
+    """Return the body of a Request to Converse, without `model` and `stream`, which are in its address.
 
     `stable`: the number of chat messages that later Requests repeat. `marked`: whether the model's cache needs marks.
     """
@@ -126,7 +126,7 @@ class BedrockEvents:
         self._calls = CallPieces()
 
     def take(self, event: Json) -> list[Json]:
-        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        """Return the pieces of an answer in an event; any other value stays unchanged."""
         if not isinstance(event, dict):
             return [event]
         if isinstance(event.get("output"), dict):

@@ -1,4 +1,4 @@
-"""Capabilities of models: all that the rest of the engine knows of a provider."""
+"""Capabilities of models: the only facts about a provider outside its own module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Capabilities:
     """The abilities of one model, as its provider offers it."""
 
     strict_schemas: bool = True
-    """Whether the server may enforce a schema; what it refuses of one is left out."""
+    """Whether the server may enforce a schema; parts that it rejects are left out."""
     parallel_calls: bool = True
     """Whether one answer may have several native calls."""
     images: bool = False
@@ -32,9 +32,9 @@ class Capabilities:
     documents: bool = False
     """Whether it reads PDF files."""
     audio: bool = False
-    """Whether it hears recordings."""
+    """Whether it accepts recordings."""
     caching: Caching = "automatic"
-    """Whether the server keeps the beginning of a prompt: by itself, where a mark stands, or not at all."""
+    """Whether the server caches the beginning of a prompt: by itself, at a mark, or not at all."""
     thinking: bool = False
     """Whether it thinks before it answers, with thoughts that go back to the server."""
     hosted_tools: tuple[HostedTool, ...] = ()
@@ -54,14 +54,14 @@ _NOVA: Final = re.compile(r"nova-(?:lite|pro|premier|2)")
 def capabilities_of(model: str) -> Capabilities:
     """Return the capabilities of a model, by its provider and its name.
 
-    A server of one's own may have any model behind a name, so an unknown name has the least of them.
+    A user's own server may have any model under a name, so an unknown name has the fewest capabilities.
     """
     found = parse_model(model)
     return _OF[found.provider](found.name)
 
 
 def with_files_of(kinds: FileKinds, model: str) -> Capabilities:
-    """Return the capabilities of a model, with the files that the first of `kinds` with the model's name says.
+    """Return the capabilities of a model, with the file kinds of the first entry of `kinds` for its name.
 
     A name may leave out the provider.
     """

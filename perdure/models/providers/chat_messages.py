@@ -54,7 +54,8 @@ class CallPart:
 
 @dataclass(slots=True)
 class ChatTurn:
-    """A turn of one side: the model's words and calls; or the results of calls, then what people and the engine say."""
+    """A turn of one side: the model's texts and calls; or the results of calls, then messages of people and the
+    engine."""
 
     role: Literal["user", "assistant"]
     parts: list[Part] = field(default_factory=list)
@@ -63,7 +64,7 @@ class ChatTurn:
     extras: JsonObject = field(default_factory=dict)
     """The message of an assistant with its extras: thoughts and signatures."""
     ends: int = 0
-    """Number of chat messages up to its end."""
+    """The number of chat messages up to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class Conversation:
     def stable_turns(self, stable: int) -> list[int]:
         """Return the indexes of turns at whose ends a server's cache is useful, of which `stable` messages stay.
 
-        The last one is where the next Request finds the prompt unchanged; the one before is where this Request does:
-        the end of the prompt that the model answered last.
+        Up to the last one the prompt is unchanged in the next Request. Up to the one before it is unchanged in this
+        Request: it is the end of the prompt of the last answer.
         """
         ends = [index for index, turn in enumerate(self.turns) if 0 < turn.ends <= stable]
         if not ends:
@@ -95,7 +96,7 @@ class Conversation:
 def read_conversation(messages: Sequence[JsonObject]) -> Conversation:
     """Return the conversation of chat messages.
 
-    The system's texts after the beginning become a user's, marked as the system's: most servers take them nowhere else.
+    Later system texts become a user's, marked as the system's: most servers accept system texts only at the beginning.
     """
     system: list[str] = []
     turns: list[ChatTurn] = []
@@ -145,7 +146,7 @@ def _arguments(text: Json) -> JsonObject:
 
 
 def call_id(id: Json) -> str:
-    """Return the id of a call in the characters that every server takes."""
+    """Return the id of a call in characters that every server accepts."""
     return _ID.sub("_", str(id))[-_LONGEST_ID:]
 
 
@@ -191,10 +192,10 @@ def chat_tools(body: JsonObject) -> list[JsonObject]:
 
 
 def known_tools(body: JsonObject, conversation: Conversation) -> tuple[list[JsonObject], bool]:
-    """Return the functions that a server has to know, and whether the model may call them.
+    """Return the functions to declare to a server, and whether the model may call them.
 
-    Some servers refuse a conversation with calls of functions that the Request does not declare. So functions of
-    earlier calls are declared by their name where a Request offers none.
+    Some servers reject a conversation with calls of functions that the Request does not declare. So functions of
+    earlier calls are declared by name if a Request offers none.
     """
     if tools := chat_tools(body):
         return tools, True
@@ -242,7 +243,7 @@ class CallPieces:
 
     def __init__(self) -> None:
         self.placed = False
-        """Whether the answer has thoughts: then the place of each call among them counts."""
+        """Whether the answer has thoughts, among which each call has a place."""
         self._numbers: dict[int, int] = {}
         """Index of a block → number of its call."""
         self._written: set[int] = set()
@@ -261,19 +262,19 @@ class CallPieces:
         return [chunk(call_piece(number, "", id=id, name=name, **place))]
 
     def write(self, block: int, arguments: str) -> list[Json]:
-        """Return the next piece of a call's arguments; none if the block is no call."""
+        """Return the next piece of a call's arguments; none if the block is not a call."""
         if block not in self._numbers or not arguments:
             return []
         self._written.add(block)
         return [chunk(call_piece(self._numbers[block], arguments))]
 
     def close(self, block: int, arguments: str = "{}") -> list[Json]:
-        """Return the whole arguments of a call of which no piece came; by default it has none."""
+        """Return the whole arguments of a call without pieces (default: none)."""
         return [] if block in self._written else self.write(block, arguments)
 
 
 def hosted_piece(tool: str, input: str, result: str, *, failed: bool = False) -> JsonObject:
-    """Return a delta with a use of a hosted tool, which has ended."""
+    """Return a delta with a finished use of a hosted tool."""
     return {"hosted_calls": [{"tool": tool, "input": input, "result": result, "failed": failed}]}
 
 

@@ -1,4 +1,4 @@
-"""Facts about the Claude models that their servers, Anthropic's and Bedrock's, ask a client to know."""
+"""Facts about the Claude models that clients of Anthropic's and Bedrock's servers need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.values.json import JsonObject
 _NAME: Final = re.compile(r"claude-[\w.-]+")
 _VERSION: Final = re.compile(r"claude-(?:instant-)?(?:[a-z]+-)?v?(\d{1,2})(?!\d)(?:[.-](\d{1,2})(?!\d))?")
 _NEWEST: Final = (99, 0)
-"""The version of a model whose name has none."""
+"""The version of a model without one in its name."""
 
 _TOKENS: Final = 4096
 _TOKENS_4_5: Final = 64_000
@@ -23,7 +23,7 @@ _ROOM: Final = 4096
 """Tokens of an answer beyond its thoughts."""
 _BUDGET: Final = {"minimal": 1024, "low": 2048, "medium": 10_000, "high": 16_384, "xhigh": 32_768, "max": 32_768}
 NO_THINKING: Final = ("none", "off")
-"""Efforts that switch thinking off."""
+"""Efforts that disable thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,20 @@ class Claude:
 
     @property
     def adaptive(self) -> bool:
-        """Whether it decides itself how long to think; earlier models think within a budget of tokens."""
+        """Whether it sets the length of its thinking itself; earlier models have a budget of tokens."""
         return self.version >= (4, 6)
 
     def sampling(self, chat: JsonObject) -> JsonObject:
-        """Return `temperature` and `top_p` as the model takes them: none from version 4.7 on, one of them from 4.1 on."""
+        """Return `temperature` and `top_p` as the model accepts them: none from version 4.7 on, one of them from 4.1
+        on.
+        """
         sampling = {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
         if self.version >= (4, 7):
             return {}
         return dict([*sampling.items()][:1]) if self.version >= (4, 1) else sampling
 
     def thoughts(self, effort: str | None, turns: Sequence[ChatTurn]) -> JsonObject:
-        """Return `thinking`, and `effort` where the model takes one; an empty object leaves the model's default."""
+        """Return `thinking`, and `effort` if the model accepts one; an empty object keeps the model's default."""
         if effort in NO_THINKING:
             return self._no_thoughts()
         if effort is None or not self.thinking or not self._may_think(turns):
@@ -78,21 +80,22 @@ class Claude:
         return {"thinking": {"type": "adaptive", "display": "summarized"}, "effort": known.get(effort, effort)}
 
     def _no_thoughts(self) -> JsonObject:
-        """Return the parameter that switches thinking off. Models from version 5 on think by default, and some of them always."""
+        """Return the parameter that disables thinking. Models from version 5 on think by default, and some always
+        do."""
         always = ("claude-fable", "claude-mythos", "claude-opus-5-5")
         if self.version < (5, 0) or self.name.startswith(always):
             return {}
         return {"thinking": {"type": "between_tools" if self.name.startswith("claude-sonnet-5-5") else "disabled"}}
 
     def _may_think(self, turns: Sequence[ChatTurn]) -> bool:
-        """Whether the server accepts thinking: one with a budget demands the thoughts before the last calls."""
+        """Whether the server accepts thinking: with a budget it requires the thoughts before the last calls."""
         calling = [turn for turn in turns if turn.calls]
         return self.adaptive or not calling or bool(signed_thoughts(calling[-1]))
 
     def tokens(self, thoughts: JsonObject) -> int:
-        """Return how long an answer may be if the agent says nothing, with the thoughts."""
+        """Return the default limit of an answer's tokens, with its thoughts."""
         most = _TOKENS_LATER
-        if self.version < (4, 5):  # an answer is short, or input and answer together must fit the window
+        if self.version < (4, 5):  # short answers, or one window for input and answer
             most = _TOKENS
         elif not self.adaptive:
             most = _TOKENS_4_5
@@ -101,7 +104,7 @@ class Claude:
 
 
 def signed_thoughts(turn: ChatTurn) -> list[JsonObject]:
-    """Return the thoughts of a turn that have their signature: the servers refuse others."""
+    """Return the thoughts of a turn with a signature: the servers reject others."""
     blocks = objects(turn.extras.get(THINKING_BLOCKS))
     return [block for block in blocks if block.get("signature") or block.get("data")]
 

@@ -27,10 +27,10 @@ from perdure.models.providers.chat_messages import (
 from perdure.values.json import Json, JsonObject, dumps, loads
 
 _UNSIGNED: Final = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-"""The signature that Google's documentation gives for a call of another model: `skip_thought_signature_validator`."""
+"""The signature for a call of another model, from Google's documentation: `skip_thought_signature_validator`."""
 _HOSTED: Final = {"web_search": "googleSearch", "code_execution": "codeExecution"}
 _OLD: Final = re.compile(r"gemini-[12]\.|gemini-pro$|gemma")
-"""Models of before Gemini 3: they take a budget of tokens for thinking, later ones a level."""
+"""Models before Gemini 3: they accept a budget of tokens for thinking, later ones a level."""
 _NO_THOUGHTS: Final = re.compile(r"gemini-(?:1|2\.0|2\.5-flash-image|pro$)|gemma")
 _BUDGET: Final = {"none": 0, "off": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
 _LEAST_OF_PRO: Final = 128
@@ -45,7 +45,7 @@ def thinks(model: str) -> bool:
 
 
 def write_body(model: str, chat: JsonObject) -> JsonObject:
-    """Return the body of a Request to `generateContent`, beside `model` and `stream`, which belong into its address."""
+    """Return the body of a Request to `generateContent`, without `model` and `stream`, which are in its address."""
     conversation = read_conversation(chat["messages"])
     signs = _OLD.match(model) is None
     body: JsonObject = {
@@ -71,7 +71,7 @@ _SAMPLING: Final = {"temperature": "temperature", "top_p": "topP", "max_tokens":
 
 def _config(model: str, chat: JsonObject) -> JsonObject:
     config: JsonObject = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
-    # Models before Gemini 3 do not write JSON by a schema where they use hosted tools: the prompt has it too.
+    # Models before Gemini 3 do not enforce a schema when they use hosted tools. The prompt has it, too.
     enforced = not hosted_tools(chat) or _OLD.match(model) is None
     if enforced and (form := part_of(chat, "response_format")):
         config["responseMimeType"] = "application/json"
@@ -98,7 +98,7 @@ def _content(turn: ChatTurn, *, signs: bool) -> JsonObject:
 
 
 def _calls(calls: list[CallPart], *, signs: bool) -> Iterator[JsonObject]:
-    """Yield calls with their signatures. The server demands one of the first call, if it signs its own."""
+    """Yield calls with their signatures. A server that signs calls requires the signature of the first one."""
     for index, call in enumerate(calls):
         signature = part_of(part_of(call.beside, "extra_content"), "google").get("thought_signature")
         if not signature and signs and index == 0:
@@ -135,7 +135,7 @@ _MALFORMED: Final = frozenset(
         *("MALFORMED_RESPONSE", "MISSING_THOUGHT_SIGNATURE"),
     }
 )
-"""Ends for which another attempt may do better."""
+"""Finish reasons for which a retry may succeed."""
 
 
 class GoogleEvents:
@@ -148,8 +148,8 @@ class GoogleEvents:
         self._searched = False
 
     def take(self, event: Json) -> list[Json]:
-        """Return the pieces that an event stands for; what is none of these events stays as it is."""
-        if isinstance(event, list):  # a stream without events is one list
+        """Return the pieces of an answer in an event; any other value stays unchanged."""
+        if isinstance(event, list):  # without server-sent events the stream is one list
             return [piece for each in event for piece in self.take(each)]
         if not isinstance(event, dict) or not event.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
             return [event]

@@ -33,7 +33,7 @@ _HOSTED: Final[dict[str, JsonObject]] = {
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
 }
 _RESULTS: Final = {"web_search": "web_search_call.action.sources", "code_execution": "code_interpreter_call.outputs"}
-"""What the server includes in an answer of each hosted tool's results."""
+"""The results of each hosted tool that the server includes in an answer."""
 
 
 def write_body(model: str, chat: JsonObject, *, thinking: bool) -> JsonObject:
@@ -78,7 +78,7 @@ def _input(messages: list[JsonObject]) -> Iterator[JsonObject]:
 
 
 def _answer(message: JsonObject, parts: list[Part]) -> Iterator[JsonObject]:
-    """Yield an answer's items: reasoning before what follows from it, as the server had them."""
+    """Yield an answer's items in the server's order: reasoning before the items that depend on it."""
     thoughts = [(count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
     calls = [(place_of(call), _call(call)) for call in objects(message.get("tool_calls"))]
     text = text_of(parts)
@@ -121,7 +121,7 @@ class ResponsesEvents:
     def __init__(self) -> None:
         self._calls = CallPieces()
         self._begun: set[int] = set()
-        """Items of which text has come, or which are finished."""
+        """Items that have text, or are finished."""
         self._read: dict[str, Callable[[JsonObject], list[Json]]] = {
             "response.output_text.delta": self._text,
             "response.refusal.delta": lambda event: self._begin(event, {"refusal": event.get("delta")}),
@@ -139,7 +139,7 @@ class ResponsesEvents:
         }
 
     def take(self, event: Json) -> list[Json]:
-        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        """Return the pieces of an answer in an event; any other value stays unchanged."""
         if not isinstance(event, dict):
             return [event]
         if event.get("object") == "response":
@@ -168,7 +168,7 @@ class ResponsesEvents:
         return self._calls.open(index, item.get("call_id") or item.get("id"), item.get("name"))
 
     def _done(self, index: int, item: JsonObject) -> list[Json]:
-        """Return what a finished item has beyond its pieces: all of it where none came."""
+        """Return the rest of a finished item after its pieces: the whole item if there were none."""
         kind = item.get("type")
         pieces: list[Json] = []
         if kind == "function_call":

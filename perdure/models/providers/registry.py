@@ -1,7 +1,7 @@
-"""The providers by name: how each takes a Request, and how its events are read.
+"""The providers by name: the form of a Request to each, and the reader of its events.
 
 A Request is made as a body of Chat Completions, and an answer is read as its pieces. A provider's module translates
-both, so nothing else knows of a provider.
+both, so no other module depends on the provider.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class EventReader(Protocol):
     """A reader of a provider's events, for one answer."""
 
     def take(self, event: Json) -> list[Json]:
-        """Return the pieces of Chat Completions that an event stands for; errors stay as they are."""
+        """Return the pieces of Chat Completions in an event; errors stay unchanged."""
         ...
 
 
 class ChatEvents:
-    """The reader of Chat Completions: nothing is to translate."""
+    """The reader of Chat Completions, which needs no translation."""
 
     def take(self, event: Json) -> list[Json]:
         """Return the event."""
@@ -50,7 +50,7 @@ _FILES: Final = {"image_url": "images", "file": "documents", "input_audio": "aud
 
 
 def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
-    """Return a message with one line in the place of each file that the model cannot read."""
+    """Return a message with one line in place of each file that the model cannot read."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -68,7 +68,7 @@ def write_request(
 ) -> JsonObject:
     """Return the body of a Request in the form of the model's provider.
 
-    `name`: the model's name as its server knows it. `chat`: the body in the form of Chat Completions. `stable`: the
+    `name`: the server's name of the model. `chat`: the body in the form of Chat Completions. `stable`: the
     number of its messages that later Requests repeat. `capabilities`: the model's (default: by its name).
     """
     capabilities = capabilities or capabilities_of(model)
