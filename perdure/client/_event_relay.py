@@ -132,7 +132,7 @@ WATCHED_EVERY: Final = 60.0
 
 
 class EventSource:
-    """One run or session as the relay knows it, and the loop that updates it while anybody watches.
+    """The relay's state of one run or session, and the loop that updates it while it has watchers.
 
     The loop describes the execution, which is no Action. It queries the journal only after the history has grown.
     """
@@ -436,7 +436,7 @@ class EventRelay:
                 if feed.cursor.events >= source.stream.next and not source.stream.ended:
                     await bell.wait()
             end = source.stream.since(feed.cursor.events)
-            is_behind_end = feed.cursor.events > end.count  # where the score is, if there is one
+            is_behind_end = feed.cursor.events > end.count  # the position of the score, if there is one
             if "score" not in topics and not is_behind_end:
                 return
             score = await scored_event(self.client, run_id, wait=awaits_score)

@@ -308,7 +308,9 @@ async def _row(run: WorkflowExecution) -> ListedRun:
 
 
 def schedule_of(known: TypedSearchAttributes) -> dict[str, Any]:
-    """Return the fields `schedule` and `scheduled_at` of a run with these search attributes; empty where no schedule started it."""
+    """Return the fields `schedule` and `scheduled_at` of a run with these search attributes; empty if no schedule
+    started it.
+    """
     if not (id := known.get(SCHEDULE)):
         return {}
     return {"schedule": schedule_name(id), "scheduled_at": known.get(SCHEDULED)}

@@ -78,7 +78,7 @@ class Evaluation:
         """Temporal's own handle."""
 
     async def progress(self) -> EvaluationProgress:
-        """Return how many runs are scored. Raises `RunNotFoundError`, and `NoWorkerError` where no worker answers.
+        """Return how many runs are scored. Raises `RunNotFoundError`, and `NoWorkerError` if no worker answers.
 
         ```python
         print((await evaluation.progress()).done)
@@ -93,7 +93,8 @@ class Evaluation:
     ) -> EvaluationResult:
         """Wait for the end, and return the result.
 
-        `on_progress` receives the progress, every `pause` seconds (1). Raises `RunError` if the evaluation failed, as where a worker lacks an evaluator.
+        `on_progress` receives the progress, every `pause` seconds (1). Raises `RunError` if the evaluation failed, e.g.
+        if a worker lacks an evaluator.
 
         ```python
         result = await evaluation.wait(on_progress=lambda progress: print(progress.done))

@@ -84,7 +84,8 @@ class Exported(WireModel):
 
 
 async def export_session(session: Address) -> Exported:
-    """Return a session with all entries and files. While a run, reply or message is under way, the result has a `problem`.
+    """Return a session with all entries and files. While a run, reply or message has not ended, the result has a
+    `problem`.
 
     Raise `RunError` if an entry cannot be read, `RunNotFoundError` without the session.
     """
@@ -160,7 +161,7 @@ async def _check_absent(target: Address) -> None:
 async def export_run(client: Client, run_id: str) -> Exported:
     """Return a run with its view, its record and its files. It needs no worker.
 
-    A run that has not ended has a `problem`. Raise `RunError` for a run whose history another version has written.
+    A run that has not ended has a `problem`. Raise `RunError` if another version wrote the run's history.
     """
     status = (await describe(client.get_workflow_handle(run_id))).status
     audit = await audit_run(client, run_id)

@@ -384,7 +384,7 @@ class Perdure:
                     yield event
 
     async def _session_of(self, id: str, tenant: str) -> Session | None:
-        """Return the session of this id or key; `None`: it is a run's. Raises `RPCError` where there is neither."""
+        """Return the session of this id or key; `None`: it is a run's. Raises `RPCError` if neither exists."""
         by_key = Address(self.client, id, tenant)
         for address in (Address(self.client, id, known=id), by_key):
             try:
@@ -610,8 +610,9 @@ class Perdure:
     async def rewrite_keys(self) -> KeyRewrite:
         """Rewrite the values of sessions, their segments, ledgers and audit logs, and stored files, under the codec's newest key.
 
-        Workflows continue as new. A session in which a run is under way does so when it is idle. Earlier histories need their keys until
-        their retention is over. Raises `RunError` without a codec, and for a codec that does not name its key.
+        Workflows continue as new. A session with a running run does so when it is idle. Earlier histories need their
+        keys until their retention is over. Raises `RunError` without a codec, and for a codec that does not name its
+        key.
 
         ```python
         print((await perdure.rewrite_keys()).remaining)

@@ -194,7 +194,7 @@ class ListedRun:
     stop_reason: str | None = None
     """The reason of its end, or the type of its failure."""
     cost: float | None = None
-    """Dollars, once it has ended; `None` also where a model that it has used has no price."""
+    """Dollars, once it has ended; `None` also if one of its models has no price."""
     tokens: int | None = None
     """Tokens of all its Requests and of its delegates', in and out, once it has ended."""
     sender: str | None = None

@@ -202,7 +202,7 @@ class Session:
         return receipt
 
     async def exists(self) -> bool:
-        """Whether there is such a session, as the server knows it. No worker is queried, and it costs no Action.
+        """Whether there is such a session, from the server alone. No worker is queried, and it costs no Action.
 
         ```python
         if not await session.exists():
@@ -468,7 +468,7 @@ class Session:
     async def view_run(self, run_id: str) -> RunView | None:
         """Return a run of the session as it is now; `None` if the session has accepted it and it has not begun.
 
-        Raises `RunNotFoundError` for a run that the session does not know, or that has ended without beginning.
+        Raises `RunNotFoundError` for an unknown run, or one that has ended without beginning.
 
         ```python
         view = await session.view_run(receipt.run_id or "")
@@ -656,8 +656,8 @@ class Session:
     async def export(self) -> JsonObject:
         """Return the session as JSON, with all entries and files: `Perdure.import_session` restores it in another namespace.
 
-        While a run, a reply or a message is under way, the export has only entries and files, and its `problem` names the reason. Raises
-        `RunError` if an entry cannot be read.
+        While a run, a reply or a message has not ended, the export has only entries and files, and its `problem` names
+        the reason. Raises `RunError` if an entry cannot be read.
 
         ```python
         Path("ann.json").write_text(json.dumps(await session.export()))

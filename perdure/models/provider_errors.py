@@ -135,7 +135,7 @@ def _error_in_choice(choice: Json) -> Json:
 
 
 def _words(error: Json, depth: int = 0) -> str:
-    """Return the message of an error, whatever it is wrapped in."""
+    """Return the message of an error at any depth."""
     if depth > 6 or error is None:
         return ""
     if isinstance(error, str):

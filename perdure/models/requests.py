@@ -187,7 +187,7 @@ class HostedCall(WireModel):
 
 
 class RequestResult(WireModel):
-    """The Solution, or a `problem`, which is reported to the model before the loop goes on."""
+    """The Solution, or a `problem`, which is reported to the model before the next Request."""
 
     calls: list[Json] = Field(default_factory=list)
     output: Json = None

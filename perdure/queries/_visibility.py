@@ -75,7 +75,9 @@ class SearchAttributes:
         )
 
     async def _register(self, client: Client) -> str | None:
-        """Record the attributes that the namespace has, and register the others. Return why one could not be registered. Raises `RPCError` if the server does not answer."""
+        """Record the attributes that the namespace has, and register the others. Return the reason of a failure. Raises
+        `RPCError` if the server does not answer.
+        """
         service = client.operator_service
         found = await service.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
         there = dict(found.custom_attributes)

@@ -27,7 +27,7 @@ class AnswerWriter(Protocol):
         ...
 
     def end(self, finish: str, usage: JsonObject | None) -> bytes:
-        """Return the end of the answer; `finish` as Chat Completions have it."""
+        """Return the end of the answer; `finish` is that of Chat Completions."""
         ...
 
 
@@ -37,7 +37,7 @@ class ProviderForm(Protocol):
     media_type: str
 
     def messages(self, body: JsonObject) -> list[JsonObject]:
-        """Return the messages of a request, as Chat Completions have them."""
+        """Return the messages of a request in the form of Chat Completions."""
         ...
 
     def model(self, body: JsonObject, path: Mapping[str, str]) -> str:

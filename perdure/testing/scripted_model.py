@@ -85,7 +85,7 @@ class ChatRequest:
 
     @property
     def messages(self) -> list[JsonObject]:
-        """The messages as Chat Completions have them."""
+        """The messages in the form of Chat Completions."""
         return self.form.messages(self.body)
 
     @property
@@ -234,7 +234,7 @@ class ModelAnswer:
 
 
 def write_answer(content: str | JsonObject, dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
-    """Write a text as it is, and a Solution in the dialect."""
+    """Write a text unchanged, and a Solution in the dialect."""
     if isinstance(content, str):
         return ModelAnswer(content)
     if dialect == "script" and content.keys() <= {"calls", "output"}:

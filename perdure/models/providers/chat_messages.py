@@ -81,7 +81,7 @@ class Conversation:
         return (call for turn in self.turns for call in turn.calls)
 
     def stable_turns(self, stable: int) -> list[int]:
-        """Return the indexes of turns at whose ends a server's cache is useful, of which `stable` messages stay.
+        """Return the indexes of turns with a useful cache mark at their end; the first `stable` messages stay the same.
 
         Up to the last one the prompt is unchanged in the next Request. Up to the one before it is unchanged in this
         Request: it is the end of the prompt of the last answer.
