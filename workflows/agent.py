@@ -66,6 +66,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.undo import EffectChunk, UndoBase, stopped, undo_outcomes
     from perdure.runs.version_switches import (
         ASKS_BY_ACTIVITY,
+        FIRST_CALLS_TIMED_LATER,
         FORMER_CHILDREN_END,
         LAST_REQUEST_COUNTS,
         LEFT_CHILDREN_END,
@@ -465,6 +466,7 @@ class AgentWorkflow:
                 self._notes.call_again,
                 lambda: run.prepared.follows(FORMER_CHILDREN_END),
                 self._waiting_list.report_closed,
+                time_is_known=not run.prepared.follows(FIRST_CALLS_TIMED_LATER),
             )
             driver = self._driver = RunDriver(
                 run,

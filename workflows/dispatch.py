@@ -129,12 +129,16 @@ class Dispatcher:
         on_retry: Callable[[Call, str], None] = lambda _call, _why: None,
         ends_former: Callable[[], bool] = ends_former,
         report_closed: Callable[[str], None] = lambda _run_id: None,
+        *,
+        time_is_known: bool = True,
     ) -> None:
         """Create the dispatcher.
 
         `routing`: that of a run whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of
         the reason. `ends_former` returns whether a child of before a reset is ended where it holds an id.
         `report_closed` learns of a child run that has ended and could not report anything.
+        `time_is_known`: whether a replay has the same time in the current task. It may have another one behind a local activity, if a query
+        came meanwhile.
         """
         self.sizes = sizes
         self.routing = routing
@@ -145,6 +149,7 @@ class Dispatcher:
         self.report_closed = report_closed
         self._sending = TaskBudget()
         self._quick = QuickCalls()
+        self._shifting_task = None if time_is_known else task_number()
         self._pause: asyncio.Task[None] | None = None
         self._history = HistoryBudget()
         self.on_retry = on_retry
@@ -164,17 +169,21 @@ class Dispatcher:
 
     async def take(self, size: int) -> None:
         """Reserve bytes as `room` does, for a task that holds the `turn`."""
-        while not self._sending.take(task_number(), size, self._quick.count(workflow.time())):
+        while not self._sending.take(task_number(), size, self._quick.count(self._time())):
             await self._next_task()
 
     async def take_call(self, size: int, least: int) -> bool:
         """Wait until a call may be scheduled. Return whether its input of `size` bytes is sent with it. If not, `least`
         bytes are sent, and the activity queries the input.
         """
-        inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
+        inline = self._sending.take_call(task_number(), size, self._quick.count(self._time()))
         if inline is None:
             await self.room(least)
         return bool(inline)
+
+    def _time(self) -> float | None:
+        """Return the time by which decisions go; `None` in a task where a replay may have another one."""
+        return None if task_number() == self._shifting_task else workflow.time()
 
     async def _next_task(self) -> None:
         """Wait for the next task: a call's result or a timer starts it. A server fires a timer up to a second late."""
@@ -212,7 +221,7 @@ class Dispatcher:
 
     def free(self, call_id: str) -> int:
         """Return the bytes that the call's result may have without a claim. The call is under way until it is settled."""
-        self._quick.begin(call_id, workflow.time())
+        self._quick.begin(call_id, self._time())
         return self._history.free(call_id, _history_size())
 
     def holds_child(self) -> bool:

@@ -25,6 +25,9 @@ DECIDED_CALLS_STOP: Final = "decided-calls-stop"
 continues (R10.5)."""
 DEFAULTS_ASK: Final = "defaults-ask"
 """A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
+FIRST_CALLS_TIMED_LATER: Final = "first-calls-timed-later"
+"""A call that begins in the task of the run's preparation counts as quick from the time of the next task: a replay may see another time in the
+first."""
 FORMER_CHILDREN_END: Final = "former-children-end"
 """A delegate or user's workflow that was open at its run's reset is ended before the run starts it anew (R7.2)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
@@ -99,9 +102,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         UNUSED_GIVEN_BACK: 6,
         DEFAULTS_ASK: 6,
         DECIDED_CALLS_STOP: 6,
+        FIRST_CALLS_TIMED_LATER: 7,
     }
 )
-"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 6 are 0.2.0. A rule after a release has
+"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0. A rule after a release has
 the next number, and so has a rule whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """The number that this version records for new runs."""

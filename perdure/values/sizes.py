@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from json.encoder import encode_basestring
 from typing import Final, overload
 
@@ -355,12 +355,15 @@ class TaskBudget:
 
 
 class QuickCalls:
-    """The running calls that began less than `QUICK` ago, by a clock in seconds: they may all return in a moment."""
+    """The running calls that began less than `QUICK` ago, by a clock in seconds: they may all return in a moment.
+
+    The time `None` is unknown: in a task whose time may be another in a replay. Calls of that task count from the next known time.
+    """
 
     def __init__(self) -> None:
-        self._begun: dict[str, float] = {}
+        self._begun: dict[str, float | None] = {}
 
-    def begin(self, call: str, now: float) -> None:
+    def begin(self, call: str, now: float | None) -> None:
         """Record the start of a call."""
         self._begun.pop(call, None)
         self._begun[call] = now
@@ -369,10 +372,16 @@ class QuickCalls:
         """Record the end of a call."""
         self._begun.pop(call, None)
 
-    def count(self, now: float) -> int:
+    def count(self, now: float | None) -> int:
         """Return the number of such calls."""
-        for call in list(takewhile(lambda call: self._begun[call] + QUICK <= now, self._begun)):
-            del self._begun[call]
+        if now is not None:
+            for call, begun in list(self._begun.items()):
+                if begun is None:
+                    self._begun[call] = now
+                elif begun + QUICK <= now:
+                    del self._begun[call]
+                else:
+                    break
         return len(self._begun)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from itertools import takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -24,6 +26,7 @@ from perdure.runs.agent import Situation
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SHOW, Receipt
 from perdure.testing import ScriptedModel
+from perdure.values.limits import MAX_COMMANDS
 from tests.support import DONE, Harness, agent, check_replays, harness
 from tests.timeouts import HANG
 from tests.workflows.test_session import ALL, desk, idles
@@ -86,6 +89,38 @@ async def test_who_looks_at_a_run_before_its_first_task_costs_no_task(
     assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in {event.event_type for event in history.events}
     assert local_activities(history) == (1 if cached else 0)
     await check_has_replayed(history)
+
+
+async def test_r13_7_calls_of_the_first_task_start_alike_when_a_replay_has_another_time_there(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """A query during the local activity splits the first task in two. A replay takes both as one: its time is that of the
+    local activity's end, and no longer that of the second task.
+    """
+
+    @tool
+    async def look(number: int) -> int:
+        return number
+
+    calls: list[dict[str, Any]] = [{"_tool": "look", "number": number} for number in range(2 * MAX_COMMANDS)]
+    # Its timer is set after a call of the second batch has returned: between the starts of other calls.
+    calls[MAX_COMMANDS]["_outputPath"] = "†state.second"
+    calls.append({"_tool": "sleep_until", "seconds": 0.1, "_after": ["†state.second"]})
+    document = agent("look", "sleep_until", context=[{"type": "plan", "plan": calls}], config={"start": "plan"})
+    async with harness(dev_server.client, [look], [DONE]) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        await handle.result()
+        history = await it.client.get_workflow_handle(handle.id).fetch_history()
+    assert local_activities(history) == 1
+    await check_replays(history)
+    (marker,) = [event for event in history.events if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED]
+    (data,) = marker.marker_recorded_event_attributes.details["data"].payloads
+    times = json.loads(data.data)
+    times["complete_time"]["seconds"] -= 10
+    data.data = json.dumps(times).encode()
+    for event in takewhile(lambda event: event is not marker, history.events):
+        event.event_time.seconds -= 10
+    await check_replays(history)
 
 
 @pytest.mark.parametrize("limit", [0, 5])
