@@ -1,1 +1,1 @@
-"""Runs: one run as a state machine, from Request to Request, and what is shown of it."""
+"""Runs: one run as a state machine, from Request to Request, and its views."""

@@ -43,7 +43,7 @@ from perdure.values.schemas import Schema, or_null
 from perdure.values.state import kind_of, state_key
 
 INSTRUCTS: Final = ("system", "developer")
-"""Roles of messages that instruct the model, and that stand before all others."""
+"""Roles of messages that instruct the model, and that come before all other messages."""
 
 
 def agent_document(document: Json, name: str) -> Json:
@@ -65,7 +65,7 @@ def is_context(document: Json) -> bool:
 
 
 def with_system_text(document: JsonObject, text: str) -> JsonObject:
-    """Return the document with this system text in place of its own: of the first messages of that kind."""
+    """Return the document with this system text in place of its leading system messages."""
     context = document.get("context")
     kept: list[Json] = []
     for message in context if isinstance(context, list) else []:
@@ -82,14 +82,14 @@ def _is_tool(message: Json) -> bool:
 
 
 def output_schema(schema: SchemaPart) -> SchemaPart:
-    """Return the schema of the output, where the schema is that of a whole Solution: an object of `calls` and `output`."""
+    """Return the output's schema from the schema of a whole Solution, an object of `calls` and `output`."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or set(properties) != {"calls", "output"}:
         return schema
     output = properties["output"]
     if not isinstance(output, dict):
         return output
-    # In a Solution, "or null" means that the run goes on; it is no part of the output.
+    # In a Solution, "or null" means that the run continues; it is no part of the output.
     kept: JsonObject = {key: value for key, value in output.items() if key != "nullable"}
     return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema} | kept
 
@@ -377,9 +377,9 @@ def with_model(document: JsonObject, model: str) -> JsonObject:
 
 
 def check_task(agent: AgentSpec, context: Context, *, explicit: bool = False) -> None:
-    """Check that there is a task: a text, data, a plan, tools, or an output that is wanted.
+    """Check that there is a task: a text, data, a plan, tools, or an output schema.
 
-    With `explicit`, tools and a schema alone are no task. Raise `InputError`: otherwise a model would be paid for nothing.
+    With `explicit`, tools and a schema alone are no task. Raise `InputError`, to save useless Requests.
     """
     contents = [item for item in context.items if not isinstance(item, MergedMessages) or item.exists]
     shaped = not explicit and (context.tools or agent.output_schema not in ({}, True))
@@ -396,9 +396,7 @@ Item: TypeAlias = (
 
 
 def _with_input(messages: Sequence[ContextMessage], run_input: Json) -> list[ContextMessage]:
-    """Return the messages with the run's input in its place: at the last message that is the input or describes it,
-    else last.
-    """
+    """Return the messages with the run's input: after the last message that is or describes the input, else last."""
     given = InputMessage.model_validate({"type": "input", "input": run_input})
     places = [n for n, m in enumerate(messages, 1) if isinstance(m, InputMessage) and m.instance is None]
     at = places[-1] if places else len(messages)
@@ -406,7 +404,7 @@ def _with_input(messages: Sequence[ContextMessage], run_input: Json) -> list[Con
 
 
 def _read_in_order(messages: Sequence[ContextMessage], data: Sequence[MergedMessages]) -> tuple[list[str], list[Item]]:
-    """Return the leading system texts, and what follows; merged data stands at its last message (R2.7)."""
+    """Return the leading system texts, and the later items; merged data is at the place of its last message (R2.7)."""
     merged = {each.place: each for each in data}
     system: list[str] = []
     items: list[Item] = []
@@ -434,7 +432,7 @@ class Context:
         self.hosted = list(dict.fromkeys(message.tool for message in messages if isinstance(message, HostedMessage)))
         """Tools that the model's provider runs itself (R20.6)."""
         self.skills = bool(agent.config.prompt.skills)
-        """Whether its agent asks for skills, and so has the tool that reads them."""
+        """Whether its agent uses skills, and so has the tool that reads them."""
         plans = [message for message in messages if isinstance(message, PlanMessage)]
         self.plan: Sequence[Json] = plans[-1].plan if plans else []
         self.plan_output: Json = plans[-1].output if plans else None
@@ -442,7 +440,7 @@ class Context:
         self.starts_with_plan = bool(self.plan) and (
             written_start == "plan" or (written_start is None and self.plan_output is not None)
         )
-        """Whether the plan runs first: its author sets that, or gives its output with it (R5.9)."""
+        """Whether the plan runs first: the agent file sets that, or the plan has an output (R5.9)."""
         data = merge_data(messages)
         self.data = [merged for merged in data if merged.kind != "state"]
         states = [merged for merged in data if merged.kind == "state"]
@@ -452,7 +450,7 @@ class Context:
         self.instances = list(dict.fromkeys(each.instance for each in data if each.instance is not None))
         """Names of the independent contexts (R8.8)."""
         self.system, self.items = _read_in_order(messages, data)
-        """Parts that the model reads: the leading system texts, and all that follows in its own order (R2.7)."""
+        """Parts that the model reads: the leading system texts, and the later items in their order (R2.7)."""
         self.call_ids = [call.id for m in messages if isinstance(m, ChatMessage) for call in m.tool_calls or ()]
         """Call ids of the history that came with the context (R2.8)."""
         self.history_sources = frozenset(name for m in messages if isinstance(m, ChatMessage) for name in m.sources)
@@ -466,7 +464,7 @@ class Context:
         self.initial_state: JsonObject = (state if isinstance(state, dict) else {}) | {
             state_key(name): own.get(name, {}) for name in self.instances
         }
-        """Initial state of the run; the states of instances stand under keys of their own."""
+        """Initial state of the run; the states of instances have keys of their own."""
 
     def values(self) -> JsonObject:
         """Return the value of each kind that references can name, without the state; an instance's under its own kind."""
@@ -489,7 +487,8 @@ class Context:
                 raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")
 
 
-# A policy is a function of the `Situation` that gives a model's name and the reason in words. Those here go by name; one of the worker's own goes by `module:function`.
+# A policy is a function from a `Situation` to a model's name and the reason. The policies below have names; a worker's own
+# policy is named `module:function`.
 
 
 class CalledTool(WireModel):
@@ -525,7 +524,7 @@ class Situation(WireModel):
     after_error: bool = False
     """Whether a call of the last Request failed, or its answer was wrong."""
     final: bool = False
-    """Whether only the answer is wanted: no tools are offered."""
+    """Whether the Request is for an answer only, without tools."""
     usage: RunUsage = RunUsage()
     """Usage of the run so far."""
     called: list[CalledTool] = Field(default_factory=list)

@@ -122,7 +122,7 @@ def entry(action: AuditAction, at: str, key: str, data: AuditData) -> AuditEntry
 
 
 def decision_data(judged: JudgedDecision, missing: str) -> AuditData:
-    """Return the data of a decision. `digest` is of what was shown, `changed` of what the decision adds.
+    """Return the data of a decision. `digest`: of the shown request; `changed`: of the decision's changes.
 
     `missing`: the approvals of others that a quorum still needs.
     """

@@ -63,7 +63,7 @@ class ExpectedUsage(WireModel):
             self.one_tokens, self.one_cost = usage.tokens // requests, (usage.cost or 0.0) / requests
 
     def last_of_share(self, share: Budget, usage: RunUsage) -> Limit | None:
-        """Return the reason why the coming Request is the last of a run with this share: what is left is not enough for
+        """Return the reason why the coming Request is the last of a run with this share: the rest is not enough for
         two more.
         """
         left = share.left(usage)
@@ -93,7 +93,7 @@ class _Amount(NamedTuple):
         return _Amount(self.tokens + other.tokens, self.cost + other.cost)
 
     def minus(self, tokens: float, cost: float) -> _Amount:
-        """Return the amount less this much of what has a limit."""
+        """Return the amount minus these tokens and dollars, where it has a limit."""
         return _Amount(
             self.tokens if math.isinf(self.tokens) else self.tokens - tokens,
             self.cost if math.isinf(self.cost) else self.cost - cost,
@@ -220,9 +220,7 @@ class BudgetPool:
         return _Amount(self.expected.tokens if self.expected.known else 2 * ASSUMED, self.expected.cost)
 
     def _free(self, left: Budget, *, writing: bool = False) -> _Amount:
-        """Return what is left of the budget and reserved by nobody; while an answer is `writing`, less its estimated
-        cost.
-        """
+        """Return the unused and unreserved part of the budget; while an answer is `writing`, minus its expected cost."""
         expected, free = self.expected, _Amount.of(left)
         if writing or self.share.limited:
             free = free.minus(expected.own_tokens, expected.own_cost)

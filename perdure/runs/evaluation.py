@@ -56,7 +56,7 @@ Decide: TypeAlias = Literal["approve", "reject", "wait"]
 
 
 class EvaluationCase(WireModel):
-    """One case of a dataset: an input, and what is expected of the run."""
+    """One case of a dataset: an input, and the expected result of the run."""
 
     name: str
     inputs: Json = None
@@ -137,7 +137,7 @@ class EvaluationPlan(WireModel):
 
 
 class RunScore(WireModel):
-    """The score of one run: what its evaluators returned, and what it cost.
+    """The score of one run: the results of its evaluators, and its cost.
 
     ```python
     if (score := await run.score()) is not None:
@@ -155,7 +155,7 @@ class RunScore(WireModel):
     status: str = "failed"
     """The status of the run, or `NOT_SCORED`."""
     error: str = ""
-    """Why the run failed, or why it was not scored."""
+    """The reason why the run failed, or was not scored."""
     output: str = ""
     """The beginning of the output."""
     requests: int = 0
@@ -396,7 +396,7 @@ class EvaluationRow(WireModel):
     failed: dict[str, int] = Field(default_factory=dict)
     """By evaluator the number of runs that it did not pass; `run` counts those that did not complete."""
     reasons: list[str] = Field(default_factory=list)
-    """Why runs did not pass, each reason once."""
+    """The reasons why runs did not pass, each once."""
     scores: dict[str, float] = Field(default_factory=dict)
     """By evaluator the average of its numbers."""
 

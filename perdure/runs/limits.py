@@ -47,7 +47,7 @@ class Limit:
 
 
 class Budget(WireModel):
-    """The budget that a run may still use; `None` is no limit. A delegate receives what is left of its parent's (R9.6)."""
+    """The budget that a run may still use; `None` is no limit. A delegate receives the rest of its parent's (R9.6)."""
 
     tokens: int | None = Field(default=None, le=MAX_BUDGET)
     cost: float | None = Field(default=None, allow_inf_nan=False)
@@ -85,7 +85,7 @@ class Budget(WireModel):
         )
 
     def left(self, usage: RunUsage, worked: float = 0.0) -> Budget:
-        """Return what is left after this usage."""
+        """Return the rest of the budget after this usage."""
         return Budget(
             tokens=None if self.tokens is None else max(0, self.tokens - usage.tokens),
             cost=None if self.cost is None else max(0.0, self.cost - (usage.cost or 0.0)),

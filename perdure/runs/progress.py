@@ -47,7 +47,7 @@ class RunProgress(WireModel):
     wants: Literal["plan", "structured", "refined"] = "plan"
     """Purpose of the next Request; `structured` and `refined` request only an output."""
     must_call: list[str] = Field(default_factory=list)
-    """Tools of which the model must call one before an output counts (R6.5); empty once it has."""
+    """Tools, one of which the model must call before an output counts (R6.5); empty after the call."""
     draft: Json = None
     """Output that is to be refined."""
     inbox: list[IncomingMessage] = Field(default_factory=list)

@@ -45,7 +45,7 @@ class RequestStage(Enum):
     ANSWERED = "answered"
     """The answer is complete, and its plan waits for a person: nothing starts (R7.6)."""
     DRAINING = "draining"
-    """No call arrives any more, and all calls run to their end."""
+    """No further call arrives, and all calls run to their end."""
     SETTLED = "settled"
     """Every call has ended."""
     REVISED = "revised"
@@ -144,7 +144,7 @@ class RequestLoop:
         self._plan_request: ApprovalRequest | None = None
         self.intake = Intake(self.plan.request)
         self.result = RequestResult()
-        """The answer as it stands."""
+        """The present answer."""
         self.running: dict[str, Call] = {}
         """Started calls whose end was not processed, calls that wait for a person included."""
         self.resting: set[str] = set()

@@ -113,7 +113,7 @@ class RunState:
     ) -> None:
         self.agent = agent
         self.fork = fork
-        """The record of the run of which this one is a fork."""
+        """The record of the run from which this one was forked."""
         self.undo = undo
         """The calls of the run that this run undoes."""
         self.context = context

@@ -211,7 +211,7 @@ class CallView(WireModel):
     """`R.N`: the Request's number, and the call's index in it."""
     tool: str
     params: JsonObject
-    """With every reference resolved, once the call was ready."""
+    """Parameters, with every reference resolved once the call was ready."""
     status: str  # R5.4, R5.10, R10.5, R10.6
     """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended; before that `pending`, `ready`, `waiting`, `held` or `running`."""
     started_at: str | None = None
@@ -222,7 +222,7 @@ class CallView(WireModel):
     recorded: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the run is a fork, and the call was answered from the other run's record: its tool was not begun."""
     reason: str | None = None
-    """Why it was skipped, or what it waits for."""
+    """The reason why it was skipped, or waits."""
     error: JsonObject | None = None
     """`{"code", "message"}` of a call that did not succeed."""
     approval: Approval | None = None
@@ -261,7 +261,7 @@ class RunResult(WireModel):
     run_id: str
     status: RunStatus = "running"
     output: Any = None  # its reader knows the schema
-    """JSON that fits the agent's schema; `None` where there is none, or none yet."""
+    """JSON that fits the agent's schema; `None` if there is none, or none yet."""
     stop_reason: StopReason | None = None  # R9.5
     """The reason of its end: its `output`, an `answer` in text, `task_complete`, or the limit of this name."""
     requests: int = 0
@@ -278,7 +278,7 @@ class RunResult(WireModel):
     """The fates of messages that arrived while it worked, in the order of acceptance; not printed if there were none.
     """
     error: str | None = None
-    """Why the run failed, in one line."""
+    """The reason of the run's failure, in one line."""
     schedule: str = ""
     """The schedule that started it; not printed if there is none."""
     scheduled_at: str | None = None
