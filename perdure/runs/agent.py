@@ -487,7 +487,7 @@ class Context:
                 raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")
 
 
-# A policy is a function from a `Situation` to a model's name and the reason. The policies below have names; a worker's own
+# A policy is a function from a `Situation` to a model's name and the reason. Policies below have names; a worker's own
 # policy is named `module:function`.
 
 
