@@ -52,14 +52,14 @@ class Approval(BaseModel):
     requested_at: str
     """ISO 8601, UTC."""
     decision: DecisionKind | Literal["timeout", "dropped"] | None = None
-    """`None`: it still waits. `dropped`: nobody has decided, and the call does not run any more."""
+    """`None`: it still waits. `dropped`: nobody has decided, and the call will not run."""
     by: str = ""
     """The name that the decider gave."""
     reason: str = ""
     via: str = ""
-    """The channel by which the decision came, if the sender named it; else not printed."""
+    """The channel of the decision, if the sender named it; else not printed."""
     approvers: list[Approver] = Field(default_factory=list)  # R24.6
-    """Who has approved it so far, where a quorum decides; else not printed."""
+    """The persons who have approved it so far, if a quorum decides; else not printed."""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -68,8 +68,9 @@ class Approval(BaseModel):
 
 
 def again(before: Approval | None, time: str) -> Approval:
-    """Return the approval of a call that is shown now. It keeps the channel by which the call's plan was approved,
-    until the call itself is decided."""
+    """Return the approval of a call that is shown now. It keeps the channel of the plan's approval until the call
+    itself is decided.
+    """
     return Approval(requested_at=time, via=before.via if before is not None else "")
 
 
@@ -89,7 +90,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a call whose tool raised, timed out or used up its retries (R6.6)."""
+    """The outcome of a call whose tool raised an error, timed out or used up its retries (R6.6)."""
 
     error: CallError
     sources: Sources = NOWHERE
@@ -105,7 +106,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class RefusedByRule:
-    """The outcome of a call that may not run, because it would break a rule of its run (R23.2)."""
+    """The outcome of a call that may not run because it would violate a rule of its run (R23.2)."""
 
     error: CallError
 
@@ -117,7 +118,7 @@ IF: Final = "_if"
 
 
 def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
-    """Return the condition as a template, and what is wrong with it.
+    """Return the condition as a template, and its problem.
 
     It is a formula, as a text or as `{"_expr": "…"}`. A text that joins references by `||` or `&&` is read as such
     (R3.3).
@@ -149,7 +150,8 @@ class Assumptions:
 
     def take(self, what: str, value: str) -> bool:
         """Record one assumption: `1.2` with `true`, `false` or a number, or `len(†state.x)` with a number. Return
-        whether it is one of these."""
+        whether it is valid.
+        """
         if value.isascii() and value.isdigit() and len(value) <= 6:
             found = _LENGTH.fullmatch(what)
             if found is None:
@@ -178,7 +180,7 @@ class Assumptions:
         return self.value(parse_template({EXPR: known})[0], {EXPR: known}, lambda each: _or_unknown(lookup, each))
 
     def length(self, template: Template) -> int | None:
-        """Return the most items of the loop, if the list that it reads or filters has an assumed length."""
+        """Return the maximum of items of the loop, if the list that it reads or filters has an assumed length."""
         known = (self.lengths.get(str(reference)) for reference in template.references())
         return next((length for length in known if length is not None), None)
 
@@ -204,8 +206,8 @@ LOOP_KEYS: Final = frozenset({EACH, "_parallel", UNTIL, "_max", AS, AT, "_from"}
 LOOP_RESULTS: Final = "_loop_results"
 LOOP_FAILED: Final = "_loop_failed"
 LOOP_DONE: Final = "_loop_done"
-"""The state's key for the run of a part of a longer list: its results, its failures, and the number of calls that ended
-well."""
+"""Keys of the state in the run of a part of a longer list: its results, its failures, and the number of its done calls.
+"""
 ITEM: Final = "item"
 INDEX: Final = "index"
 _OWN: Final = frozenset({"state", "input", "output"})
@@ -213,8 +215,9 @@ _NAME: Final = re.compile(r"[^\W\d]\w*")
 
 
 def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[str]:
-    """Return what is wrong with a call's loop, before anything runs; `most`: the most iterations of a loop with a
-    condition."""
+    """Return the problems of a call's loop, before anything runs; `most`: the maximum of iterations of a loop with a
+    condition.
+    """
     problems: list[str] = []
     if LOOP_KEYS.isdisjoint(raw):
         return problems
@@ -248,7 +251,7 @@ def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[st
 
 
 def delegate_problems(raw: Mapping[str, Json]) -> list[str]:
-    """Return what is wrong with a loop over a delegate, whose condition reads its output alone."""
+    """Return the problems of a loop over a delegate, whose condition reads only its output."""
     problems = loop_problems(raw)
     if UNTIL in raw:
         until, problem = parse_until(raw[UNTIL])
@@ -269,8 +272,9 @@ class Until:
     formula: bool = False
 
     def holds(self, lookup: Callable[[Reference], Json | Missing]) -> bool:
-        """Whether the condition is true. A missing value is not; of references, every value but null and false is.
-        Raises `FormulaError`."""
+        """Whether the condition is true. A missing value is false; a reference is true for every value except null and
+        false. Raises `FormulaError`.
+        """
         if any(evaluate(site.expression, lookup) is MISSING for site in self.template.sites):
             return False
         value = self.template.resolve(lookup)
@@ -278,7 +282,7 @@ class Until:
 
 
 def parse_until(value: Json, key: str = UNTIL) -> tuple[Until, str | None]:
-    """Return a condition, as references (`†output.done`) or as a formula, and what is wrong with it."""
+    """Return a condition, as references (`†output.done`) or as a formula, and its problem."""
     if isinstance(value, str) and is_expression(value):
         try:
             parse_expression(value.strip())
@@ -305,8 +309,9 @@ def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
 CallStatus: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
 ]
-"""`waiting`: the call is ready and needs approval. `unknown`: the run ended while it ran, and nobody knows whether it
-took effect."""
+"""`waiting`: the call is ready and needs approval. `unknown`: the run ended while the call ran, and it is unknown
+whether it took effect.
+"""
 HELD: Final = "held"
 """The status that is shown for a held call: it had not begun when a new message came, and no Request has kept it yet
 (R10.5)."""
@@ -321,34 +326,34 @@ class LoopForm:
 
     kind: Literal["each", "until", "while"]
     single: bool
-    """Whether the call itself is repeated; else its `_body` is."""
+    """Whether the call itself is repeated, and not its `_body`."""
     raws: tuple[JsonObject, ...]
     """The calls of each iteration, as written."""
     forms: tuple[Call, ...]
-    """The same calls, checked before anything runs; they themselves never run."""
+    """The same calls, checked before anything runs. They never run themselves."""
     item: str = ITEM
     place: str = INDEX
-    """The kinds of the references that read the item and its place."""
+    """The kinds of the references that read the item and its index."""
     parallel: int = DEFAULT_PARALLEL
     most: int = DEFAULT_ITERATIONS
     first: int | None = None
-    """The place of the first item, for a part of a longer list; `None`: the whole list."""
+    """The index of the first item, for a part of a longer list; `None`: the whole list."""
     each: Template = EMPTY_TEMPLATE
     """The list that the loop goes through."""
     until: Until | None = None
     before: Until | None = None
-    """The conditions that are evaluated after, and before, each iteration."""
+    """The conditions that are evaluated after each iteration, and before it."""
     writes: tuple[Path, ...] = ()
-    """The paths that a body writes: outside, each is a list of the values of all iterations."""
+    """The paths that a body writes: outside the loop, each is a list of the values of all iterations."""
     tallies: tuple[Path, ...] = ()
-    """The further paths of a part of a longer list: its failures, and the number of calls that ended well."""
+    """The further paths of a part of a longer list: its failures, and the number of its done calls."""
     reads: frozenset[Reference] = frozenset()
-    """The references to the state outside that the loop reads."""
+    """The references of the loop to the state outside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
-    """The order that `_after` asks for: paths, and the ids of calls."""
+    """The order that `_after` requires: paths, and the ids of calls."""
 
     paths: Template = EMPTY_TEMPLATE
     ids: list[str] = field(default_factory=list)
@@ -359,7 +364,7 @@ NO_ORDER: Final = CallOrder()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSpec:
-    """A call as it was written and checked. A person's edit, or a hook's change, puts another spec in its place."""
+    """A call as it was written and checked. A person's edit, or a hook's change, replaces it by another spec."""
 
     raw: JsonObject
     """The call as written, without the engine's notes."""
@@ -371,11 +376,11 @@ class CallSpec:
     condition: Template = EMPTY_TEMPLATE
     """The condition `_if`: the call is skipped if it does not hold (R16.2)."""
     after: CallOrder = NO_ORDER
-    """The calls and paths that have to end well before it starts (R5.11)."""
+    """The calls that have to be done, and the paths that have to be written, before it starts (R5.11)."""
     after_end: CallOrder = NO_ORDER
     """The calls and paths that have to end before it starts, in any way."""
     paths: Alternatives = ()
-    """The paths that the result goes to; empty: to the context only (R4.4)."""
+    """The paths to which the result is written; empty: the result goes only to the context (R4.4)."""
     method: OutputMethod = "set"
     output: Json = None
     """The result that the model has written itself, for a latent tool."""
@@ -388,7 +393,7 @@ class CallSpec:
     loop: LoopForm | None = None
     """The loop, if the plan itself makes the call more than once; a delegate's loop is a workflow of its own."""
     soft: Template = EMPTY_TEMPLATE
-    """Values that a loop's calls may read, and may lack: each call finds out by itself whether its value exists."""
+    """Values that a loop's calls may read, and that may be missing: each call checks its own."""
 
     @property
     def tool_name(self) -> str:
@@ -403,7 +408,7 @@ class CallSpec:
 
     @property
     def safe(self) -> bool:
-        """Whether its tool never does harm, whatever its input (R7.1)."""
+        """Whether its tool is harmless for every input (R7.1)."""
         if self.loop is not None:
             return all(form.spec.safe for form in self.loop.forms)
         return self.tool is not None and self.tool.safe
@@ -420,8 +425,7 @@ class CallSpec:
 
     @property
     def has_condition(self) -> bool:
-        """Whether a condition is evaluated before the call is made; a condition on the item is evaluated by the items'
-        calls."""
+        """Whether a condition is evaluated before the call starts. The items' calls evaluate a condition on the item."""
         return not self.condition.literal
 
     @property
@@ -452,7 +456,7 @@ class CallSpec:
 
 @dataclass(slots=True, eq=False)
 class CallInputs:
-    """The values with which a call runs, and their provenance, known from the first check whether it is ready."""
+    """The values with which a call runs, and their provenance, set by the first check whether the call is ready."""
 
     params: JsonObject
     """The parameters: as written until the call is ready, resolved from then on."""
@@ -461,10 +465,9 @@ class CallInputs:
     origins: Origins = UNKNOWN_ORIGINS
     """The provenance of the call and of its parameters (R15.1)."""
     decided: Sources = NOWHERE
-    """The provenance of the conditions and lists that decided that the call is made: its own, and those of the loops
-    around it."""
+    """The provenance of the conditions and lists that led to the call: its own, and those of the loops around it."""
     outside: dict[Reference, Json] = field(default_factory=dict)
-    """The state outside that a loop's calls read, each reference with its value for the loop."""
+    """The values from outside that a loop's calls read, by reference."""
     outside_sources: dict[Reference, Sources] = field(default_factory=dict)
     """The provenance of these values."""
     item_values: JsonObject = field(default_factory=dict)
@@ -474,9 +477,9 @@ class CallInputs:
     changed: Sequence[str] = ()
     """Parameters that a hook has changed (R10.17)."""
     approved: str | None = None
-    """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
+    """Digest of the parameters that a person approved: a worker with its own approval floor checks it (R7.1)."""
     undoes: str = ""
-    """`<run id>/<call id>` of the call whose effect it takes back (R23.4)."""
+    """`<run id>/<call id>` of the call that it undoes (R23.4)."""
 
     def take_resolved(self, values: JsonObject) -> None:
         """Set the parameters, and the items of `_each`, with every reference resolved."""
@@ -486,16 +489,17 @@ class CallInputs:
 
 @dataclass(slots=True, eq=False)
 class CallState:
-    """The progress and the end of a call. The plan sets it; a driver only reports ends."""
+    """The progress and the end of a call. The plan sets it; a driver only reports the ends of calls."""
 
     status: CallStatus = "pending"
     reason: str = ""
     """The reason why it was skipped, in words."""
     retried: str = ""
-    """The reason why it was retried last, after a failure that was not its own."""
+    """The reason for its last retry after a failure that was not its own."""
     branch: bool = False
-    """Whether it was skipped because a branch was not taken, by itself or by a call that it reads: nothing has gone
-    wrong."""
+    """Whether it was skipped, without an error, because it or a call that it reads belongs to a branch that was not
+    taken.
+    """
     error: CallError | None = None
     result: Json = None
     kept: list[Json] | None = None
@@ -504,7 +508,7 @@ class CallState:
     sources: Sources = NOWHERE
     """The provenance of its result, or of its failure's text."""
     notes: Sequence[CallError] = ()
-    """Errors that the model reads although the call is done: iterations that failed."""
+    """Errors of failed iterations, which the model reads although the call is done."""
     started: str | None = None
     """ISO 8601: the time when it was handed to its activity."""
     ended_at: str | None = None
@@ -512,9 +516,9 @@ class CallState:
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
     key: str = ""
-    """Digest of what it does, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
+    """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False
-    """Whether the record of another run has answered it."""
+    """Whether its result is from the record of another run."""
 
     @property
     def ended(self) -> bool:
@@ -531,16 +535,16 @@ class CallHold:
     unwanted: bool = False
     """Whether it is held, and the running Request wants to drop it."""
     pressed: bool = False
-    """Whether it is held, and the model was asked once more to keep or drop it."""
+    """Whether it is held, and the model was asked again to keep or drop it."""
     queued: bool = False
-    """Whether the driver has taken it up, and has not sent it yet."""
+    """Whether the driver has taken it, and has not scheduled it yet."""
     unfollowed: bool = False
-    """Whether a rule wants a call after it that has not arrived yet."""
+    """Whether a rule requires a later call that has not arrived yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One node of a plan: what was written, the values with which it runs, and how far it has come."""
+    """One node of a plan: its spec, the values with which it runs, and its state."""
 
     id: str
     """`R.N`: Request number and index (R5.7)."""
@@ -552,13 +556,13 @@ class Call:
     approval: Approval | None = None
     """The approval, if one was ever requested (section 7)."""
     place: tuple[int, ...] = ()
-    """Its index; inside a loop before it the loop's place and the iteration's number."""
+    """Its index; inside a loop, after the loop's place and the iteration's number."""
     written_id: str | None = None
     """The id of a native tool call."""
 
     @classmethod
     def of(cls, id: str, index: int, spec: CallSpec, *, written_id: str | None = None) -> Call:
-        """Return a new call of this spec, which nothing has happened to."""
+        """Return a new call of this spec, without progress."""
         return cls(id, index, spec, CallInputs(spec.params), CallState(result=spec.output), written_id=written_id)
 
     @property
@@ -573,7 +577,7 @@ class Call:
 
     @property
     def far(self) -> bool:
-        """Whether it has more items than a run works through itself: then a child workflow does (R16.1)."""
+        """Whether it has more items than a run processes itself: then a child workflow does it (R16.1)."""
         return self.spec.loop is not None and len(self.inputs.items or ()) > MAX_INSIDE
 
     def written(self) -> Iterator[Call]:
@@ -583,7 +587,7 @@ class Call:
             yield from form.written()
 
     def as_plan_entry(self) -> JsonObject:
-        """Return the call as a plan message shows it: as written, with its id and status (R2.5)."""
+        """Return the call in the form of a plan message: as written, with its id and status (R2.5)."""
         entry = {**self.spec.raw, "_id": self.id, "_status": self.standing}
         if self.state.reason:
             entry["_reason"] = self.state.reason

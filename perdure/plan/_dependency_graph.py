@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 
 class PathIndex(Generic[T]):
-    """Items filed under paths. Finds the items above and below a path, without looking at any other."""
+    """Items by path. It finds the items above and below a path without a search through the others."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
 
     def __bool__(self) -> bool:
-        """Whether anything was ever filed."""
+        """Whether an item was ever added."""
         return self._root.children is not None or self._root.items is not None
 
     def add(self, path: Path, item: T) -> None:
         self.at(path).append(item)
 
     def at(self, path: Path) -> list[T]:
-        """Return the items filed under exactly this path; a change to the list is kept."""
+        """Return the items of exactly this path; a change to the list is kept."""
         node = self._root
         for part in path:
             if node.children is None:
@@ -54,8 +54,9 @@ class PathIndex(Generic[T]):
         return node.items
 
     def near(self, path: Path) -> tuple[list[list[T]], list[list[T]]]:
-        """Return the items filed under each prefix of the path and under the path itself, shortest first; and those
-        filed under each extension of it."""
+        """Return the items of each prefix of the path and of the path itself, shortest first; and those of each
+        extension of it.
+        """
         above: list[list[T]] = []
         below: list[list[T]] = []
         node = self._root
@@ -80,7 +81,7 @@ class PathIndex(Generic[T]):
 
 
 class _Node(Generic[T]):
-    # Most paths have one writer and nothing below: empty containers are not created.
+    # Most paths have one writer and no paths below: empty containers are not created.
     __slots__ = ("children", "items")
 
     def __init__(self) -> None:
@@ -100,11 +101,11 @@ class WriterIndex:
         self._adders: PathIndex[int] = PathIndex()
 
     def add(self, path: Path, index: int, *, sets: bool) -> None:
-        """File a writer. Indexes must come in rising order."""
+        """Add a writer. Indexes must be in rising order."""
         (self._setters if sets else self._adders).add(path, index)
 
     def move(self, index: int, old: Iterable[tuple[Path, bool]], new: Iterable[tuple[Path, bool]]) -> None:
-        """File a writer under its new paths: `old` and `new` are pairs of a path and whether it is set."""
+        """Move a writer to its new paths: `old` and `new` are pairs of a path and whether it is set."""
         for path, sets in old:
             (self._setters if sets else self._adders).at(path).remove(index)
         for path, sets in new:
@@ -113,7 +114,7 @@ class WriterIndex:
     def before(self, path: Path, index: int) -> tuple[list[int], bool]:
         """Return the writers that a reader at `index` binds to: back to the nearest that covers the path (R5.1).
 
-        The result is their indexes, rising, and whether the first of them covers.
+        The result is their indexes in rising order, and whether the first of them covers the path.
         """
         nearest = -1
         setting, adding = self._near(path)
@@ -127,7 +128,9 @@ class WriterIndex:
         return found, nearest >= 0
 
     def after(self, path: Path, index: int) -> tuple[list[int], bool]:
-        """Return the mirror of `before`: forward to the nearest later writer that covers, which is the last of them."""
+        """Return the writers in the other direction: forward to the nearest later writer that covers the path, which is
+        the last.
+        """
         nearest = -1
         setting, adding = self._near(path)
         for items in setting:
@@ -151,9 +154,9 @@ class WriterIndex:
         return setting, adding
 
 
-# A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that
-# add to it. If no writer stands before it and no value exists, it binds forward, by the same rule in the mirror. A
-# reader passes over a `set` that took another branch, and looks on to the next writers in the same direction. So two
+# A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that add
+# to it. If there is no writer before it and no value, it binds forward, by the same rule in the other direction. A
+# reader passes over a `set` that took another branch, and continues to the next writers in the same direction. So two
 # exclusive branches can write one path and join again.
 
 Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
@@ -170,7 +173,7 @@ class Binding:
     covered: bool = False
     """Whether one of the writers sets the path, so that the search ended there."""
     forward: bool = False
-    """Bound to later writers, because nothing before offered a value."""
+    """Whether it is bound to later writers, because no writer before it offered a value."""
     order: bool = False
     """Whether only the end of the writers matters, not their values: a value from before the plan lets no call start
     (R5.11)."""
@@ -183,8 +186,9 @@ class Binding:
     open: bool = False
     """Whether the writers are not all known: a later call may yet arrive."""
     first: Sequence[int] = ()
-    """The writers as the list alone gives them, before any was passed over. Cycles are those of the list, no matter
-    which call ended early."""
+    """The writers by the list alone, before any was passed over. Cycles are those of the list, also if a call ended
+    early.
+    """
     passed: int | None = None
     """The last `set` that was passed over because it took another branch. A writer beyond it has to have written: the
     reader never falls back to a value from before the plan."""
@@ -192,7 +196,7 @@ class Binding:
     turned: Set[int] = frozenset()
     """All writers that were passed over because they took another branch."""
     alone: tuple[Sequence[int], Write] | None = None
-    """The write that alone decides the value, once it is known, and the writers for which it does."""
+    """The single write that decides the value, once it is known, and the writers for which it does."""
     reach: int = -1
     """The index that the search for writers has reached: the reader's own, then the indexes of the covering writers
     found."""
@@ -207,8 +211,7 @@ class Binding:
             self.forward = self.open = True
 
     def bind_anew(self, writers: WriterIndex) -> None:
-        """Search again from the reader itself, in both directions: the writers have changed, and none was found so
-        far."""
+        """Search again from the reader, in both directions: the writers have changed, and none was found so far."""
         self.first, self.passed = (), None
         self.forward = self.open = False
         self.bind(writers)
@@ -334,8 +337,8 @@ class Binding:
         return (), {}
 
     def _passes_over(self, calls: Sequence[Call]) -> bool:
-        """Whether the nearest `set` took another branch, and so did all beyond it, as far as the reader is bound."""
-        # A `set` through an index needs the array from before it, so it does not cover; it is a `set` all the same.
+        """Whether the nearest `set` and all bound writers beyond it took another branch."""
+        # A `set` through an index needs the earlier array, so it does not cover the path; but it counts as a `set`.
         setters = [index for index in self.writers if self._sets(calls[index])]
         for index in setters if self.forward else reversed(setters):
             if self._reached_by(calls[index]):
@@ -347,7 +350,7 @@ class Binding:
         return not any(self._written_by(calls[index]) for index in beyond)
 
     def decided(self, calls: Sequence[Call]) -> Sources:
-        """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
+        """Return the provenance of the conditions that have kept other writers from writing here (R15.1)."""
         broken = [index for index in self.writers if _broken(calls[index])]
         if not (self.turned or broken):
             return NOWHERE
@@ -371,15 +374,16 @@ class Binding:
         return [write for write in call.state.writes if overlaps(write.path, self.reference.path)]
 
     def _writes(self, calls: Sequence[Call], order: Mapping[int, int]) -> list[Write]:
-        """Return the writes of the bound writers here, in the order of their ends."""
+        """Return the bound writers' writes here, in the order of their ends."""
         return [
             write for index in sorted(self.writers, key=order.__getitem__) for write in self._written_by(calls[index])
         ]
 
 
 def _broken(call: Call) -> bool:
-    """Whether the call ended without its promised result: it failed with no branch for that, was refused, or never ran
-    because of such a call."""
+    """Whether the call ended without its promised result: it failed without an error branch, was refused, or never ran
+    because of such a call.
+    """
     if call.state.status == "failed":
         return not call.state.writes
     return call.state.status in ("invalid", "rejected", "deferred") or (
@@ -388,12 +392,11 @@ def _broken(call: Call) -> bool:
 
 
 # An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the
-# calls that a reader of it would bind to (R5.1), as if no value stood there before the plan: the nearest writer
-# before the call and the adders after it, else the nearest later one. If the plan has no writer, an existing value is
-# enough; without one, the call is invalid. The call starts when all of them have ended. It is skipped if one did not
-# end well: a call named by its id was not `done`, or a path was not written. A path that another branch left out
-# counts as a branch not taken. With `ended ` before it, an item only requires that they have ended, in any way:
-# `ended 1.0`, `ended †state.x`.
+# calls that a reader of it would bind to (R5.1), as if there was no value before the plan: the nearest writer before
+# the call and the adders after it, else the nearest later one. If the plan has no writer, an existing value is enough;
+# without one, the call is invalid. The call starts when all of them have ended. It is skipped if a call named by its id
+# was not `done`, or a path was not written. A path that another branch left out counts as a branch not taken. With
+# `ended ` before it, an item only requires that they have ended, in any way: `ended 1.0`, `ended †state.x`.
 
 AFTER: Final = "_after"
 AFTER_ID: Final = "after"
@@ -408,8 +411,8 @@ _ENDED: Final = re.compile(r"\s*ended\s+(?=[†(.\d])(.*)", re.DOTALL)
 
 
 def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[CallOrder, CallOrder, list[str]]:
-    """Return the calls that have to end well, those that only have to end, and what is wrong with `_after`. One item
-    needs no list.
+    """Return the calls that have to be done, those that only have to end, and the problems of `_after`. One item needs
+    no list.
 
         `joined`: the calls of earlier Requests that are in the plan.
     """
@@ -465,7 +468,7 @@ def is_order(edge: str) -> bool:
 
 
 def label(reference: Reference) -> str:
-    """Return the name of an edge of order; an edge of data has its reference there."""
+    """Return the name of an edge of order; an edge of data has its reference instead."""
     return f"after {reference}"
 
 
@@ -475,7 +478,7 @@ reference."""
 
 
 def has_cycle(edges: Iterable[Edge]) -> bool:
-    """Whether some calls wait for themselves. The search removes calls that wait for none, again and again."""
+    """Whether some calls wait for themselves. The search repeatedly removes calls that wait for none."""
     waits_for: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
     for writer, reader, _ in edges:
@@ -492,8 +495,8 @@ def has_cycle(edges: Iterable[Edge]) -> bool:
 
 
 def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
-    """Return one cycle to show for each call on a cycle, by index; calls of one knot may share it."""
-    import networkx as nx  # a sixth of the start of a command; a worker loads it before its first task
+    """Return one cycle to show for each call on a cycle, by index; calls of one component may share it."""
+    import networkx as nx  # a sixth of a command's start time; a worker loads it before its first task
 
     graph: nx.DiGraph[int] = nx.DiGraph()
     for writer, reader, reference in edges:
@@ -502,7 +505,7 @@ def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
     cycles: dict[int, list[Edge]] = {}
     for knot in nx.strongly_connected_components(graph):
         if len(knot) > 1:
-            # A knot is a set of ints: sorted, so that a replay shows the same cycle.
+            # A component is a set of ints: sorted, so that a replay shows the same cycle.
             for member in sorted(knot):
                 if member not in cycles:
                     cycle = _cycle_through(graph, member, knot)
@@ -512,7 +515,7 @@ def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
 
 
 def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[Edge]:
-    """Return a shortest cycle through `start`, by breadth-first search within its knot."""
+    """Return a shortest cycle through `start`, by breadth-first search within its component."""
     came_from: dict[int, int] = {}
     frontier = [start]
     while frontier:
@@ -557,28 +560,28 @@ class CallNode:
     order: dict[Reference, Binding] = field(default_factory=dict)
     """The paths that `_after` names (R5.11)."""
     ends: dict[Reference, Binding] = field(default_factory=dict)
-    """The paths of it that only have to end, in any way."""
+    """The paths of `_after` whose writers only have to end, in any way."""
     after: Sequence[int] = ()
-    """The calls that it names by id, by index."""
+    """The indexes of the calls that `_after` names by id."""
     any_end: Set[int] = frozenset()
     """The calls of `after` that only have to end, in any way."""
     absent: Set[int] = frozenset()
-    """The calls of it that have not arrived."""
+    """The calls of `after` that have not arrived."""
     closed: bool = False
-    """Whether no call can arrive any more."""
+    """Whether no further call can arrive."""
     waiting: set[int] = field(default_factory=set)
     """Indexes of the bound writers that have not ended. Used for membership and emptiness only, never for its order."""
     readers: list[int] = field(default_factory=list)
     edges: int = 0
     """The number of edges that lead to it."""
     refused: bool = False
-    """Whether the call was invalid before anything of it ran, so that it never writes."""
+    """Whether the call was invalid before it ran, so that it never writes."""
     crowded: bool = False
-    """Whether its edges exceeded the plan's room: then it has none."""
+    """Whether its edges exceeded the plan's limit: then it has none."""
     filed: list[tuple[Path, bool]] = field(default_factory=list)
-    """The paths under which it is filed, and whether it sets each."""
+    """The paths of its entries in `indexes`, and whether it sets each."""
     indexes: list[WriterIndex] = field(default_factory=list)
-    """The indexes in which it is filed: first that of its own Request, in which it searches back."""
+    """The indexes that have its writes: first that of its own Request, in which it searches backward."""
 
     @property
     def open(self) -> bool:
@@ -591,7 +594,7 @@ class CallNode:
         return bool(self.order or self.ends) and any(binding.open for binding in self.all_bindings())
 
     def decided(self, calls: Sequence[Call]) -> Sources:
-        """Return the provenance of the conditions because of which calls that it depends on have not written (R15.1)."""
+        """Return the provenance of the conditions that have kept calls that it depends on from writing (R15.1)."""
         bindings = [each for each in (*self.bindings.values(), *self.order.values()) if each.writers or each.turned]
         if not (bindings or self.after):
             return NOWHERE
@@ -601,7 +604,7 @@ class CallNode:
 
     @property
     def wired(self) -> bool:
-        """Whether it reads, or waits for, any value that a call of the same plan writes, or may write."""
+        """Whether it reads, or waits for, a value that a call of the same plan writes or may write."""
         return bool(self.after) or any(binding.writers or binding.open for binding in self.all_bindings())
 
     def writers_of(self, reference: Reference) -> tuple[int, ...] | None:
@@ -626,7 +629,7 @@ class DependencyGraph:
         self._writers = WriterIndex()
         self._open: PathIndex[tuple[CallNode, Binding]] = PathIndex()
         self._awaited: dict[int, list[CallNode]] = {}
-        """The nodes that wait, by `_after`, for the call of an index that has not arrived."""
+        """The nodes that wait, by `_after`, for a call that has not arrived, by its index."""
         self._final = False
         self._edges = 0
         self._begins = {request: 0}
@@ -637,7 +640,7 @@ class DependencyGraph:
         (R10.5)."""
         self._begins[request] = len(self.nodes)
         self.base, self._final, self._writers = base, False, WriterIndex()
-        self._awaited.clear()  # calls that the last list never reached are not among these
+        self._awaited.clear()  # calls beyond the end of the last list are not among these
         live = [node for node in self.nodes if not node.call.state.ended]
         self._edges = sum(node.edges for node in live)
         for node in live:
@@ -645,20 +648,19 @@ class DependencyGraph:
                 self._file(node)
 
     def _file(self, node: CallNode) -> None:
-        """File the call's writes, so that calls of the running Request can read them."""
+        """Add the call's writes, so that calls of the running Request can read them."""
         if self._writers not in node.indexes:
             self._writers.move(node.call.index, (), node.filed)
             node.indexes.append(self._writers)
 
     def keep(self, call: Call) -> list[CallNode]:
-        """Keep a held call under the running Request. Return the nodes that found no writer so far and are bound to it
-        now."""
+        """Keep a held call under the running Request. Return the nodes without a writer that are now bound to it."""
         node = self.nodes[call.index]
         self._file(node)
         return self._bind_open(node)
 
     def forget(self, gone: Set[int]) -> None:
-        """Drop these calls. A reader of one that is not dropped itself searches for another writer."""
+        """Drop these calls. A reader of a dropped call searches for another writer, unless it is dropped itself."""
         for node in self.nodes:
             if node.call.state.ended or node.call.index in gone:
                 continue
@@ -670,12 +672,12 @@ class DependencyGraph:
             node.waiting -= set(gone).difference(node.after)
 
     def id_of(self, node: CallNode, index: int) -> str:
-        """Return the id of a call in the list of the node's own Request, even if that list never reached it."""
+        """Return the id of a call in the list of the node's own Request, even beyond the list's end."""
         request = request_of(node.call.id)
         return f"{request}.{index - self._begins[request]}"
 
     def place_of(self, id: str) -> int:
-        """Return the index of a call, even of one that has not arrived."""
+        """Return the index of a call, also of one that has not arrived."""
         return self._begins[request_of(id)] + index_of(id)
 
     def add(self, call: Call) -> CallNode:
@@ -723,7 +725,7 @@ class DependencyGraph:
         return True
 
     def _name(self, node: CallNode, well: Sequence[str], ended: Sequence[str]) -> bool:
-        """Note the calls that `_after` names by id. Return whether there is room for their edges."""
+        """Record the calls that `_after` names by id. Return whether there is room for their edges."""
         ids = [*well, *ended]
         if not self._count(node, len(ids)):
             return False
@@ -736,7 +738,7 @@ class DependencyGraph:
         return True
 
     def _count(self, node: CallNode, more: int) -> bool:
-        """Add the edges of a node to the sum, if there is room. Else it loses those that it has (R18.5)."""
+        """Add the edges of a node to the sum, if there is room. Otherwise the node loses its edges (R18.5)."""
         if self._edges + more <= MAX_EDGES:
             self._edges, node.edges = self._edges + more, node.edges + more
             return True
@@ -751,8 +753,9 @@ class DependencyGraph:
         return False
 
     def refile(self, call: Call) -> list[CallNode]:
-        """File the call's new writes after a person changed them. Return the nodes that found no writer so far and are
-        bound to it now."""
+        """Replace the call's writes after a person changed them. Return the nodes without a writer that are now bound
+        to it.
+        """
         node = self.nodes[call.index]
         before, node.filed = node.filed, _writes(call)
         for writers in node.indexes:
@@ -775,7 +778,7 @@ class DependencyGraph:
         return above + below
 
     def rebind_open(self, writer: Call) -> list[CallNode]:
-        """Bind earlier readers that wait for a later writer to the new call. Return those that are bound by it."""
+        """Bind earlier readers that wait for a later writer to the new call. Return the bound readers."""
         bound = self._awaited.pop(writer.index, [])
         for node in bound:
             node.absent -= {writer.index}
@@ -796,8 +799,9 @@ class DependencyGraph:
         return bound
 
     def close(self) -> list[CallNode]:
-        """Close the list: no call will arrive any more. Return the nodes that were still open, now bound to the writers
-        there are."""
+        """Close the list: no further call arrives. Return the nodes that were still open, now bound to the existing
+        writers.
+        """
         self._final = True
         still_open = [node for node in self.nodes if node.open]
         for node in still_open:
@@ -811,7 +815,7 @@ class DependencyGraph:
         return still_open
 
     def end(self, call: Call) -> list[CallNode]:
-        """Record that a call has ended. Return the readers that wait for nothing any more."""
+        """Record that a call has ended. Return the readers that no longer wait."""
         free: list[CallNode] = []
         for index in self.nodes[call.index].readers:
             node = self.nodes[index]
@@ -821,8 +825,8 @@ class DependencyGraph:
         return free
 
     def move_on(self, node: CallNode, binding: Binding) -> bool:
-        """Bind to the next writers after one that took another branch. Return whether there are, or may be, any."""
-        # The writers behind it were planned with it; those still to come are the running Request's.
+        """Bind to the next writers after one that took another branch. Return whether there are or may be any."""
+        # Earlier writers belong to its own list; later ones belong to the running Request.
         writers = self._writers if binding.forward else node.indexes[0]
         moved = binding.move_on(writers, [node.call for node in self.nodes], final=self._final)
         self._note_open(node, binding)
@@ -830,7 +834,7 @@ class DependencyGraph:
         return moved
 
     def binding_at_end(self, reference: Reference, calls: Sequence[Call]) -> Binding:
-        """Return how a call at the end of the list would be bound, once all calls have ended (R6.4)."""
+        """Return the binding of a call at the end of the list, once all calls have ended (R6.4)."""
         binding = self._bound_at_end(reference)
         while binding.looks_on(calls):
             binding.exhausted = not binding.move_on(self._writers, calls, final=True)
@@ -839,7 +843,7 @@ class DependencyGraph:
     def final_binding(self, reference: Reference, calls: Sequence[Call]) -> Binding | None:
         """Return what `binding_at_end` returns; `None` while it depends on a call that has not ended.
 
-        No call may arrive any more.
+        The list must be closed.
         """
         binding = self._bound_at_end(reference)
         while all(calls[index].state.ended for index in binding.writers):
@@ -857,7 +861,8 @@ class DependencyGraph:
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
         """Yield writer, reader and the reference between them, or the name of the order, in the order of the readers;
-        with `first` before any was passed over."""
+        with `first`, the edges before any writer was passed over.
+        """
         for node in self.nodes:
             for reference, binding in node.bindings.items():
                 for writer in binding.first if first else binding.writers:
@@ -873,8 +878,9 @@ class DependencyGraph:
                     yield index, node.call.index, AFTER_ID
 
     def _past_refused(self, node: CallNode, binding: Binding) -> list[int]:
-        """Return the writers that have to end, according to the list; refused ones have ended, so those beyond them
-        count too."""
+        """Return the writers that have to end, according to the list; refused writers have ended, so those beyond them
+        count too.
+        """
         found, path = list(binding.first), binding.reference.path
         covered = bool(found)
         while covered and all(self.nodes[index].refused for index in found):

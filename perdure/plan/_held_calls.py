@@ -1,4 +1,4 @@
-"""Held calls: the plan goes on under the next Request after a new message."""
+"""Held calls: the plan continues under the next Request after a new message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.plan._scheduler import Scheduler, Slots
 from perdure.values.json import Json, dumps, shorten
 
 NOT_HELD: Final = "not_held"
-"""Code of a call of `keep` that names a call which cannot be kept."""
+"""Code of a call of `keep` that names a call that cannot be kept."""
 _REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
 
 
@@ -29,7 +29,7 @@ class HeldCalls:
         return [call for call in self._scheduler.calls if call.hold.held and not call.state.ended]
 
     def put_aside(self, call: Call) -> None:
-        """Set aside a call that was taken and does not run yet. Others run meanwhile."""
+        """Set aside a taken call that does not run yet. Other calls run meanwhile."""
         call.state.status, call.state.started = "waiting", None
         self._slots.give_back(call)
 
@@ -40,7 +40,7 @@ class HeldCalls:
                 self.put_aside(call)
             for inner in self._inside(call):
                 inner.hold_back()
-            goes_on = call.state.status == "running" and not self._loops.runs(call)  # a held loop begins nothing more
+            goes_on = call.state.status == "running" and not self._loops.runs(call)  # it begins no iteration while held
             call.hold.held = call.hold.held or not (call.state.ended or goes_on)
 
     def decide(self, keep: Json, drop: Json) -> Outcome:
@@ -107,7 +107,7 @@ class HeldCalls:
         return dropped
 
     def break_off(self, reason: str, time: str) -> None:
-        """End the plan with the run. It is unknown whether running calls took effect (R10.6); the rest does not run."""
+        """End the plan with the run. It is unknown whether running calls took effect (R10.6); other calls do not run."""
         for call in self._scheduler.calls:
             inside = list(self._inside(call))
             for inner in inside:
@@ -129,7 +129,7 @@ class HeldCalls:
 
     @property
     def any_unknown(self) -> bool:
-        """Whether it is unknown of any of them whether it took effect."""
+        """Whether any of them has an unknown effect."""
         return any(call.state.status == "unknown" for call in self._scheduler.calls)
 
     def _inside(self, call: Call) -> Iterator[HeldCalls]:
@@ -138,8 +138,9 @@ class HeldCalls:
 
 
 def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
-    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the
-    same parameters count, and one call replaces one."""
+    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without an output
+    path, one call with the same parameters replaces one.
+    """
     paths = {(call.spec.tool_name, call.spec.paths) for call in calls if call.spec.paths}
     left = [call for call in calls if not call.spec.paths]
     found = []
@@ -153,7 +154,7 @@ def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
 
 
 def _is_same(call: Call, other: Call) -> bool:
-    """Whether both call one tool with the same parameters, as written or as resolved."""
+    """Whether both calls have the same tool and parameters, as written or as resolved."""
     if call.spec.tool_name != other.spec.tool_name or _looped(call) != _looped(other):
         return False
     written = (dumps(each.spec.written_params, sort_keys=True) for each in (call, other))

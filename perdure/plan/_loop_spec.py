@@ -62,13 +62,14 @@ LOOP_TOOLS: Final = {tool.name: tool for tool in (FOR, WHILE_TOOL)}
 """Tools of the engine's own, by name, whose calls have a `_body`."""
 LET: Final = _tool("_let", "Give a value a name.", value={})
 OWN_TOOLS: Final = {**LOOP_TOOLS, LET.name: LET}
-"""All tools that a plan carries out itself."""
+"""All tools that a plan executes itself."""
 BODY_KEYS: Final = {FOR.name: frozenset({BODY}), WHILE_TOOL.name: frozenset({BODY, WHILE})}
 
 
 def is_inside(raw: JsonObject, tool: Tool) -> bool:
-    """Whether the plan runs the loop itself: true for all loops but a delegate's with the same parameters for all
-    items."""
+    """Whether the plan runs the loop itself: true for all loops except a delegate's with the same parameters for all
+    items.
+    """
     if tool.name in LOOP_TOOLS:
         return True
     if tool.delegate is None:
@@ -80,7 +81,7 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
 
 
 def read_loop(spec: CallSpec, id: str, check: Callable[[Json, str, int], Call]) -> tuple[CallSpec, list[str]]:
-    """Return the call with its loop, reads and writes, and what is wrong with it (R6.6). `id`: the call's."""
+    """Return the call with its loop, reads and writes, and its problems (R6.6). `id`: the call's."""
     raw = spec.raw
     if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, spec.tool_name)]:
         return spec, problems
@@ -160,7 +161,7 @@ def _conditions(raw: JsonObject) -> tuple[Until | None, Until | None, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """The values that belong to the iteration itself."""
+    """Names and values that belong to the iteration itself."""
 
     kinds: Collection[str]
     previous: bool
@@ -189,7 +190,7 @@ class _Scan:
     _written: list[Path] = field(default_factory=list)
 
     def take(self, n: int, form: Call, rest: Iterable[Call]) -> None:
-        """Take the next call; `rest` are itself and the calls behind it."""
+        """Scan the next call; `rest` are this call and the later ones."""
         where: tuple[str | int, ...] = () if self.single else (BODY, n)
         later = [] if self.single else [(other, path) for other in rest for path in _paths(other)]
         if form.spec.method != "set" and not self.single:
@@ -262,8 +263,7 @@ def _begun(expression: Expression) -> Expression:
 
 
 def _beginning(reference: Reference) -> Reference:
-    """Return the reference up to its last key: a list is read whole, because a part of it cannot be put in its place
-    alone."""
+    """Return the reference up to its last key: a list is read whole, because a part of it cannot be placed alone."""
     if reference.kind != "state":
         return reference
     for at, part in enumerate(reference.path):

@@ -1,4 +1,4 @@
-"""Loops that run inside a plan: iterations, their plans, and the results that they leave."""
+"""Loops that run inside a plan: iterations, their plans, and their results."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from perdure.values.sizes import clipped
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
-"""Steps that opening an iteration costs: it is a plan of its own, with one call (R18.5)."""
+"""Steps for the start of an iteration, which is a plan of its own with one call (R18.5)."""
 _FURTHER: Final = 1_500
 """Steps for each further call in it."""
 _MESSAGE: Final = 500
-"""Bytes of an error's message in the place of a result."""
+"""Bytes of an error's message in place of a result."""
 
 
 class Iteration(Protocol):
-    """The plan of one iteration, as far as a loop and the plan around it need it."""
+    """The interface of an iteration's plan for its loop and for the plan around it."""
 
     state: State
     calls: list[Call]
@@ -60,7 +60,7 @@ class Iteration(Protocol):
     @property
     def held_back(self) -> bool: ...
     @property
-    def held_calls(self) -> Any: ...  # `HeldCalls`, which is above this module
+    def held_calls(self) -> Any: ...  # `HeldCalls`, which imports this module
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
     def end_all(
@@ -73,7 +73,7 @@ class Iteration(Protocol):
 
 
 class RoundBudget:
-    """The calls of iterations of its loops, at all levels, that a Request may still begin (R16.6)."""
+    """The number of calls that a Request may still begin in iterations of its loops, at all levels (R16.6)."""
 
     def __init__(self) -> None:
         self.left = MAX_CALLS_INSIDE
@@ -84,8 +84,7 @@ class RoundBudget:
 
 
 class EndedIteration:
-    """The record of an iteration that has ended: its calls, and those of loops inside it, with their edges. No part of
-    it changes."""
+    """The immutable record of an ended iteration: its calls, and those of loops inside it, with their edges."""
 
     def __init__(self, plan: Iteration) -> None:
         self.calls = plan.calls
@@ -128,7 +127,7 @@ class RunningLoop:
         self._rounds, self._sources_around = rounds, sources_around
         self.call, self.form = call, form
         self.plans: dict[int, Iteration | EndedIteration] = {}
-        """By number, also those that have ended."""
+        """Iterations by number, also ended ones."""
         self._ended_count = self._ended_done = 0
         self._folded: list[Call] = []
         self.running: dict[int, Iteration] = {}
@@ -146,7 +145,7 @@ class RunningLoop:
         self.dropped = ""
         """The reason why its results are dropped."""
         self._over: CallError | bool = False
-        """Whether a loop with a condition is over, or the error because of which it cannot go on."""
+        """Whether a loop with a condition is over, or the error that ended it."""
         count = len(self._items)
         self._results: list[Json] = [None] * count
         self._lists: dict[Path, list[Json]] = {path: [None] * count for path in form.writes}
@@ -164,7 +163,7 @@ class RunningLoop:
 
     @property
     def done(self) -> int:
-        """The number of its calls that ended well."""
+        """The number of its done calls."""
         return self._ended_done + sum(plan.done for plan in self.running.values())
 
     def take_folded(self) -> list[Call]:
@@ -183,8 +182,8 @@ class RunningLoop:
             return True
         if not self._checks.full:
             return False
-        # This check decides nothing: otherwise a loop found to be over here would never be taken as over. Runs of
-        # 0.1.0 decide here.
+        # This check changes nothing: otherwise the end of a loop, found here, would never be processed. Runs of 0.1.0
+        # decide here.
         return self._may_open() if self._checks.is_patched(SHORT_TASKS) else self._opens()
 
     def go_on(self) -> None:
@@ -192,7 +191,7 @@ class RunningLoop:
             plan.go_on()
 
     def take_ready(self, time: str, *, only_safe: bool = False) -> Iterator[Call]:
-        """Yield the calls of its iterations that start now; iterations that have ended make room for others.
+        """Yield the calls of its iterations that start now; ended iterations make room for others.
 
         With `only_safe`, and for a held loop, only safe calls start (R10.5).
         """
@@ -215,7 +214,7 @@ class RunningLoop:
         self._next, self._over = len(self._items), self._over or True
 
     def outcome(self) -> Outcome:
-        """Return the loop's outcome; further notes for the model stand with the call."""
+        """Return the loop's outcome; the call holds further notes for the model."""
         notes, count = self._errors, len(self._results)
         if isinstance(self._over, CallError):
             return Failed(self._over, self._sources)
@@ -238,11 +237,11 @@ class RunningLoop:
             return Returned(self._results, parts=self._lists, sources=self._sources)
         last = self._carried.snapshot()
         left = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
-        # A value that no iteration has written anew keeps its own provenance.
+        # A value that no iteration has rewritten keeps its own provenance.
         carried = join_all(self._labels.at(path) for path in left)
         return Returned(self._last(), parts=left, sources=with_conditions(self._sources, carried, self._checks))
 
-    # The iterations there are.
+    # The next iterations.
 
     def _more(self) -> bool:
         return not self._over and (self.form.kind != "each" or self._next < len(self._items))
@@ -280,7 +279,7 @@ class RunningLoop:
 
     @property
     def _cost(self) -> int:
-        """The part of the Request's budget that an iteration takes: its calls, and 1 in runs of 0.1.0."""
+        """The share of the Request's budget that an iteration takes: its calls, and 1 in runs of 0.1.0."""
         return len(self.form.forms) if self._checks.is_patched(CALLS_OF_ROUNDS) else 1
 
     def _open(self) -> None:
@@ -326,7 +325,7 @@ class RunningLoop:
         if self.form.kind != "each":
             self._results = [result]
             writes = [write for call in plan.calls for write in call.state.writes]
-            # In the order of the body, not in that in which its calls have ended.
+            # In the order of the body, not of the ends of its calls.
             self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
             for write in writes:
                 self._labels.write(write.path, write.value, write.method, write.sources)
@@ -339,8 +338,9 @@ class RunningLoop:
                 values[number] = self._fitting(_written(plan.calls, path, shown), shown)
 
     def _note_skipped(self, plan: Iteration) -> None:
-        """Add, where a condition has kept a call from writing, the provenance of the condition: to what stands there,
-        and to the loop, which may write nothing."""
+        """If a condition has kept a call from writing, add the condition's provenance to the value at its path, and to
+        the loop, which may write nothing.
+        """
         for call in plan.calls:
             decided = with_conditions(NOWHERE, call.inputs.decided, self._checks)
             if decided and not call.state.writes:
@@ -365,8 +365,9 @@ class RunningLoop:
         self._failed.append({"index": number, "code": error.code, "message": clipped(who + error.message, _MESSAGE)})
 
     def _end_turn(self, number: int, plan: Iteration) -> None:
-        """Decide whether an iteration was the last. One that failed is, because the next would have no result to start
-        from (R8.6)."""
+        """Decide whether an iteration was the last. A failed iteration is the last: the next would have no result to
+        start from (R8.6).
+        """
         for call in plan.calls:
             if call.state.error is not None and not call.state.writes:
                 self._over = CallError(
@@ -390,8 +391,9 @@ class RunningLoop:
         return self._labels.at(reference.path) if reference.path else join(self._labels.whole, self._sources)
 
     def _holds(self, until: Until, number: int | None, *, needed: bool = False) -> bool:
-        """Whether the condition holds now. An uncomputable formula ends the loop, as does a missing value if it is
-        needed."""
+        """Whether the condition holds now. A formula without a value ends the loop, as does a missing value if it is
+        `needed`.
+        """
         number = self._next if number is None else number
         self.call.inputs.decided = join_all(
             [self.call.inputs.decided, *map(self._read_by, until.template.references())]
@@ -432,7 +434,7 @@ def outside_state(call: Call) -> State:
     for reference, value in sorted(call.inputs.outside.items(), key=lambda pair: len(pair[0].path)):
         try:
             state.append(Write(path=reference.path, value=value))
-        except StateError:  # its parent is no object here: it was read whole before
+        except StateError:  # its parent is not an object here: it was read whole before
             continue
     return state
 
@@ -460,8 +462,7 @@ def _place(call: Call, number: int) -> Json:
 
 
 def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
-    """Return the value that an iteration wrote at the path, as a reader at the body's end would see it; or its
-    substitute."""
+    """Return the value at the path for a reader at the end of an iteration's body, or its substitute."""
     writers = [call for call in calls if any(overlaps(path, each) for paths in call.spec.paths for each in paths)]
     if writes := [write for call in writers for write in call.state.writes if overlaps(path, write.path)]:
         value = replay(writes, path)
@@ -477,14 +478,14 @@ class LoopPlace:
     form: LoopForm
     number: int
     kinds: Mapping[str, Json]
-    """The item and its place, by kind."""
+    """The item and its index, by kind."""
     slots: Slots
     checks: CheckBudget
     rounds: RoundBudget
     around: Mapping[str, Json]
     """The values around the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
-    """The same values as they are now."""
+    """The present values around the loop, by kind."""
     outer: PlanProvenance
     """The provenance of the plan that contains the loop."""
 
@@ -509,7 +510,7 @@ class LoopPlace:
         return {kind: value for kind, value in self.around.items() if kind != "state"} | {**self.kinds}
 
     def over(self, around: Mapping[str, Json], state: Json) -> dict[str, Json]:
-        """Return the values around it, with the iteration's own over them."""
+        """Return the values around it, overridden by the iteration's own."""
         outer = around.get("state")
         whole = {**outer, **state} if isinstance(outer, dict) and isinstance(state, dict) else state
         return {**around, **self.kinds, "state": whole}
@@ -522,11 +523,11 @@ class Loops:
     all: dict[int, RunningLoop] = field(default_factory=dict)
     running: dict[int, RunningLoop] = field(default_factory=dict)
     folded: list[Call] = field(default_factory=list)
-    """Calls of iterations that have ended and were not taken yet, those of loops inside included."""
+    """Calls of ended iterations that were not taken yet, those of loops inside included."""
 
     @property
     def held_back(self) -> bool:
-        """Whether work of them is left for the next task (R18.5)."""
+        """Whether work of the loops is left for the next task (R18.5)."""
         return any(loop.held_back for loop in self.running.values())
 
     def begin(self, loop: RunningLoop) -> None:

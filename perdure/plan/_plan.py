@@ -1,12 +1,12 @@
 """The plan: calls as a data-flow graph, and the plans of its loops' iterations.
 
-A plain object that does no I/O. Calls arrive by `add`, in the order of the model's list; a driver takes what is ready,
-carries it out, and reports each end. All rules of ordering, branching, skipping and writing are decided here.
+A plain object that does no I/O. Calls arrive by `add`, in the order of the model's list; a driver takes ready calls,
+executes them, and reports each end. The plan decides all rules of order, branches, skips and writes.
 
     plan.add(call) …  plan.take_ready() → run them → plan.end(call, outcome) …  plan.close()  … until plan.settled
 
-A call that arrived can become ready before the list is closed (R6.3): it binds to what stands before it. Only what
-nothing before it offers waits for later calls.
+A call that arrived can become ready before the list is closed (R6.3): it binds to earlier calls. Only a value that no
+earlier call offers waits for later calls.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Plan:
     """The calls of one Request, or of one iteration of a loop in it: `inside` says which.
 
     `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in
-    which the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred
-    (R5.10). `parallel` calls run at once, and with `step` so many at all (R5.12). `max_payload` is the bytes that one
-    value may have. With `dry_run` results are unknown, so nothing is checked against them (R5.6).
+    which the calls end. With `execution="step"` only calls that read nothing of this plan run; other calls are deferred
+    (R5.10). At most `parallel` calls run at once, and with `step` in total (R5.12). `max_payload` is the maximum of
+    bytes of one value. With `dry_run` results are unknown, so nothing is checked against them (R5.6).
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Plan:
         self.time = ""
         """The time of the current task."""
         self.closed = False
-        self.drained = False  # closed to run to its end, whatever `execution` says
+        self.drained = False  # closed, to run to its end with any `execution`
         self.state = state
         self.checks = CheckBudget() if inside is None else inside.checks
-        """The cache of schema checks for its calls; the driver announces the beginning of each task to it."""
+        """The cache of schema checks for its calls; the driver reports the beginning of each task to it."""
         self.max_calls = max_calls
         self._max_payload = max_payload
         self._tools = tools
@@ -83,7 +83,7 @@ class Plan:
         self._rounds = RoundBudget() if inside is None else inside.rounds
         self._begin = 0  # index of the first call of the running Request's list
         self._joined: frozenset[str] = frozenset()  # the calls of earlier Requests
-        self._uncounted = 0  # calls beyond the first surplus one, which are not kept
+        self._uncounted = 0  # the number of calls beyond the first surplus one, which are not kept
         self._instances = instances
         self._data = data or {}
         self._graph = DependencyGraph({**self._data, "state": state.snapshot()}, request)
@@ -104,7 +104,7 @@ class Plan:
         """Add the next call of the list. It is checked, bound, and ready at once if it waits for nothing (R5.3, R6.6).
 
         `written`: the provenance of its text, if the plan's author did not write it. Raises `ValueError` once the plan
-        is closed: nobody would settle the call.
+        is closed: nothing would settle the call.
         """
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
@@ -161,13 +161,14 @@ class Plan:
         )
 
     def _rechecked(self, raw: Json, id: str, index: int) -> Call:
-        """Return a call that a person would put in the place of one of the plan's, checked."""
+        """Return a person's replacement for a call of the plan, checked."""
         too_much = structural_errors.too_many_names(structural_errors.names_in(raw)[0], self._named, self.max_calls)
         return self._checked(raw, id, index, too_much=too_much)
 
     def close(self, *, drain: bool = False) -> None:
-        """Close the list: no call will arrive any more. `drain` runs the calls that `execution="step"` would defer: no
-        further Request follows (R6.4)."""
+        """Close the list: no further call arrives. `drain` runs the calls that `execution="step"` would defer: no
+        further Request follows (R6.4).
+        """
         self.closed, self.drained = True, drain
         if self.listed > self.max_calls:
             surplus = self.calls[self._begin + self.max_calls]
@@ -180,8 +181,9 @@ class Plan:
 
     @property
     def held_back(self) -> bool:
-        """Whether calls may be ready that are only examined in the next task: others have used up this one's time
-        (R18.5)."""
+        """Whether calls that may be ready are examined only in the next task: others have used up this one's time
+        (R18.5).
+        """
         return self._scheduler.held_back or self._loops.held_back
 
     def go_on(self) -> None:
@@ -197,7 +199,7 @@ class Plan:
         self._carry_out_keeps()
 
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]:
-        """Return the calls that are ready and have room beside the running ones, now running, with their parameters
+        """Return the ready calls that have room beside the running ones. They are running now, with their parameters
         resolved.
 
         A loop is represented by the calls of its iterations: it runs until they have ended (R16.5). A held call is only
@@ -227,7 +229,7 @@ class Plan:
     def _take_own(self, time: str, only_safe: bool) -> list[Call]:
         by_list = self._slots.by_list and self._inside is None
         if by_list and not self.closed and any(node.open for node in self._graph.nodes):
-            return []  # the first calls of the list are known at its end
+            return []  # the first calls of the list are known only at its end
         ready = self._scheduler.ready
         free = [call for call in ready if call.spec.safe or not (only_safe or call.hold.held)]
         free = [call for call in free if not call.hold.unfollowed]
@@ -264,7 +266,7 @@ class Plan:
         kinds: Mapping[str, Json],
         state: State,
     ) -> Plan:
-        slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
+        slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself occupies a slot
         inside = LoopPlace(
             call, form, number, kinds, slots, self.checks, self._rounds, around, self.now, self.provenance
         )
@@ -307,24 +309,24 @@ class Plan:
         self._carry_out_keeps()
 
     def hold(self, call: Call) -> None:
-        """Let a call that was taken wait for a person. Others run meanwhile (R7.5)."""
+        """Let a taken call wait for a person. Other calls run meanwhile (R7.5)."""
         self.held_calls.put_aside(call)
 
     def room_for(self, call: Call) -> bool:
-        """Whether a call that was taken may run beside the running ones (R5.12)."""
+        """Whether a taken call may run beside the running ones (R5.12)."""
         return self._slots.free(call)
 
     def resume(self, call: Call, time: str = "") -> None:
-        """Run the call now: there has to be room for it. A held call runs by a person's decision."""
+        """Run the call now. It requires room for the call. A person's decision can run a held call."""
         self.held_calls.release(call)
         self._slots.take(call)
         call.state.status, call.state.started = "running", time
 
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
-        """Return a waiting call as a person revised it, checked like the model's own (R7.2).
+        """Return a person's revision of a waiting call, checked like the model's own calls (R7.2).
 
-        Its references are resolved as of now. `kept`: parameters as they were shown, which are not resolved again.
-        Raises `DecisionError` with everything that is wrong with it.
+        Its references are resolved now. `kept`: parameters as they were shown, which are not resolved again. Raises
+        `DecisionError` with all of its problems.
         """
         readers = {str(what) for writer, _, what in self._graph.edges() if writer == call.index and what != AFTER_ID}
         return revise(
@@ -340,23 +342,22 @@ class Plan:
         )
 
     def adopt(self, call: Call, revised: Call) -> None:
-        """Replace the waiting call by a revised one: calls still to arrive read its new writes (R7.2)."""
+        """Replace the waiting call by a revised one: later calls read its new writes (R7.2)."""
         adopt(call, revised)
         self._scheduler.refile(call)
 
     def requirements(self, index: int) -> Requirements:
-        """Return what has to have happened in the plan before the call of this index begins."""
+        """Return the requirements that the plan has to meet before the call of this index begins."""
         node = self._graph.nodes[index]
         return requirements_of(node, self._graph.writers_for(node))
 
     def writers_of(self, index: int, reference: Reference) -> tuple[int, ...] | None:
-        """Return the calls whose writes the call of this index reads there; `None` if others may follow, or may have to
-        be looked for."""
+        """Return the calls whose writes the call of this index reads there; `None` while further calls may be needed."""
         return self._graph.nodes[index].writers_of(reference)
 
     @property
     def ended(self) -> int:
-        """The number of its calls that have ended."""
+        """The number of its ended calls."""
         return self._scheduler.ended
 
     @property
@@ -365,7 +366,7 @@ class Plan:
         return self._step and not self.drained
 
     def refuse(self, call: Call, error: CallError, time: str = "") -> None:
-        """End a call that has not begun, because it may not run; those that read it do not run either."""
+        """End a call that has not begun, because it may not run; its readers do not run either."""
         call.state.ended_at = time
         self._scheduler.refuse(call, error)
         self._slots.give_back(call)
@@ -373,13 +374,14 @@ class Plan:
         self._carry_out_keeps()
 
     def races(self, *, ended: bool = False) -> list[str]:
-        """Return which calls set one path without an order between them (R5.14); with `ended`, which of them have set
-        it."""
+        """Return the calls that set one path without an order between them (R5.14); with `ended`, those that have set
+        it.
+        """
         found = find_races(self.calls, self._graph.edges(first=True), ended=ended)
         return [race_text(race) for race in found]
 
     def concurrent_tools(self, names: Container[str]) -> list[str]:
-        """Return those of the tools of which two calls may run at once, as far as the list shows it (R5.12)."""
+        """Return the tools among `names` that may have two calls at once, as far as the list shows it (R5.12)."""
         groups: dict[str, list[tuple[Call, bool]]] = {}
         for call in self.calls:
             for form, at_once in _forms(call):
@@ -416,7 +418,7 @@ class Plan:
     def begin(self, request: int, tools: Mapping[str, Tool], known: KnownSources | None = None) -> None:
         """Begin the list of the next Request, with the running calls and those that it keeps.
 
-        Its calls see the state as of now, and no held call that was not kept. `known`: the provenance known by now.
+        Its calls see the present state, and no held call that was not kept. `known`: the present provenance.
         """
         self.request, self._begin, self._tools = request, len(self.calls), tools
         self.provenance.renew(known)
@@ -434,7 +436,7 @@ class Plan:
         self._scheduler.reopen(known)
 
     def _carry_out_keeps(self) -> None:
-        """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
+        """Execute calls of `keep` as soon as they are ready: they affect only the plan."""
         if not self._joined:
             return
         ready = self._scheduler.ready
@@ -453,18 +455,19 @@ class Plan:
         self._scheduler.assumed = assumed
 
     def stand_in(self, outer: Plan) -> None:
-        """Join the plan that its loop is part of: the assumptions of a dry run, and the news of calls, are shared."""
+        """Join the plan of its loop: both share the assumptions of a dry run, and the news of calls."""
         self._scheduler.assumed, self._scheduler.news = outer._scheduler.assumed, outer._scheduler.news
 
     def take_news(self) -> list[News]:
-        """Return the news since the last call of this method: calls that have ended, those of loops too, and loops that
-        have begun."""
+        """Return the news since the last call of this method: ended calls, those of loops too, and loops that have
+        begun.
+        """
         news = self._scheduler.news.copy()
         self._scheduler.news.clear()
         return news
 
     def dry_iteration(self, call: Call, loop: LoopForm) -> Plan:
-        """Return what one iteration of a loop would be in a dry run, whatever its item (R16.5)."""
+        """Return one iteration of a loop in a dry run, for any item (R16.5)."""
         call.inputs.decided = join(call.inputs.decided, self.provenance.of_conditions(loop))
         kinds = dict.fromkeys((loop.place, *([loop.item] if loop.kind == "each" else [])), UNKNOWN)
         state = outside_state(call)
@@ -502,7 +505,7 @@ class Plan:
         return plan.calls[place[-1]]
 
     def every_call(self) -> Iterator[Call]:
-        """Yield all calls that exist, those of a loop's iterations behind it."""
+        """Yield all calls that exist, those of a loop's iterations after it."""
         for call in self.calls:
             yield call
             for plan in self._loops.of(call):
@@ -516,23 +519,25 @@ class Plan:
             yield call
 
     def take_folded(self) -> list[Call]:
-        """Return the calls of iterations that have ended since the last call of this method: they change no more."""
+        """Return the calls of iterations that have ended since the last call of this method: they no longer change."""
         folded, self._loops.folded = self._loops.folded, []
         return folded
 
     def written(self) -> Iterator[Call]:
-        """Yield the calls as written, those of a body behind its loop."""
+        """Yield the calls as written, those of a body after its loop."""
         for call in self.calls:
             yield from call.written()
 
     def read_at_end(self, reference: Reference) -> Json | Missing:
-        """Return what a call at the end of the list would read, once the plan has settled (R6.4). Raises
-        `StateError`."""
+        """Return the value that a call at the end of the list would read, once the plan has settled (R6.4). Raises
+        `StateError`.
+        """
         return self._scheduler.read_at_end(reference)
 
     def read_final(self, reference: Reference) -> Json | Missing:
-        """Return what `read_at_end` will return, as soon as no call of the list can change it; `UNKNOWN` before
-        (R19.4). Raises `StateError`."""
+        """Return the value of `read_at_end` as soon as no call of the list can change it; `UNKNOWN` before (R19.4).
+        Raises `StateError`.
+        """
         return self._scheduler.read_final(reference)
 
     def sources_at_end(self, reference: Reference) -> Sources:
@@ -540,7 +545,7 @@ class Plan:
         return self._scheduler.sources_at_end(reference)
 
     def absent_at_end(self, reference: Reference) -> Sources:
-        """Return the provenance of the conditions because of which `read_at_end` finds nothing."""
+        """Return the provenance of the conditions that keep `read_at_end` from finding a value."""
         return self._scheduler.absent_at_end(reference)
 
     @property
@@ -550,7 +555,7 @@ class Plan:
 
     @property
     def done(self) -> int:
-        """The number of calls that ended well."""
+        """The number of done calls."""
         return self._scheduler.done + self._loops.done
 
     def edges(self) -> list[Edge]:
@@ -558,14 +563,15 @@ class Plan:
         return list(self._graph.edges())
 
     def named_edges(self) -> list[tuple[str, str, str]]:
-        """Return the edges with call ids and the reference's text, those of iterations behind."""
+        """Return the edges with call ids and the reference's text, those of iterations last."""
         own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
         inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
         return [*own, *(edge for plan in inside for edge in plan.named_edges())]
 
     def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
-        """Return the edges with call ids; of those in iterations the newest `most` only. The cost does not grow with
-        the others."""
+        """Return the edges with call ids, and only the newest `most` in iterations. The cost does not grow with the
+        others.
+        """
         blocks: list[list[tuple[str, str, str]]] = []
         for loop in reversed(self._loops.all.values()):
             for plan in reversed(loop.plans.values()):
@@ -585,22 +591,24 @@ class Plan:
         return self._inside.over(self._inside.now(), state)
 
     def values(self, call: Call) -> Mapping[str, Json]:
-        """Return the value of each kind when the plan was made, as the call's instance sees it."""
+        """Return the value of each kind when the plan was made, from the view of the call's instance."""
         if self._inside is None:
             return values_for(self._graph.base, call.spec.instance)
         return self._inside.over(self._inside.around, self._graph.base["state"])
 
     def break_off(self, reason: str, time: str = "") -> None:
-        """End the plan while calls may run. Calls that are not done do not run, or it is unknown whether they took
-        effect (R10.6)."""
+        """End the plan while calls may run. Waiting calls do not run; it is unknown whether running calls took effect
+        (R10.6).
+        """
         self.closed = self._scheduler.closed = True
         self.held_calls.break_off(reason, time)
 
     def end_all(
         self, status: Literal["rejected", "skipped"], reason: str, time: str = "", *, but: Collection[str] = ()
     ) -> None:
-        """End every call that has not ended without running it: a person rejects all of them (R7.6), or there is no
-        time (R9.5). `but`: ids of calls that go on. A loop around such calls ends with them."""
+        """End every unfinished call without running it: a person rejects all of them (R7.6), or there is no time
+        (R9.5). `but`: ids of calls that continue. A loop around such calls ends with them.
+        """
         self._scheduler.ready.clear()
         for call in self.calls:
             if call.state.ended or call.id in but:

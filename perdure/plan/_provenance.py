@@ -48,7 +48,7 @@ class PlanProvenance:
         self.renew()
 
     def renew(self, known: KnownSources | None = None) -> None:
-        """Begin a Request: its calls read the state as of now."""
+        """Begin a Request: its calls read the present state."""
         known = known or self.known
         self.known = replace(known, base={**known.base, "state": self._state.labels.snapshot()})
 
@@ -67,8 +67,8 @@ class PlanProvenance:
         return join_all(join(self.then(each), self.now(each)) for each in references)
 
     def of_iteration(self, call: Call, items: Labels, kinds: Iterable[str]) -> KnownSources:
-        """Return what the calls of a loop's iteration know. `kinds` name the item and its place, `items` are the labels
-        of both.
+        """Return the provenance for the calls of a loop's iteration. `kinds` name the item and its index, `items` are
+        the labels of both.
         """
         return replace(
             self.known,
@@ -78,7 +78,7 @@ class PlanProvenance:
         )
 
     def of_conditions(self, loop: LoopForm) -> Sources:
-        """Return the provenance of what a loop's conditions may read, whatever its iterations write."""
+        """Return the provenance of all values that a loop's conditions may read, for any writes of its iterations."""
         conditions = (loop.before, loop.until)
         return join_all(self.ever(each.template.references()) for each in conditions if each is not None)
 
@@ -93,8 +93,9 @@ class PlanProvenance:
         return with_conditions(sources, call.inputs.decided, self._checks)
 
     def _of_outcome(self, call: Call, outcome: Returned | Failed) -> Sources:
-        """Return the provenance of its tool and its parameters. Its scopes count whole, unless a delegate's run reports
-        better."""
+        """Return the provenance of its tool and its parameters. Its scopes count as a whole, unless a delegate's run
+        reports more exact ones.
+        """
         if isinstance(outcome, Failed) and call.spec.loop is not None:
             # The error's text may hold a value that a condition has read.
             outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))

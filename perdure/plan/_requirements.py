@@ -1,4 +1,4 @@
-"""Requirements of a call: what has to have happened in its plan before the call begins, for a judge of whole plans."""
+"""Requirements of a call: the ends and writes in its plan that have to precede the call, for a judge of whole plans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perdure.values.references import MISSING, Expression, FirstOf, Reference, g
 from perdure.values.state import is_prefix
 
 _MOST_SETTERS = 20
-"""Writers in one direction that are looked at for one reference."""
+"""Maximum of writers in one direction that are examined for one reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritersOf:
-    """The writers of one reference, by index: all of them have to end, and none without its promised result."""
+    """The writers of one reference, by index: all of them have to end with their promised results."""
 
     writers: tuple[int, ...]
     setters: tuple[int, ...] = ()
@@ -25,21 +25,21 @@ class WritersOf:
     only_setters: bool = True
     """Whether a value can only come from one of `setters`."""
     exists: bool = True
-    """Whether there is a value if nothing writes one."""
+    """Whether there is a value without a write."""
     well: bool = False
     """Whether the calls themselves have to be done: a failure that another branch takes is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One of these is enough."""
+    """Alternative requirements: one of them is enough."""
 
     items: tuple[Requirement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EachOf:
-    """Requirements that are all to be met."""
+    """Requirements that all have to be met."""
 
     items: tuple[Requirement, ...]
 
@@ -52,9 +52,9 @@ class Requirements:
     """The requirements of one call."""
 
     needed: EachOf
-    """What its parameters, its condition and `_after` need."""
+    """The requirements of its parameters, its condition and `_after`."""
     ended: tuple[int, ...]
-    """Calls that have to end before it begins, in whatever way; those of `needed` are among them."""
+    """Calls that have to end before it begins, in any way; those of `needed` are among them."""
     open: bool
     """Whether calls that have not arrived may add to them."""
     more: bool = False

@@ -1,4 +1,4 @@
-"""Retries beyond the tool's own: calls that a deploy or a lost worker cut off."""
+"""Retries beyond the tool's own: calls that a deploy or a lost worker interrupted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Final
 from perdure.hooks.events import NO_SUCH_HOOK
 
 NO_SUCH_TOOL: Final = "NoSuchTool"
-"""Code of a call whose worker does not have the tool: another of the queue may, or this one after its deployment."""
+"""Code of a call whose worker does not have the tool: another worker of the queue may have it, or this one after a
+deployment.
+"""
 INTERRUPTED: Final = "Interrupted"
-"""Code of a call that was cut off because its worker was shut down."""
+"""Code of a call that was interrupted because its worker was shut down."""
 LOST: Final = "WorkerLost"
 """Code of a call whose worker was lost: it was killed, or its server gave the call to a worker that had just ended."""
 NOT_BEGUN: Final = "NotBegun"
-"""Code of a call that was lost or cut off before the tool's code had begun: see `BEGUN`."""
+"""Code of a call that was lost or interrupted before the tool's code had begun: see `BEGUN`."""
 BEGUN: Final = "begun"
 """Key under which a heartbeat records the attempt.
 
@@ -22,9 +24,9 @@ A call that may not be repeated sends it before its code begins, and begins only
 record, the code has not begun.
 """
 RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN})
-"""Codes on which the engine retries; no tool's own failure has one of them."""
+"""Codes that the engine retries; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
-"""The most retries of a call whose worker was lost: the call itself may end its workers."""
+"""Maximum of retries of a call whose worker was lost: the call itself may crash its workers."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 30.0
 
@@ -34,11 +36,11 @@ class RetryState:
     """The state of one call's retries beyond the tool's own."""
 
     retries: int
-    """The tool's retries: attempts after the first. With 0 it never begins twice."""
+    """The tool's retries: attempts after the first. With 0 the call never begins twice."""
     seconds: float
     """The wait, in seconds, for a worker that has the tool."""
     started: int = 0
-    """Attempts that began before those that are counted now."""
+    """The number of attempts that began before the ones counted now."""
     _used: int = 0
     _lost: int = 0
     _missing_since: float | None = None
@@ -54,11 +56,11 @@ class RetryState:
         return max(1, self.retries + 1 - self._used)
 
     def pause(self, code: str, attempts: int, now: float) -> float | None:
-        """Return the seconds until the call is tried again, or `None` if it has ended. `attempts`: their number since
+        """Return the seconds until the next attempt, or `None` if the call has ended. `attempts`: their number since
         the last pause.
 
-        The last attempt does not count if it was cut off, lost with its worker, or found no tool. Those before it were
-        failures of the call's own.
+        The last attempt does not count if it was interrupted, lost with its worker, or found no tool. Earlier attempts
+        were the call's own failures.
         """
         if code in (LOST, NOT_BEGUN):
             self._lost += 1

@@ -39,7 +39,7 @@ class CallEnd:
     error: CallError | None = None
     reason: str = ""
     branch: bool = False
-    """Whether only a branch was not taken."""
+    """Whether the only reason is a branch that was not taken."""
 
 
 def judge(
@@ -93,7 +93,7 @@ class _Judging:
         call = self.node.call
         if call.spec.condition.sites:
             call.inputs.decided = join(call.inputs.decided, self._decided_by(call.spec.condition))
-        # The values for its parameters need not exist if the call is not made.
+        # The values for its parameters need not exist if the call does not run.
         not_taken = self._condition() if call.spec.has_condition else None
         if not_taken is not None:
             return not_taken
@@ -147,7 +147,7 @@ class _Judging:
             "skipped", reason=f"its condition does not hold: {clip(call.spec.condition_text, 200)}", branch=True
         )
 
-    def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value: of parameters an object
+    def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value; for parameters an object
         if MISSING in self.found.values():
             for site in template.sites:
                 if evaluate(site.expression, self.found.__getitem__) is MISSING:
@@ -196,8 +196,9 @@ class _Judging:
         return with_conditions(NOWHERE, join(decided, around), self.checks)
 
     def _unreadable(self, expression: Expression, where: str) -> CallEnd:
-        """Return the end of a call whose expression has no value: a writer is to blame, or the path is missing in what
-        was written (R5.4)."""
+        """Return the end of a call whose expression has no value: a writer is the cause, or the path is missing in a
+        written value (R5.4).
+        """
         bindings = self.node.bindings
         skipped = why_skipped(bindings, expression, f"{where} reads", self.why, self.calls)
         if skipped is not None:
@@ -216,7 +217,7 @@ def _invalid(error: CallError | None) -> CallEnd | None:
 def _guess(
     dry: Assumptions, template: Template, written: Json, found: Mapping[Reference, Json | Missing]
 ) -> Json | CallEnd:
-    """Return what a dry run knows of a value, or `UNKNOWN`."""
+    """Return the value that a dry run knows, or `UNKNOWN`."""
     try:
         return dry.value(template, written, found.__getitem__)
     except FormulaError as error:
@@ -233,7 +234,9 @@ def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference
 
 
 def _outside(call: Call, loop: LoopForm, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
-    """Return the state that a loop's calls read, as far as it has values; an instance's own goes first (R8.8)."""
+    """Return the existing values of the state that a loop's calls read; an instance's own values have precedence
+    (R8.8).
+    """
     outside: dict[Reference, Json] = {}
     for reference in loop.reads:
         value: Json | Missing = MISSING
@@ -246,7 +249,7 @@ def _outside(call: Call, loop: LoopForm, found: Mapping[Reference, Json | Missin
 
 
 News: TypeAlias = tuple[Call, Literal["began", "ended"]]
-"""A call that has ended, or a loop that has begun; the driver knows of other starts, because it takes the calls."""
+"""A call that has ended, or a loop that has begun; the driver knows other starts, because it takes the calls."""
 
 
 class Scheduler:
@@ -266,7 +269,7 @@ class Scheduler:
     ) -> None:
         self.calls: list[Call] = []
         self.done = 0
-        """Calls that ended well."""
+        """The number of done calls."""
         self.ready: list[Call] = []
         self.running = 0
         self.step = step
@@ -277,7 +280,7 @@ class Scheduler:
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
         self.news: list[News] = []
-        """The news that nobody has taken yet."""
+        """The news that was not taken yet."""
         self.assumed = Assumptions()
         """The assumptions of a dry run."""
         self._sources = known
@@ -303,7 +306,7 @@ class Scheduler:
         self.go_on()
 
     def close(self) -> None:
-        """Close the list: nodes that are still open are bound to the writers there are, or refused."""
+        """Close the list: open nodes are bound to the existing writers, or refused."""
         self.closed = True
         for node in self._graph.close():
             self._refuse_impossible(node)
@@ -314,15 +317,15 @@ class Scheduler:
         self._queue.extend(self._graph.nodes)
 
     def binding_at_end(self, reference: Reference) -> Binding:
-        """Return how a call at the end of the list would read the reference, once all calls have ended (R6.4)."""
+        """Return the binding of a reference for a call at the end of the list, once all calls have ended (R6.4)."""
         return self._graph.binding_at_end(reference, self.calls)
 
     def read_at_end(self, reference: Reference) -> Json | Missing:
-        """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
+        """Return the value that a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
         return self.binding_at_end(reference).find(self.calls, self._completion)[1]
 
     def read_final(self, reference: Reference) -> Json | Missing:
-        """Return what `read_at_end` returns; `UNKNOWN` while a call may change it. Raises `StateError`."""
+        """Return the value of `read_at_end`; `UNKNOWN` while a call may change it. Raises `StateError`."""
         binding = self._graph.final_binding(reference, self.calls) if self.closed else None
         return UNKNOWN if binding is None else binding.find(self.calls, self._completion)[1]
 
@@ -334,7 +337,7 @@ class Scheduler:
         return with_conditions(sources, binding.decided(self.calls), self._checks)
 
     def absent_at_end(self, reference: Reference) -> Sources:
-        """Return the provenance of the conditions because of which `read_at_end` finds nothing."""
+        """Return the provenance of the conditions that keep `read_at_end` from finding a value."""
         return with_conditions(NOWHERE, self.binding_at_end(reference).decided(self.calls), self._checks)
 
     def reopen(self, known: KnownSources | None = None) -> None:
@@ -342,7 +345,7 @@ class Scheduler:
         self.closed, self._known, self._sources = False, None, known or self._sources
 
     def refile(self, call: Call) -> None:
-        """File the call's new writes."""
+        """Replace the call's writes in the graph."""
         self.look_at(self._graph.refile(call))
         self.go_on()
 
@@ -359,7 +362,7 @@ class Scheduler:
         self.end(call, "skipped", reason=reason)
 
     def refuse(self, call: Call, error: CallError) -> None:
-        """End the call with an error, whether it waits for others, is ready, or was taken."""
+        """End a waiting, ready or taken call with an error."""
         if call.state.status in ("waiting", "running"):
             self.running -= 1
         elif call in self.ready:
@@ -368,7 +371,7 @@ class Scheduler:
 
     @property
     def held_back(self) -> bool:
-        """Whether calls may be ready that are only examined in the next task (R18.5)."""
+        """Whether calls that may be ready are examined only in the next task (R18.5)."""
         return bool(self._queue)
 
     @property
@@ -380,7 +383,7 @@ class Scheduler:
         return self.closed and len(self._completion) == len(self.calls)
 
     def go_on(self) -> None:
-        """Examine all calls that may be ready, as far as this task's time goes."""
+        """Examine all calls that may be ready, within this task's time."""
         while True:
             while self._queue:
                 if self._checks.spent and not self._dry_run:
@@ -397,7 +400,7 @@ class Scheduler:
     def end(
         self, call: Call, status: CallStatus, *, error: CallError | None = None, reason: str = "", branch: bool = False
     ) -> None:
-        """End the call without a result. The conditions that kept others from writing what it reads decided that."""
+        """End the call without a result. The conditions that kept its writers from writing have decided that."""
         call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch
         call.inputs.decided = join(call.inputs.decided, self._graph.nodes[call.index].decided(self.calls))
         self.note_end(call)
@@ -436,7 +439,7 @@ class Scheduler:
             self.ready.append(node.call)
 
     def _refuse_impossible(self, node: CallNode) -> None:
-        """Refuse an expression that nothing can ever satisfy, as a structural error (R5.5)."""
+        """Refuse an expression that can never have a value, as a structural error (R5.5)."""
         crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
         error = crowded or structural_errors.impossible_error(node, self._graph.id_of, self._missing)
         if error is not None and node.call.state.ended:
@@ -462,7 +465,7 @@ class Slots:
     """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
     or group.
 
-    With `step`, only so many calls are started at all: the next Request decides about the rest.
+    With `step`, only so many calls start in total: the next Request decides about the others.
     """
 
     def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
@@ -482,15 +485,14 @@ class Slots:
         return self._to_start is not None
 
     def take_from(self, ready: list[Call], *, inside: bool = False) -> list[Call]:
-        """Return those of the `ready` calls that may start now; if not all may, the first of the model's list go first.
+        """Return the `ready` calls that may start now. If not all may, the first ones of the model's list start.
 
-        `inside`: they are a loop's, which has been started as a whole.
+        `inside`: the calls belong to a loop, which has started as a whole.
         """
         if self._parallel is not None or any(map(_group, ready)):
             ready = sorted(ready, key=lambda call: call.index)
         taken: list[Call] = []
-        # With `step` the first calls of the list are started: no later one takes the place of one that has no room
-        # yet.
+        # With `step` the first calls of the list start: a later call does not replace one that has no room yet.
         for call in ready[: None if inside else self._to_start]:
             if self.free(call):
                 self.take(call)
@@ -505,7 +507,7 @@ class Slots:
         return sorted(ready, key=lambda call: call.index)[self._to_start :]
 
     def drain(self) -> None:
-        """Let everything run, one step after the other."""
+        """Let all calls run, one step after the other."""
         self._to_start = None
 
     def free(self, call: Call) -> bool:

@@ -17,16 +17,16 @@ from perdure.values.json import Json
 from perdure.values.references import UNKNOWN, show
 
 DEFAULT_DURATION: Final = 1.0
-"""Seconds for a tool of which no duration is known."""
+"""Seconds for a tool without a known duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCall:
-    """One call of a dry run. Times are seconds from the plan's start; `None` when it would not run."""
+    """One call of a dry run. Times are seconds from the plan's start; `None` if it would not run."""
 
     call: Call
     level: int
-    """1 for a call that waits for no other; else one more than the highest level that it waits for."""
+    """1 for a call that waits for no other call; else one more than the highest level that it waits for."""
     start: float | None
     end: float | None
     asks: bool
@@ -47,9 +47,9 @@ class SimulatedCall:
 class Simulation:
     steps: Sequence[SimulatedCall]
     makespan: float
-    """Seconds from the first start to the last end, with all calls in parallel that can be."""
+    """Seconds from the first start to the last end, with all possible calls in parallel."""
     total: float
-    """Seconds if one call ran after the other."""
+    """Seconds if the calls ran one after the other."""
 
     def levels(self) -> dict[int, list[SimulatedCall]]:
         """Return the calls that would run, by level."""
@@ -136,7 +136,7 @@ class _Player:
         return Simulation(steps, makespan=now, total=total)
 
     def _times(self, call: Call, loop: LoopForm) -> tuple[int, bool]:
-        """Return the number of iterations of a loop, and whether that is only guessed."""
+        """Return the number of iterations of a loop, and whether it is a guess."""
         known = self._assumed.counts.get(call.id)
         if known is None:
             known = None if call.inputs.items is None else len(call.inputs.items)
@@ -149,7 +149,7 @@ class _Player:
             return _duration(call.spec.tool, self._durations)
         times, _, inside = rounds[call.index]
         parallel = min(call.spec.loop.parallel if call.spec.loop.kind == "each" else 1, max(times, 1))
-        # No sooner than its iterations in their slots, nor than all its calls beside as many others as may run.
+        # At least the time of its iterations in their slots, and that of all its calls with the maximum in parallel.
         return max(
             -(-times // parallel) * inside.makespan,
             times * inside.total / (plan.parallel or math.inf),
@@ -195,7 +195,7 @@ def _outcome(assumed: str | None) -> Outcome:
 
 
 def _levels(plan: Plan) -> list[int]:
-    """Return the level of each call. Calls that end in a ring, or wait for one, stay at the level known so far."""
+    """Return the level of each call. Calls on a cycle, or that wait for one, keep the level known so far."""
     waits: dict[int, list[int]] = {}
     for writer, reader, _ in plan.edges():
         waits.setdefault(reader, []).append(writer)
@@ -205,7 +205,7 @@ def _levels(plan: Plan) -> list[int]:
         while stack:
             index = stack[-1]
             if levels[index] == 0:
-                levels[index] = -1  # being visited: a writer found at -1 closes a ring
+                levels[index] = -1  # being visited: a writer found at -1 closes a cycle
                 stack.extend(writer for writer in waits.get(index, ()) if levels[writer] == 0)
             else:
                 stack.pop()

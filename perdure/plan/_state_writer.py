@@ -28,7 +28,7 @@ class StateWriter:
             self._write_result(call, outcome, time)
 
     def _write_result(self, call: Call, outcome: Returned, time: str) -> None:
-        """Write the result and mark the call done, or invalid (R4.5); or failed, if the tool chose no real branch."""
+        """Write the result and mark the call done, or invalid (R4.5); or failed, if the tool chose an unknown branch."""
         alternative = call.spec.paths[0] if call.spec.paths else ()
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)
@@ -41,7 +41,7 @@ class StateWriter:
             call.state.status, call.state.error = "invalid", CallError.of("invalid_write", [problem])
 
     def _write_error(self, call: Call, error: CallError, time: str) -> None:
-        """Mark the call failed, and write the error where the call has a path for errors."""
+        """Mark the call failed, and write the error if the call has a path for errors."""
         call.state.status, call.state.error = "failed", error
         if not call.spec.branches:
             return
@@ -52,7 +52,8 @@ class StateWriter:
     def _append(
         self, call: Call, paths: Iterable[Path], value: Json, time: str, parts: Mapping[Path, Json] | None = None
     ) -> str | None:
-        """Write the value, and record the writes in the call. Return why the state cannot take it, or `None`.
+        """Write the value, and record the writes in the call. Return the reason why the state cannot take it, or
+        `None`.
 
         `parts`: the values that go to paths of their own.
         """

@@ -1,4 +1,4 @@
-"""Structural errors: why a call is invalid or skipped, in words for a model or a person."""
+"""Structural errors: the reasons why a call is invalid or skipped, as text for a model or a person."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from perdure.values.state import ValueTree, Write
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, is_formula
 
 QUOTED: Final = 160
-"""Characters of a reference, or of an expression, in an error; it may have thousands."""
+"""Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
 
 def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) -> CallError:
@@ -52,7 +52,7 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
 def missing_inside(
     reference: Reference, where: str, binding: Binding, calls: Sequence[Call], order: Mapping[int, int]
 ) -> CallError:
-    """Return the error for a path that its writers did not write, with the keys that are there (R5.5)."""
+    """Return the error for a path that its writers did not write, with the keys that exist (R5.5)."""
     start, value = binding.nearest(calls, order)
     root = Reference("state", start)
     close = near(value, reference.path[len(start) :], root=str(root))
@@ -62,7 +62,7 @@ def missing_inside(
 
 
 def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
-    """Return the value that blocks a path: nothing can be read of it. `value` is what stands at the path's `start`."""
+    """Return the value that blocks a path, because it has no parts. `value` is the value at the path's `start`."""
     at, found = way_into(value, reference.path[len(start) :])
     if found is UNKNOWN:
         return "only the call itself would write it"
@@ -71,7 +71,7 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
 
 
 def unknown_branch(call: Call, addressed: str) -> CallError:
-    """Return the error for a tool that chose an alternative which its call's output path does not have (R12.4)."""
+    """Return the error for a tool that chose an alternative that its call's output path does not have (R12.4)."""
     offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.spec.paths)
     addressed, offered = clip(addressed, QUOTED), clip(offered, 3 * QUOTED)
     message = f"the tool addressed {addressed}, not one of {offered or 'its paths: it has none'}"
@@ -79,8 +79,9 @@ def unknown_branch(call: Call, addressed: str) -> CallError:
 
 
 def impossible(node: CallNode) -> list[tuple[Reference, str]]:
-    """Return the expressions of a call that nothing can ever satisfy: a reference to blame, and where it stands (R5.5,
-    R5.11)."""
+    """Return the expressions of a call that can never have a value: the reference that is the cause, and its place
+    (R5.5, R5.11).
+    """
     found: list[tuple[Reference, str]] = []
     if not [binding for binding in node.all_bindings() if not binding.possible]:
         return found
@@ -108,7 +109,7 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
 
 
 def state_shape(state: JsonObject, calls: Iterable[Call]) -> JsonObject:
-    """Return the state as it is, with every path that the calls would write."""
+    """Return the present state, with every path that the calls would write."""
     tree = ValueTree(state)
     for call in calls:
         for path in (
@@ -128,10 +129,10 @@ def why_skipped(
     found: Mapping[Reference, Found],
     calls: Sequence[Call],
 ) -> tuple[str, bool] | None:
-    """Return which writer is to blame for an expression without a value, and whether it only took another branch.
+    """Return the reason why a writer left an expression without a value, and whether it only took another branch.
 
-    `reads` says where, and how it depends: `$.x reads`. `None` when no writer is to blame: a path is missing inside an
-    existing value. A failure is reported before a branch.
+    `reads` is the place and the kind of dependency: `$.x reads`. `None` if no writer is the cause: a path is missing
+    inside an existing value. A failure is reported before a branch.
     """
     for kind in ("broken", "branch"):
         reference = next((each for each in references(expression) if found[each] == kind), None)
@@ -213,7 +214,8 @@ def _weight(formula: str) -> int:
 
 
 def too_many_names(count: int, before: int, max_calls: int) -> str | None:
-    """Return why a call with so many names is not parsed: too many, or too many with the calls `before` it (R18.5).
+    """Return the reason why a call with so many names is not parsed: too many, or too many with the calls `before` it
+    (R18.5).
 
     A plan with a higher limit of calls may have more names.
     """
@@ -235,8 +237,9 @@ def refuse_crowded(call: Call) -> CallError:
 def impossible_error(
     node: CallNode, id_of: Callable[[CallNode, int], str], missing: Callable[[Reference, str], CallError]
 ) -> CallError | None:
-    """Return the structural error for expressions that nothing can ever satisfy (R5.5); `missing` explains a reference
-    to nothing."""
+    """Return the structural error for expressions that can never have a value (R5.5); `missing` explains a reference to
+    nothing.
+    """
     found = [missing(reference, where) for reference, where in impossible(node)]
     found += [
         CallError("missing_call", f"$._after: there is no call {id_of(node, index)} in this plan")
@@ -244,7 +247,7 @@ def impossible_error(
     ]
     if not found:
         return None
-    # A call that was refused before gets this problem too: all problems of a call are reported at once.
+    # A call that was refused before also gets this problem: all problems of a call are reported at once.
     before = (
         () if node.call.state.error is None else (node.call.state.error.problems or (node.call.state.error.message,))
     )
@@ -298,5 +301,5 @@ def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -
             held.append(
                 skipped or (f"$._after names {clip(str(site.expression), QUOTED)}, which was not written", True)
             )
-    # A failure is reported before a branch, in whatever order they are named.
+    # A failure is reported before a branch, in any order of their names.
     return min(held, key=lambda each: each[1], default=None)

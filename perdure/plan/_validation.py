@@ -36,11 +36,11 @@ from perdure.values.state import METHODS, OutputMethod, foreign_problems, scope_
 from perdure.values.templates import EMPTY_TEMPLATE, TemplateProblem, TextBudget, parse_template
 
 TOO_MUCH: Final = "too_many_names"
-"""Code of a call that names more than a call, or a plan, may."""
+"""Code of a call with more names than a call, or a plan, may have."""
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """Keys that the engine adds to a call in a plan message; a model may write them back, and then they are ignored."""
 CONVERTED: Final = "literals-converted"
-"""Patch: a literal of another type is converted if nothing is lost (R5.13); 0.1.0 refused its call."""
+"""Patch: a literal of another type is converted without loss (R5.13); 0.1.0 refused its call."""
 
 
 def check_call(
@@ -56,9 +56,9 @@ def check_call(
     too_much: str | None = None,
     joined: Container[str] = (),
 ) -> Call:
-    """Check everything about a call that can be judged before anything runs; a call with `error` set is invalid (R6.6).
+    """Check all properties of a call that can be checked before it runs; a call with `error` set is invalid (R6.6).
 
-    `too_much`: why it is not even parsed. `joined`: the calls of earlier Requests that are in the plan.
+    `too_much`: the reason why it is not parsed. `joined`: the calls of earlier Requests that are in the plan.
     """
     if not isinstance(raw, dict):
         problem = f"{shorten(raw, 60)} is not a call: expected an object with a '_tool'"
@@ -135,7 +135,7 @@ def _check_spec(
 
 
 def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
-    """Return the only tool whose name ends with this one behind a dot: models leave out the prefix."""
+    """Return the only tool whose name ends with this one after a dot: models omit the prefix."""
     found = [tool for known, tool in tools.items() if known.endswith(f".{name}")] if name else []
     return found[0] if len(found) == 1 else None
 
@@ -192,7 +192,7 @@ def _list_tools(close: list[str], count: int) -> str:
 
 def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError | None:
     """Check the resolved parameters against the tool's schema (R3.1)."""
-    # A loop's own parameters are those of its calls, which are checked one by one.
+    # A loop's parameters are those of its calls, which are checked one by one.
     problems = (
         []
         if call.spec.loop is not None
@@ -241,9 +241,9 @@ def _read_spec(
     *,
     inside: bool,
 ) -> tuple[CallSpec, list[TemplateProblem], list[str]]:
-    """Return the call as it is written, the problems of its references, and those of its meta-properties.
+    """Return the call as written, the problems of its references, and those of its meta-properties.
 
-    No meta-property is read behind the first that is wrong. `meta` and `params` are the two parts of `raw`. `inside`: the
+    No meta-property is read after the first invalid one. `meta` and `params` are the two parts of `raw`. `inside`: the
     plan runs it as a loop, see `read_loop`.
     """
     scopes: Sequence[str] = ()
@@ -311,7 +311,7 @@ def _read_scopes(raw: JsonObject, tool: Tool) -> tuple[Sequence[str], list[str]]
 
 
 def _read_output(raw: JsonObject, tool: Tool, checks: CheckBudget | None) -> tuple[Json, list[str]]:
-    """Return the result that the model has written for a latent tool, and what is wrong with it."""
+    """Return the result that the model has written for a latent tool, and its problem."""
     if "_output" not in raw:
         return None, [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
     output, schema = raw["_output"], tool.output_schema
@@ -319,7 +319,7 @@ def _read_output(raw: JsonObject, tool: Tool, checks: CheckBudget | None) -> tup
 
 
 def _read_paths(raw: JsonObject, tool: Tool) -> tuple[OutputMethod, Alternatives, list[str]]:
-    """Return the output method, the output paths, and what is wrong with them."""
+    """Return the output method, the output paths, and their problem."""
     text, method = raw.get("_outputPath"), raw.get("_outputMethod")
     if text is not None and tool.output_path is not None and text != tool.output_path:
         always = f"but the tool {tool.name!r} always writes to {tool.output_path}"
@@ -355,7 +355,7 @@ def _path_problems(spec: CallSpec, state_schema: Schema | None) -> list[str]:
 def _check_params(
     spec: CallSpec, tool: Tool, malformed: Sequence[TemplateProblem], checks: CheckBudget | None
 ) -> tuple[CallSpec, list[str]]:
-    """Return the call, with literals converted where its schema needs that, and what is wrong with its parameters."""
+    """Return the call, with literals converted where its schema requires it, and the problems of its parameters."""
     if malformed:
         return spec, [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
     problems = tool.parameters_schema.errors(spec.params, references=not spec.template.literal, checks=checks)
@@ -366,14 +366,14 @@ def _check_params(
         return spec, problems
     template, _ = parse_template(params | ({EACH: spec.raw[EACH]} if EACH in spec.raw else {}))
     if tool.parameters_schema.errors(params, references=not template.literal, checks=checks):
-        return spec, problems  # the model writes the call again in any case, and learns of all its problems at once
+        return spec, problems  # the model rewrites the call in any case, and gets all its problems at once
     if checks is not None and not checks.is_patched(CONVERTED):
         return spec, problems
     return replace(spec, raw={**spec.raw, **params}, params=params, template=template, converted=converted), []
 
 
 def _with_item(spec: CallSpec, problems: list[str]) -> list[str]:
-    """Add, for a parameter that is missing in a loop, the name of the item there."""
+    """Add the name of the loop's item to the problem of a missing parameter."""
     item = "; what a call with _each runs for is †item, which its parameters can read"
     return [f"{each}{item}" if EACH in spec.raw and " lacks " in each else each for each in problems]
 
@@ -390,13 +390,13 @@ def revise(
     sources: Callable[[Reference], Sources],
     kept: JsonObject | None = None,
 ) -> Call:
-    """Return the call that `raw` writes, with its references resolved from `values`, the present values by kind.
+    """Return the call of `raw`, with its references resolved from `values`, the present values by kind.
 
-    `sources` returns the provenance of these; literals are the person's. `kept` are parameters of `call` that stay as
-    they were shown, and in which no reference is resolved again.
+    `sources` returns their provenance; literals are the person's. `kept` are parameters of `call` as they were shown,
+    in which no reference is resolved again.
 
     `check` checks it like the model's own. Without an output path, or instance, it gets those of `call`. `readers` are
-    the references that depend on `call`: if there are any, it has to keep them. Raises `DecisionError`.
+    the references that depend on `call`: its paths have to satisfy them. Raises `DecisionError`.
     """
     tool = tools.get(str(raw.get("_tool")))
     if call.spec.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
@@ -468,11 +468,11 @@ def adopt(call: Call, revised: Call) -> None:
 
 
 def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:
-    """Set the parameters that a hook has changed on a ready call (R10.17). Return what is wrong with them; the call
-    then stays unchanged.
+    """Set the parameters that a hook has changed on a ready call (R10.17). Return their problem; the call is then
+    unchanged.
 
-    They are values, in which no reference is resolved. A hook has seen all parameters: each of its values may come from
-    any of them, and no person has endorsed or approved it.
+    They are values without references. A hook has seen all parameters: each of its values may come from any of them,
+    and no person has endorsed or approved it.
     """
     if meta := [name for name in params if name.startswith("_")]:
         return CallError("invalid_params", f"{meta[0]!r} is not a parameter")
@@ -502,7 +502,7 @@ def _differ(one: Json, other: Json) -> bool:
 
 Race: TypeAlias = tuple[Call, Call, Path]
 _ALL_PAIRS: Final = 20
-"""Calls that set one path, up to which all pairs are compared; of more, only neighbours in the list."""
+"""Maximum of calls that set one path for which all pairs are compared; of more calls, only neighbours in the list."""
 
 
 def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = False) -> list[Race]:
@@ -532,8 +532,8 @@ def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = Fa
 def find_concurrent(
     calls: Sequence[Call], edges: Iterable[Edge], groups: Mapping[str, Sequence[tuple[Call, bool]]]
 ) -> list[str]:
-    """Return the groups of calls of which two may run at once: neither waits for the other, and no condition excludes
-    one of them. A group has its calls, each with whether it may run beside itself, as in a loop over a list.
+    """Return the groups of calls that have two calls that may run at once: neither waits for the other, and no
+    condition excludes one. A group has its calls, each with whether it may run beside itself, as in a loop over a list.
     """
     if not groups:
         return []
@@ -551,7 +551,7 @@ def find_concurrent(
 
 
 def _ordered(one: int, two: int, before: Mapping[int, int]) -> bool:
-    """Whether one of two calls waits for the other; calls in a ring never run."""
+    """Whether one of two calls waits for the other; calls on a cycle never run."""
     return one not in before or two not in before or bool(before[one] >> two & 1 or before[two] >> one & 1)
 
 
@@ -561,7 +561,7 @@ def _exclusive(one: int, two: int, guards: Mapping[int, int]) -> bool:
 
 
 def race_text(race: Race) -> str:
-    """Return what is wrong with the two calls, and what to write instead."""
+    """Return the problem of the two calls, and its correction."""
     first, second, path = race
     order = f'"_after": "ended {first.id}"'
     return f"{first.title} and {second.title} both set {show(path)} without an order between them: give the second {order}, or another path"
@@ -590,7 +590,8 @@ def _pairs(setters: dict[Path, list[Call]]) -> Iterator[Race]:
 
 def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[dict[int, int], dict[int, int]]:
     """Return, for each call, the calls that end before it starts, and its conditions, each as the bits of a number;
-    nothing for calls in a ring."""
+    nothing for calls on a cycle.
+    """
     readers: dict[int, list[tuple[int, Reference | str]]] = {}
     waits_for = dict.fromkeys((call.index for call in calls), 0)
     for writer, reader, what in edges:

@@ -42,7 +42,7 @@ class EvaluationSteps:
             raise OutOfStepsError
 
     def text(self, length: int) -> None:
-        """Count a text of so many characters that is made or read."""
+        """Count a text of this many characters that is written or read."""
         if length >= CHARACTERS:
             self.take(length // CHARACTERS)
 
@@ -79,9 +79,9 @@ class EvaluationSteps:
 
 
 MAX_BITS: Final = int(MAX_DIGITS * 3.32)
-"""Bits of an integer: a longer one could be written and not parsed again."""
+"""Bits of an integer: a longer one could be written, but not parsed again."""
 MAX_WIDTH: Final = 999
-"""Characters that a format pads to, and digits after its point."""
+"""Maximum of characters that a format pads to, and of digits after its point."""
 
 OperatorFunction: TypeAlias = Callable[[EvaluationSteps, Json, Json], Json]
 
@@ -185,7 +185,7 @@ def _equal(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     return bool(a == b)
 
 
-# Any: two values whose order Python does not know are an error of the formula.
+# Any: two values that Python cannot compare are an error of the formula.
 def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> OperatorFunction:
     def compare(steps: EvaluationSteps, a: Json, b: Json) -> bool:
         if isinstance(a, (str, list)) and isinstance(b, type(a)):
@@ -309,7 +309,7 @@ SortKey: TypeAlias = Callable[[Json], Json] | None
 
 def _ranked(
     steps: EvaluationSteps, values: list[Json], key: SortKey
-) -> list[Any]:  # not all can be compared: Python decides
+) -> list[Any]:  # not all values can be compared: Python decides
     """Return the values of the sort key; the comparisons are counted."""
     by = values if key is None else [key(value) for value in values]
     steps.take(steps.weigh(by) * max(1, len(by).bit_length()))
@@ -326,7 +326,7 @@ def _sorted(steps: EvaluationSteps, values: Json, *, key: SortKey = None, revers
     return [listed[at] for at in order]
 
 
-_NONE: Final[Any] = object()  # in the place of a default, which may be any value
+_NONE: Final[Any] = object()  # in place of a default, which may be any value
 
 
 def _extreme(name: str, pick: Callable[..., int]) -> Callable[..., Json]:
@@ -410,12 +410,12 @@ def _zip(steps: EvaluationSteps, *lists: Json) -> Json:
 
 
 def _set(steps: EvaluationSteps, values: Json = None) -> Json:
-    """Return the values without duplicates, in the one order that equal sets have: numbers, texts, null."""
+    """Return the values without duplicates, in a fixed order, so that equal sets are equal: numbers, texts, null."""
     listed = items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
         raise FormulaUseError("a set contains texts and numbers, no lists or objects")
     steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
-    ranked: Any = dict.fromkeys(listed)  # scalars, which `Json` cannot say
+    ranked: Any = dict.fromkeys(listed)  # scalars, which the type `Json` cannot express
     return sorted(ranked, key=lambda value: (value is None, isinstance(value, str), 0 if value is None else value))
 
 
@@ -473,7 +473,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
 
 
 def _pay(steps: EvaluationSteps, text: str, arguments: Sequence[Json]) -> None:
-    """Count the text that is read, and the texts that are searched for in it."""
+    """Count the text that is read, and the texts that it is searched for."""
     steps.text(len(text) + sum(len(each) for each in arguments if isinstance(each, str)))
 
 

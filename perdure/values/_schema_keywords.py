@@ -41,7 +41,7 @@ _KEYWORD: Final = 40
 _DESCENT: Final = 20
 """Steps for one part of a schema on one value, and for one error on its way up."""
 MOST_ERRORS: Final = 20
-"""Errors of one value. Nobody reads more, and each has to be put in words."""
+"""Maximum of errors of one value: a reader needs no more, and each text takes time."""
 _MOST_CAUSES: Final = 50
 """Causes of one error: the errors of each alternative."""
 
@@ -53,7 +53,7 @@ class KeywordCheck:
     steps: CheckSteps
     verdicts: Verdicts
     references: bool = False
-    """Whether errors may be dropped afterwards, so that none may be left out."""
+    """Whether errors may be dropped afterwards, so that all of them are needed."""
 
 
 CHECKING: Final[ContextVar[KeywordCheck]] = ContextVar("perdure_checking")
@@ -101,7 +101,7 @@ _ASSERTIONS: Final = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords whose verdict the nodes of `perdure.values._schema_nodes` give."""
+"""Keywords whose verdict comes from the nodes of `perdure.values._schema_nodes`."""
 
 
 def _counted(check: Keyword) -> Keyword:
@@ -120,7 +120,7 @@ def _counted(check: Keyword) -> Keyword:
 
 
 def _assertion(keyword: str, of_draft: Keyword) -> Keyword:
-    """Return the keyword as the nodes decide it; where they do not, as `jsonschema` does."""
+    """Return the keyword with the nodes' verdict, or with that of `jsonschema` if the nodes have none."""
     kinds = tuple(kind for kind in MAKERS[keyword][0] if kind is not bool)
 
     def check(validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
@@ -146,7 +146,7 @@ def _descend(
 ) -> Iterator[ValidationError]:
     """Yield the errors of the value, or of its part at `key`, against a part of the schema."""
     CHECKING.get().steps.take_size(_DESCENT)
-    if schema is False:  # the message of `jsonschema` holds the value, and its error not the place
+    if schema is False:  # the message of `jsonschema` holds the value, and its error has no place
         forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
         yield ValidationError("", path=() if key is None else [key], **forbidden)
     else:
@@ -193,7 +193,7 @@ def _one_of(
     validator: Validator, alternatives: list[SchemaPart], instance: Json, schema: SchemaPart
 ) -> Iterator[ValidationError]:
     rest = iter(alternatives)
-    yield from _any_of(validator, rest, instance, schema)  # it takes all until the first that fits
+    yield from _any_of(validator, rest, instance, schema)  # it tries all until the first that fits
     if [each for each in rest if _is_valid(validator, instance, each)]:
         yield ValidationError("")
 
@@ -240,7 +240,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
-    """Return a function for whether a value is known to fit, so that it needs no search for errors."""
+    """Return a function that returns whether a value is known to fit, so that it needs no search for errors."""
     checking = CHECKING.get()
     steps = checking.steps
     try:
@@ -293,7 +293,7 @@ def known_errors(
         if before - checking.steps.left <= COSTLY:
             yield from found
             return
-        if key is not None:  # the value may stand elsewhere in the next call
+        if key is not None:  # the value may have another place in the next call
             for error in found:
                 error.relative_path.popleft()
         words[place] = schema, value, found
@@ -353,7 +353,7 @@ def _additional_properties(
 
 
 def additional(instance: JsonObject, schema: SchemaPart) -> Iterator[str]:
-    """Yield the keys that neither `properties` nor `patternProperties` cover."""
+    """Yield the keys without `properties` or `patternProperties`."""
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in instance:
         if key not in named and not any(_matches(pattern, key) for pattern in patterns):
@@ -437,7 +437,7 @@ def _unevaluated_items(
 
 
 def _evaluated_items(validator: Validator, instance: list[Json], schema: SchemaPart) -> set[int]:
-    """Return the places that the schema, or one that holds beside it, covers."""
+    """Return the places covered by the schema, or by one that applies beside it."""
     if not isinstance(schema, dict):
         return set()
     CHECKING.get().steps.take_size(len(instance))
@@ -470,7 +470,7 @@ def _unevaluated_properties(
 
 
 def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *, own: bool = True) -> Iterator[str]:
-    """Yield the keys that the schema, or one that holds beside it, covers."""
+    """Yield the keys covered by the schema, or by one that applies beside it."""
     if not isinstance(schema, dict):
         return
     CHECKING.get().steps.take(_KEYWORD + len(instance))
@@ -491,7 +491,7 @@ def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *
 
 
 def _branches(validator: Validator, instance: Json, schema: JsonObject) -> Iterator[JsonObject]:
-    """Yield the schemas that hold beside this one for the value."""
+    """Yield the schemas that apply beside this one to the value."""
     branches = [child for keyword in ("allOf", "oneOf", "anyOf") for child in schema.get(keyword, ())]
     if isinstance(instance, dict):
         branches += [child for key, child in schema.get("dependentSchemas", {}).items() if key in instance]
@@ -504,7 +504,7 @@ def _branches(validator: Validator, instance: Json, schema: JsonObject) -> Itera
 
 
 def _target(validator: Validator, reference: str, keyword: str) -> tuple[Validator, SchemaPart]:
-    """Return the target of a reference, and the validator that it is read by."""
+    """Return the target of a reference, and its validator."""
     resolver = validator._resolver
     found = lookup_recursive_ref(resolver) if keyword == "$recursiveRef" else resolver.lookup(reference)
     return validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents

@@ -16,7 +16,7 @@ from perdure.values.json import Json, JsonObject, ReadOnlyJson, SchemaPart
 from perdure.values.limits import COSTLY, MOST_STEPS, SIZES_COUNTED, CheckSteps, TooMuchError
 
 Check: TypeAlias = Callable[[Any, CheckSteps], bool]
-"""One keyword's verdict on a value of a type that it applies to: of the values that JSON has, these alone."""
+"""One keyword's verdict on a value of a JSON type to which it applies."""
 ALL: Final = (dict, list, str, int, float, bool, type(None))
 """The types of JSON."""
 
@@ -45,7 +45,7 @@ class SchemaNode:
     def __init__(self, parts: dict[type, tuple[Check, ...]]) -> None:
         self.parts = parts
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
-        """The types of which every value fits."""
+        """The types whose every value fits."""
 
     def fits(self, value: ReadOnlyJson, steps: CheckSteps) -> bool:
         parts = self.parts.get(type(value))
@@ -96,7 +96,7 @@ class Maker(Protocol):
         """Return the node of a schema that is part of the document."""
 
     def target(self, reference: SchemaPart) -> SchemaPart:
-        """Return the target of a reference. Raises `UncoveredError` if that takes more than following a pointer."""
+        """Return the target of a reference. Raises `UncoveredError` if the reference is not a pointer."""
 
 
 def uncovered(maker: Maker, schema: JsonObject) -> Check:
@@ -109,7 +109,7 @@ def uncovered(maker: Maker, schema: JsonObject) -> Check:
 def scalar_key(value: object) -> object:
     """Return a key that is equal for equal scalars of JSON: `1` and `1.0` are equal, `1` and `true` are not.
 
-    Numbers become texts, because anybody can choose numbers whose hashes are equal: a set of them takes quadratic time.
+    Numbers become texts: an attacker can choose numbers with equal hashes, whose set takes quadratic time.
     """
     if isinstance(value, bool):
         return bool, value
@@ -143,8 +143,8 @@ def step_into(target: SchemaPart, step: str) -> SchemaPart:
     return target.get(name, NOWHERE) if isinstance(target, dict) else NOWHERE
 
 
-# JSON Schema's patterns are those of ECMA-262. A construct that RE2 writes in another way is translated. One that no
-# linear engine can do (look-around, back-references) is refused when a schema is parsed, in one line.
+# JSON Schema's patterns are those of ECMA-262. A construct with another notation in RE2 is translated. One that no
+# linear engine supports (look-around, back-references) is refused, in one line, when a schema is parsed.
 
 _SPACES: Final = r"\s\x{0b}\x{a0}\x{feff}\p{Z}"
 _CATEGORIES: Final = {
@@ -170,15 +170,15 @@ _MOST_COPIES: Final = 1000
 """The limit of RE2 for one repetition; a larger one is written as several."""
 _MOST_REPEATED: Final = 10_000
 _UNIT: Final = 100
-"""RE2's instructions times characters that count as one step of checking: the worst case of its slow way, measured as 7
-ns each."""
+"""RE2's instructions times characters for one step of checking: the worst case of its slow path, measured as 7 ns each.
+"""
 
 _OPTIONS: Final[Any] = re2.Options()  # `re2` has no types
 _OPTIONS.log_errors = False
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; `str()` is the reason, in one line."""
+    """An invalid pattern; `str()` is the reason, in one line."""
 
 
 class Pattern:
@@ -222,7 +222,7 @@ def _reason(text: str, error: Exception) -> str:
 
 
 def _translated(text: str) -> str:
-    """Return the pattern as RE2 writes it."""
+    """Return the pattern in RE2's notation."""
     done: list[str] = []
     groups: list[int] = []  # starts of the open groups in `done`
     place, last = 0, -1  # `last`: the start of the repeated part
@@ -293,7 +293,7 @@ def _class(text: str, place: int) -> tuple[str, int]:
 
 
 def _escape(text: str, place: int, *, inside: bool) -> tuple[str, int]:
-    """Return the escape behind a backslash, and its end."""
+    """Return the escape after a backslash, and its end."""
     if place >= len(text):
         raise PatternError("it ends with a backslash")
     character = text[place]
@@ -402,8 +402,7 @@ def property_names(maker: Maker, schema: JsonObject) -> Check | None:
 
 
 def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObject], Check | None]:
-    """Return the keyword for conditions on a present key: other keys, or a schema; in the drafts from the first to the
-    last."""
+    """Return the keyword for conditions on a present key: other keys, or a schema; in the drafts `first` to `last`."""
 
     def make(maker: Maker, schema: JsonObject) -> Check | None:
         if not first <= maker.draft.number <= last:
@@ -449,7 +448,7 @@ def of_array(maker: Maker, schema: JsonObject) -> Check:
         if plain and plain.issuperset(map(type, following)):
             steps.take(len(following) // 16)
             return True
-        steps.take(len(following) // 4)  # items that need no check inside cost nothing by themselves
+        steps.take(len(following) // 4)  # items without an inner check cost nothing
         for child in following:
             if not fits(child, steps):
                 return False
@@ -550,7 +549,7 @@ def _if(maker: Maker, schema: JsonObject) -> Check | None:
 def _enum(maker: Maker, schema: JsonObject) -> Check | None:
     listed = schema["enum"]
     scalars = not any(isinstance(each, dict | list) for each in listed)
-    of_schema = CheckSteps(sys.maxsize)  # once, and linear in the schema: no check pays for it
+    of_schema = CheckSteps(sys.maxsize)  # once, and linear in the schema: it takes no steps of a check
     allowed = {_frozen(each, of_schema) for each in listed}
 
     def part(value: SchemaPart, steps: CheckSteps) -> bool:
@@ -583,7 +582,7 @@ def _bound(keyword: str, test: Callable[[SchemaPart, SchemaPart], bool]) -> Call
 
 
 _EXACT: Final = Context(prec=10_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""More digits than the quotient of any two numbers that JSON carries here."""
+"""More digits than the quotient of any two valid numbers."""
 _DECIMAL: Final = 3
 """Steps for one division of decimals."""
 
@@ -594,7 +593,7 @@ def _multiple(maker: Maker, schema: JsonObject) -> Check:
     def part(value: float, steps: CheckSteps) -> bool:
         if isinstance(value, int) and isinstance(step, int):
             return value % step == 0
-        # 19.99 is a multiple of 0.01 for the author of both, though no float shows it.
+        # 19.99 is a multiple of 0.01 for their author, although not as floats.
         steps.take_size(_DECIMAL)
         if math.isfinite(value) and _EXACT.remainder(Decimal(repr(value)), Decimal(repr(step))) == 0:
             return True
@@ -652,9 +651,9 @@ MAKERS: Final[dict[str, _Entry]] = {
 }
 
 
-# A schema becomes nodes of plain functions. They cover what nearly all schemas use. A keyword that they do not cover
-# raises `UncoveredError` when a value meets it, and `jsonschema` decides, far more slowly. The texts of errors are
-# always its own.
+# A schema becomes nodes of plain functions. They cover the keywords of nearly all schemas. A keyword that they do not
+# cover raises `UncoveredError` when a value meets it, and `jsonschema` decides, far more slowly. The texts of errors
+# always come from `jsonschema`.
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -731,7 +730,7 @@ class Verdicts:
         return target
 
     def _refuse_names(self, schema: SchemaPart) -> None:
-        """Refuse a part with a name of its own: it is a document, in which references mean something else."""
+        """Refuse a part with its own name: it is a document with other targets of references."""
         named = isinstance(schema, dict) and isinstance(schema.get("id" if self.draft.number == 4 else "$id"), str)
         if named and schema is not self._document:
             raise UncoveredError

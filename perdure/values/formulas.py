@@ -41,8 +41,9 @@ from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
 from perdure.values.sizes import Sizes
 
 MAX_NESTED: Final = 150
-"""The most levels of parts in a formula. Each takes up to four frames of Python's stack, of 1,000, and the caller's
-depth must not decide whether they suffice."""
+"""Maximum of levels in a formula. Each takes up to four of the 1,000 frames of Python's stack, which must suffice at
+any depth of the caller.
+"""
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
 """Constants as JSON writes them, beside Python's own."""
 
@@ -72,7 +73,7 @@ class Nodes:
         self.bound: list[str] = []
         self._depth = 0
         self._perhaps = 0
-        """Above 0 in a part that is only evaluated under a condition: `rows[0].n if rows else 0`."""
+        """Above 0 in a part that is evaluated only under a condition: `rows[0].n if rows else 0`."""
 
     def read(self, node: ast.expr) -> FormulaStep:
         made = getattr(self, f"_node_{type(node).__name__.lower()}", None)
@@ -84,11 +85,11 @@ class Nodes:
         step: FormulaStep = made(node)
         self._depth -= 1
         if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.bound):
-            return step  # it counts itself, and cannot fail: most of a large evaluation are these
+            return step  # it counts itself and cannot fail: most of a large evaluation consists of these
 
         def counted(frame: Frame) -> Json:
             steps = frame.steps
-            steps.left -= 1  # as `take` does, which would be a call for each node
+            steps.left -= 1  # inlined `take`, to avoid a call for each node
             if steps.left < 0:
                 raise OutOfStepsError
             try:
@@ -102,7 +103,7 @@ class Nodes:
                 ValueError,
                 ArithmeticError,
                 LookupError,
-            ) as error:  # Python's own words for an impossible operation
+            ) as error:  # Python's own message for an impossible operation
                 wrong(node, clip(str(error), 200))
 
         return counted
@@ -220,7 +221,7 @@ class Nodes:
     def _path(self, node: ast.expr) -> FormulaStep | None:
         """Return a step for a chain of keys and places that is a reference, because it begins with a kind.
 
-        In a part that may not be evaluated, only the beginning of the chain has to exist: a result, or all of another
+        In a conditional part, only the beginning of the chain has to exist: a result, or the whole value of another
         kind.
         """
         steps: list[str | int] = []
@@ -423,8 +424,9 @@ class FormulaParser(Nodes):
         read_element: Callable[[], Callable[[Frame], T]],
         container: Callable[[list[T]], Json],
     ) -> FormulaStep:
-        """Return the step of a comprehension. `read_element` reads the part that is evaluated within its loops, and
-        `container` makes the value of its results."""
+        """Return the step of a comprehension. `read_element` parses the part that is evaluated in its loops, and
+        `container` builds the value from its results.
+        """
         before = list(self.bound)
         loops: list[tuple[FormulaStep, ast.expr, list[FormulaStep]]] = []
         for generator in generators:
@@ -444,7 +446,7 @@ class FormulaParser(Nodes):
             for item in items(steps, source(frame)):
                 if name is None:
                     _assign(steps, target, item, frame.variables)
-                else:  # as `_assign` does, which would be a call for each item
+                else:  # inlined `_assign`, to avoid a call for each item
                     steps.left -= 1
                     if steps.left < 0:
                         raise OutOfStepsError
@@ -474,7 +476,7 @@ class FormulaParser(Nodes):
         )
 
     def _ranking(self, node: ast.expr) -> Callable[[Frame], SortKey]:
-        """Return a step that makes a function of `key=lambda item: …`."""
+        """Return a step that builds a function from `key=lambda item: …`."""
         if isinstance(node, ast.Constant) and node.value is None:
             return lambda frame: None
         if isinstance(node, ast.Name) and node.id in FUNCTIONS and node.id not in self.bound:
@@ -578,7 +580,7 @@ def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: di
 MAX_FORMULA: Final = 2_000
 """Characters of a formula. A larger computation is a tool's work."""
 MAX_NODES: Final = 600
-"""Parts of a formula: each is parsed, and kept, in a workflow's task."""
+"""Maximum of parts of a formula: each is parsed, and kept, in a workflow's task."""
 
 _BEFORE_NAME: Final = re.compile(rf"{DAGGER}(?=[^\W\d])")
 _LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
@@ -586,7 +588,7 @@ _LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A parsed formula. `references` are the values that it needs, in the order in which `evaluate` takes them."""
+    """A parsed formula. `references` are the values that it needs, in the order of `evaluate`'s arguments."""
 
     text: str
     references: tuple[Reference, ...]
@@ -627,7 +629,7 @@ def _in_words() -> Iterator[None]:
 
 @lru_cache(maxsize=512)
 def parse_formula(text: str) -> Formula:
-    """Parse a formula. Raises `FormulaError`, with line and column, for a text that is no formula."""
+    """Parse a formula. Raises `FormulaError`, with line and column, for an invalid formula."""
     if len(text) > MAX_FORMULA:
         raise FormulaError(f"a formula of {len(text):,} characters; at most {MAX_FORMULA:,} are read", 1, 1)
     source = _without_daggers(text).strip()
@@ -659,7 +661,7 @@ def _check_text(node: ast.Constant, text: str) -> None:
 
 
 def readable(text: str) -> str | None:
-    """Return the formula in Python's own notation, without daggers; `None` for a text that is no formula."""
+    """Return the formula in Python's own notation, without daggers; `None` for an invalid formula."""
     try:
         parse_formula(text)
     except FormulaError:
@@ -684,7 +686,7 @@ def _without_daggers(text: str) -> str:
 
 # An *expression* joins references (R3.3); a *formula* computes with their values: `[h.name for h in state.hosts if
 # h.cpu > 90]`. It is parsed by `ast` and never executed: the allowed nodes are translated into small functions that
-# count their steps. So a formula is deterministic, and bounded in steps, memory and the size of its value.
+# count their steps. So a formula is deterministic. Its steps, its memory and the size of its value are bounded.
 # `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
 
 
@@ -694,7 +696,7 @@ def is_function(name: str) -> bool:
 
 
 def is_name(name: str) -> bool:
-    """Whether a loop may use that name for its items: it has no meaning of its own in a formula."""
+    """Whether a loop may use that name for its items, because the name has no other meaning in a formula."""
     return name not in FUNCTIONS and name not in CONSTANTS and not keyword.iskeyword(name)
 
 

@@ -19,35 +19,38 @@ from perdure.errors import JsonError, ProtocolError, TooLargeError
 if TYPE_CHECKING:
     Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
     ReadOnlyJson: TypeAlias = "Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson] | str | int | float | bool | None"
-    """JSON that is read and not kept: a `list[str]` is one, too, which is no `list[Json]`."""
+    """JSON that is only read: it accepts also a `list[str]`, which is not a `list[Json]`."""
 else:
-    # A model's field of this type keeps its value as it is. pydantic would copy the value, to validate it part by part,
-    # and the identity of a value is its key in `Sizes`.
+    # A model's field of this type keeps its value unchanged. pydantic would validate and copy it, but the identity of a
+    # value is its key in `Sizes`.
     Json = ReadOnlyJson = Any
 _EXACT: Final = 2.0**53
-"""Below it, every whole number is a float of its own."""
+"""Below it, every whole number has a distinct float."""
 SchemaPart: TypeAlias = Any
-"""A part of a schema. The meta-schema has checked it, or checks it later, and says what the keywords' values are."""
+"""A part of a schema. The meta-schema, which checks it before or later, defines the types of the keywords' values."""
 JsonObject: TypeAlias = dict[str, Any]
-"""An object whose reader knows its keys: a schema, or the code that wrote it, says what their values are."""
+"""An object whose reader knows its keys: a schema, or the code that wrote it, defines the types of their values."""
 PathPart: TypeAlias = str | int
 T = TypeVar("T")
 
 MAX_DIGITS = 4000
-"""The most digits of an integer. Python parses at most 4,300, so a longer one could be written and not parsed again."""
+"""Maximum of digits of an integer. Python parses at most 4,300, so a longer one could be written, but not parsed again.
+"""
 LONG_INTEGER = f"an integer of more than {MAX_DIGITS:,} digits"
 _MAX_BITS = int(MAX_DIGITS * 3.32)
 MAX_DEPTH = 100
-"""The most levels of nested arrays and objects. Deeper values are refused: every walk over a value is recursive, and no
-real data is that deep."""
+"""Maximum of levels of nested arrays and objects. Deeper values are refused: functions over values are recursive, and
+real data is never that deep.
+"""
 
 MAX_PASSED = 170
-"""The most levels of parameters with the values that they refer to. A payload's parser takes 200, and a view and a
-delegate's input need some of them for themselves."""
+"""Maximum of levels of parameters with the values of their references. A payload's parser accepts 200, and a view and a
+delegate's input need some of them.
+"""
 
 
 def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = None) -> Json:
-    """Parse a whole document; `most`: values that it may have, each key, item and text counted.
+    """Parse a whole document; `most`: the maximum of its values, with each key, item and text counted.
 
     Raises `TooLargeError` for more values. Raises `JsonError` with line and column for a syntax error, for `NaN`, and
     for values that Perdure cannot carry: numbers that overflow to infinity or have more than `MAX_DIGITS` digits,
@@ -74,13 +77,14 @@ def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = Non
 
 
 def is_long_integer(error: Exception) -> bool:
-    """Whether Python has refused to read an integer for its length. Its words are about a switch of Python's."""
+    """Whether Python has refused to parse an integer because of its length. Its message is about a setting of Python."""
     return "integer string conversion" in str(error)
 
 
 def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
-    """Parse a document that a person writes: with `//` and `/* */`, and a comma after the last item (R2.9). Raises
-    `JsonError`."""
+    """Parse a document of a person, which may have `//` and `/* */`, and a comma after the last item (R2.9). Raises
+    `JsonError`.
+    """
     try:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     except UnicodeDecodeError:
@@ -92,22 +96,22 @@ def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
 
 
 def without_comments(text: str) -> str:
-    """Return the text with blanks in the place of comments and last commas, so that line and column stay the same."""
+    """Return the text with blanks in place of comments and last commas, so that lines and columns stay the same."""
     for pattern in (_COMMENT, _LAST_COMMA):
         text = pattern.sub(lambda found: found[1] or _NO_LINE_END.sub(" ", found[0]), text)
     return text
 
 
 _NO_LINE_END = re.compile(r"[^\n]")
-# A text or a comment without an end stays, and is passed over: the search does not begin in it again and again.
+# A text or a comment without an end stays and is skipped as a whole: the search does not begin in it repeatedly.
 _TEXT = r'"(?:[^"\\\n]|\\.)*\\?(?:"|(?=\n|\Z))'
 _COMMENT = re.compile(rf"({_TEXT}|/\*(?:(?!\*/).)*\Z)|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LAST_COMMA = re.compile(rf"({_TEXT}|[\[{{,]\s*,)|,(?=\s*[\]}}])", re.DOTALL)
-"""A comma that follows no item stays: it is a mistake."""
+"""A comma that follows no item stays, because it is a mistake."""
 
 
 def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> None:
-    """Raise `JsonError`, or `TooLargeError`, unless the value can be written as JSON and carried: see `loads`."""
+    """Raise `JsonError`, or `TooLargeError`, unless Perdure can carry the value as JSON: see `loads`."""
     left = most
     # An explicit stack: the value may be deeper than Python's own allows.
     stack: list[tuple[Json, int]] = [(value, 1)]
@@ -138,7 +142,7 @@ def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> 
 
 
 def _has_more(text: bytes, most: int) -> bool:
-    """Whether JSON text surely has more values than `most`, by its commas and brackets outside of texts.
+    """Whether JSON text certainly has more values than `most`, by its commas and brackets outside of texts.
 
     The parser holds the interpreter's lock until it is done: 4 MB of small lists take it 100 laps of `tests/cpu.py`;
     this function takes 5.
@@ -186,13 +190,13 @@ def _no_constant(name: str) -> Json:
 
 
 def dumps(value: ReadOnlyJson, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Return compact JSON (or indented), with Unicode as it is."""
+    """Return compact JSON (or indented), with unescaped Unicode."""
     separators = None if indent else (",", ":")
     return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def has_null(value: Json) -> bool:
-    """Whether there is a `null` anywhere in the value."""
+    """Whether the value has a `null` at any depth."""
     left = [value]
     while left:
         part = left.pop()
@@ -218,7 +222,7 @@ def contains_list(value: Json) -> bool:
 
 
 def shorten(value: ReadOnlyJson, limit: int = 120) -> str:
-    """Return the value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
+    """Return the value as one line of at most about `limit` characters, by which a person or a model recognises it."""
     if isinstance(value, str) and len(value) > 10 * limit:
         return f"{json.dumps(value[:limit], ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} characters)"
     if isinstance(value, dict | list) and len(value) > 10 * limit:
@@ -236,7 +240,7 @@ def json_path(parts: Iterable[PathPart]) -> str:
 
 
 def path_step(part: PathPart) -> str:
-    """Return one step of a path as a reference writes it: `.name`, `[0]` or `["odd key"]` (R3.2)."""
+    """Return one step of a path in the notation of references: `.name`, `[0]` or `["odd key"]` (R3.2)."""
     if isinstance(part, int):
         return f"[{part}]"
     if part and not any(character in RESERVED or character.isspace() for character in part):
@@ -250,14 +254,15 @@ RESERVED = frozenset('.[](){}|&†"')
 
 class UnreadArgument(str):
     """The substitute for an argument that could not be decoded: its text is the reason. Handlers that accept any value
-    treat it as a wrong text."""
+    treat it as an invalid text.
+    """
 
     waits = False
     """A worker with other keys may be able to read it."""
 
 
 class Sent(tuple["Json", ...], Generic[T]):
-    """Arguments that a handler received where it expects one `T`: all of them, decoded, and not judged yet."""
+    """All arguments of a handler that expects one `T`, decoded but not validated."""
 
 
 class WireModel(BaseModel):
@@ -276,22 +281,22 @@ class ValuePage(WireModel):
     next: int | None = None
     """The offset, in characters, of the next page; `None`: this was the last."""
     earlier: bool = False
-    """Whether only an earlier execution has the whole value: query the one that this execution continues."""
+    """Whether only an earlier execution has the whole value: query the predecessor of this execution."""
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Packed(WireModel):
-    """A model as packed text, with the version of its form: another version of the code refuses it before anything is
-    misread."""
+    """A model as packed text, with the version of its form: another version of the code refuses it, and misreads
+    nothing.
+    """
 
     form: int
     data: str
 
     def read(self, kind: type[M], form: int, what: str) -> M:
-        """Return the model that was packed. Raises `ProtocolError` if the form is another, or the data does not fit
-        it."""
+        """Return the packed model. Raises `ProtocolError` if the form differs, or the data does not fit it."""
         if self.form != form:
             raise ProtocolError(
                 f"{what} has form {self.form}, and this worker reads form {form}: deploy the one that wrote it"
@@ -303,14 +308,15 @@ class Packed(WireModel):
 
 
 def pack(data: BaseModel, form: int) -> Packed:
-    """Return the model as packed text, ten times shorter than the JSON if much repeats, as in a list of calls or of
-    tools."""
+    """Return the model as packed text, ten times shorter than JSON with many repetitions, as in a list of calls or of
+    tools.
+    """
     text = base64.b64encode(zlib.compress(data.model_dump_json(exclude_defaults=True).encode(), 1)).decode()
     return Packed(form=form, data=text)
 
 
 def whole_numbers(value: Json) -> Json:
-    """Return a value whose numbers without a fraction are integers again, where a protocol knows only floats."""
+    """Return the value with integers for numbers without a fraction, because some protocols have only floats."""
     if isinstance(value, dict):
         return {key: whole_numbers(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Media as values, and long values: their form, and the lines and excerpts that a model reads in their place."""
+"""Media as values, and long values: their form, and the lines and excerpts that a model reads instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.values.limits import MAX_RESULT, bytes_text
 from perdure.values.sizes import preview
 
 MEDIA_KEY: Final = "_media"
-"""The key by which a value is a file: `{"_media": "sha256:…", "type": "image/png", "bytes": 33120, "name": "a.png"}`."""
+"""The key of a value that is a file: `{"_media": "sha256:…", "type": "image/png", "bytes": 33120, "name": "a.png"}`."""
 DIGEST: Final = "sha256:[0-9a-f]{64}"
 """The pattern of a file's digest."""
 _TYPE: Final = r"[\w.+-]{1,60}/[\w.+-]{1,60}"
@@ -29,7 +29,7 @@ _KEYS: Final = frozenset({MEDIA_KEY, "type", "bytes", "name"})
 
 @dataclass(frozen=True, slots=True)
 class MediaValue:
-    """A file as a value: its bytes are stored once, by their digest, and no history has them."""
+    """A file as a value: its bytes are stored once, by their digest, and not in a history."""
 
     # R20.3
 
@@ -47,9 +47,9 @@ class MediaValue:
 
     @property
     def line(self) -> str:
-        """The line in the file's place in texts: `[image/png, 33,120 bytes, chart.png, sha256:…]`.
+        """The line that represents the file in texts: `[image/png, 33,120 bytes, chart.png, sha256:…]`.
 
-        JSON writes it as it is, so it is found again in any text.
+        JSON does not change it, so it can be found in any text.
         """
         named = f", {file_name(self.name)}" if self.name else ""
         return f"[{self.type}, {self.bytes:,} bytes{named}, {self.digest}]"
@@ -66,7 +66,7 @@ def is_digest(text: str) -> bool:
 
 
 def read_media(value: Json) -> MediaValue | None:
-    """Return the file that a value is; `None`: it is another value."""
+    """Return the file of a value; `None` if the value is not a file."""
     if not isinstance(value, dict) or MEDIA_KEY not in value or not value.keys() <= _KEYS:
         return None
     digest, kind, size, name = value[MEDIA_KEY], value.get("type"), value.get("bytes"), value.get("name", "")
@@ -78,13 +78,13 @@ def read_media(value: Json) -> MediaValue | None:
 
 
 def media_lines(text: str) -> Iterator[MediaValue]:
-    """Yield the files whose lines a text has."""
+    """Yield the files whose lines are in a text."""
     for found in _LINE.finditer(text) if "sha256:" in text else ():
         yield MediaValue(found[4], found[1], int(found[2].replace(",", "") or 0), found[3] or "")
 
 
 def media_within(value: Json) -> Iterator[MediaValue]:
-    """Yield the files of a value: those that it is, has as its parts, or names by a line in a text."""
+    """Yield the files of a value: the value itself, its parts, or those of lines in its texts."""
     if isinstance(value, str):
         yield from media_lines(value)
     elif isinstance(value, list):
@@ -99,7 +99,7 @@ def media_within(value: Json) -> Iterator[MediaValue]:
 
 
 def with_lines(value: Json) -> Json:
-    """Return the value with the line of each file in the file's place."""
+    """Return the value with each file replaced by its line."""
     if isinstance(value, list):
         return [with_lines(item) for item in value]
     if not isinstance(value, dict):
@@ -108,8 +108,8 @@ def with_lines(value: Json) -> Json:
     return {key: with_lines(item) for key, item in value.items()} if found is None else found.line
 
 
-# The few types that models read, and those that people often send. They have fixed numbers at their beginning, so a
-# library with the numbers of a thousand types (puremagic, python-magic) would be a dependency for nothing.
+# The few types that models read, and those that people often send. They begin with fixed bytes, so a library for a
+# thousand types (puremagic, python-magic) is not needed.
 _STARTS: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -126,19 +126,19 @@ _STARTS: Final = (
     (b"MM\x00*", "image/tiff"),
 )
 _WORDS: Final = (b"ID3", b"BM")
-"""Of these, the letters with which a text may begin too. The files have zeros after them."""
+"""The beginnings that a text may also have. In files, zeros follow them."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The types that browsers and models show. They hold nothing that could run."""
+"""The types that browsers and models show. They contain no executable code."""
 _RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
 _BRANDS: Final = {
     b"M4A ": "audio/mp4", b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"qt  ": "video/quicktime",
 }  # fmt: skip
 _TEXTS: Final = {"csv": "text/csv", "md": "text/markdown", "json": "application/json"}
-"""Suffix → type of a text. A page or a drawing in XML is a plain text: no browser is to run it."""
+"""Suffix → type of a text. A page or a drawing in XML is a plain text: no browser may run it."""
 
 
 def media_type(data: bytes, name: str = "") -> str:
-    """Return the type of a file, found from its bytes; the `name` only says what kind of text a text is."""
+    """Return the type of a file from its bytes; the `name` only decides the type of a text."""
     for start, kind in _STARTS:
         if data.startswith(start) and (start not in _WORDS or b"\0" in data[:10]):
             return kind
@@ -180,35 +180,41 @@ _BEGINNINGS: Final = {
 }
 """The beginning of the base64 of a file, for each kind."""
 _LEAST: Final = 256
-"""Characters. A shorter text costs little, and may only look like a file."""
+"""Characters. A shorter text costs little, and may only resemble a file."""
 _CHARACTERS: Final = r"[A-Za-z0-9+/]"
 _EMBEDDED: Final = re.compile(
     rf"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,({_CHARACTERS}{{32,}}={{0,2}})"
     rf"|(?<!{_CHARACTERS})((?:{'|'.join(map(re.escape, _BEGINNINGS))}){_CHARACTERS}{{{_LEAST},}}={{0,2}})"
 )
 _RUN_LEAST: Final = 2_000
-"""Characters of base64 that nothing else tells to be a file: addresses, tokens and cursors, which a model may have to copy, are shorter."""
+"""Characters of base64 without another sign of a file: addresses, tokens and cursors, which a model may have to copy,
+are shorter.
+"""
 _STRIDE: Final = _RUN_LEAST // 2
-"""Every so many characters a text is examined for such a run."""
+"""Distance, in characters, of the places at which a text is examined for such a run."""
 _RUNS: Final = (re.compile(r"[A-Za-z0-9+/]*"), re.compile(r"[A-Za-z0-9_-]*"))
 _WRAPPED: Final = re.compile(rf"{_CHARACTERS}{{0,100}}(\r?\n|(?:\\r)?\\n)({_CHARACTERS}{{60,100}})\1")
-"""Lines of base64, of one length; in a text that is JSON their ends are escaped."""
+"""Lines of base64 of equal length; in JSON their ends are escaped."""
 _SHARES: Final = ((string.ascii_uppercase, 0.3, 0.8), (string.ascii_lowercase, 0.12, 0.5), (string.digits, 0.03, 0.4))
-"""The least and the most share of each kind of character in base64, of compressed bytes, programs, sounds and texts in many
-languages. Names that are written together have more small letters."""
+"""Minimum and maximum share of each kind of character in base64 of compressed bytes, programs, sounds and texts in many
+languages. Names without blanks have more small letters.
+"""
 _DIFFERENT: Final = 30
-"""Of 64 characters, the least that a long run of base64 has. There are 22 hexadecimal digits."""
+"""Minimum of the 64 characters that a long run of base64 has. There are 22 hexadecimal digits."""
 _SAMPLE: Final = 4_096
-"""Characters that are examined at the beginning, in the middle and at the end of a long run. A workflow task has no time for millions."""
+"""Characters examined at the beginning, in the middle and at the end of a long run. A workflow task has no time for
+millions.
+"""
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
 
 
 class _Runs:
-    """The runs of base64 in a text of which nothing else says that they are files, in their order.
+    """The runs of base64 in a text without another sign of a file, in their order.
 
-    A text is examined at every `_STRIDE`th character: the cost of one without such runs is far below that of reading it.
+    A text is examined at every `_STRIDE`th character: without such runs, the cost is far below that of reading the
+    text.
     """
 
     def __init__(self, text: str) -> None:
@@ -217,7 +223,7 @@ class _Runs:
         self._found: tuple[int, int] | None = None
 
     def next(self, at: int, until: int) -> tuple[int, int] | None:
-        """Return the beginning and the end of the first run between two places, which only grow; `None`: there is none."""
+        """Return the beginning and the end of the first run between two places, or `None`. The places only grow."""
         while self._found is None or self._found[0] < at:
             self._found = None
             self._at = max(self._at, at + _STRIDE)
@@ -230,7 +236,7 @@ class _Runs:
         return self._found if self._found[0] <= until else None
 
     def _run(self) -> tuple[int, int]:
-        """Return the run around the present place, of any characters; an empty one for a short one."""
+        """Return the run of any characters around the present place; an empty run if it is short."""
         text, at = self._text, self._at
         for pattern in _RUNS:
             if (found := pattern.match(text, at)) is not None and found.end() - at >= _STRIDE:
@@ -252,7 +258,7 @@ class _Runs:
 
 
 def _is_base64(run: str) -> bool:
-    """Return whether the characters of a run are those of base64, in its proportions. Samples of a long run decide."""
+    """Return whether the characters of a run have the proportions of base64. For a long run, samples decide."""
     if len(run) > 3 * _SAMPLE:
         middle = len(run) // 2
         run = run[:_SAMPLE] + run[middle : middle + _SAMPLE] + run[-_SAMPLE:]
@@ -267,14 +273,14 @@ def _is_base64(run: str) -> bool:
 
 
 def _on_one_line(encoded: str) -> str:
-    """Return base64 without the ends of its lines, also where these are escaped as in JSON."""
+    """Return base64 without the ends of its lines, also if these are escaped as in JSON."""
     if "\n" not in encoded and "\r" not in encoded and "\\" not in encoded:
         return encoded
     return re.sub(r"\\[rn]|[\r\n]", "", encoded)
 
 
 def _next_file(text: str, at: int, until: int, runs: _Runs) -> tuple[int, int, str] | None:
-    """Return the place of the first file in a part of a text, its end, and the words for it; `None`: there is none."""
+    """Return the place of the first file in a part of a text, its end, and its description; `None` if there is none."""
     match = _EMBEDDED.search(text, at, until + 2 * _LEAST)
     run = runs.next(at, until)
     if match is not None and match.start() <= until and (run is None or match.start() <= run[0]):
@@ -295,11 +301,11 @@ def without_media(value: Json, *, bare: bool = True) -> Json: ...
 
 
 def without_media(value: Json, *, bare: bool = True) -> Json:
-    """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in the place of each file as base64,
-    and with the line of each file that is a value.
+    """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in place of each file as base64, and
+    with the line of each file that is a value.
 
-    A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it. With `bare` (default), long
-    base64 without any of these is left out too, as `data`: not from values that are stored, for that is a guess.
+    A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it. With `bare` (default),
+    long base64 without any of these is also left out, as `data`. That is a guess, so do not use it for stored values.
     """
     if isinstance(value, str):
         return beginning_without_media(value, len(value))[0] if bare else _EMBEDDED.sub(_words, value)
@@ -318,9 +324,9 @@ def parts_without_media(value: JsonObject, *, bare: bool = True) -> JsonObject:
 
 
 def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
-    """Return the first `most` characters or so of a text without its media, and whether that is all of it.
+    """Return about the first `most` characters of a text without its media, and whether that is the whole text.
 
-    Each file is described in full, even if it reaches beyond the kept part; text far behind that is not examined.
+    Each file is described in full, also if it extends beyond the kept part; text far after that is not examined.
     """
     parts, length, at, runs = list[str](), 0, 0, _Runs(text)
     while length <= most:
@@ -336,10 +342,10 @@ def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
 
 
 def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
-    """Return the first parts of a value, of about `most` characters of JSON, without their media, and whether these are
+    """Return the first parts of a value, about `most` characters of JSON, without their media, and whether these are
     all.
 
-    The cost is that of the result and the files in it, however large the value is.
+    The cost depends on the result and the files in it, not on the value's size.
     """
     left, is_whole = most, True
 
@@ -379,19 +385,21 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
 
 
 def media_kind(value: JsonObject) -> str:
-    """Return the kind of file in an object; empty: none."""
+    """Return the kind of file in an object; empty if there is none."""
     kind = next((str(value[key]) for key in _KINDS if isinstance(value.get(key), str)), "")
     return kind if _BINARY.match(kind) else ""
 
 
 def without_file(kind: str, key: str, item: Json) -> str | None:
-    """Return the substitute for an entry of an object that holds a file of this kind; `None`: the entry is no file."""
+    """Return the substitute for an entry of an object that holds a file of this kind; `None` if the entry is not a
+    file.
+    """
     is_file = bool(kind) and isinstance(item, str) and key not in _KINDS and _BASE64.fullmatch(item)
     return describe(kind, str(item)) if is_file else None
 
 
 def describe(kind: str, encoded: str) -> str:
-    """Return the substitute for a file: its kind, its size, and a digest by which two of them differ."""
+    """Return the substitute for a file: its kind, its size, and a digest that distinguishes files."""
     size = len(encoded) * 3 // 4 - encoded[-2:].count("=")
     digest = hashlib.sha256(encoded.encode()).hexdigest()[:12]
     return f"[{kind}, {size:,} bytes, {digest}, left out]"
@@ -407,34 +415,36 @@ def _kind(encoded: str) -> str:
     return next((kind for beginning, kind in _BEGINNINGS.items() if encoded.startswith(beginning)), "data")
 
 
-# Images and other base64 are described. Of more than `MAX_RESULT` characters the beginning is shown, with a line on
-# how to read the rest. The value itself stays unchanged: a reference passes on all of it.
+# Images and other base64 are described. A value of more than `MAX_RESULT` characters is shown as its beginning, with a
+# line on how to read the rest. The value itself does not change: a reference passes all of it.
 
 REST: Final = "; the rest: recall]"
 """The end of a text that a transcript has cut."""
 PAGE: Final = 12_000
-"""Characters of a page of `recall`: somewhat less than a result may have."""
+"""Characters of a page of `recall`: slightly less than the maximum of a result."""
 _PAGE_AS_JSON: Final = MAX_RESULT - 1_000
 """Characters of a page as JSON: a recalled page is not cut again."""
 
 
 def cut_text(text: str, most: int, whole: str) -> str:
-    """Return the text, if it has at most `most` characters; else its beginning, the size of the `whole`, and how to
-    read that."""
+    """Return the text, if it has at most `most` characters; else its beginning, the size of the `whole`, and the way to
+    read it.
+    """
     return text if len(text) <= most else f"{text[:most]}… [{whole}{REST}"
 
 
 def result_text(value: Json, size: int) -> str:
-    """Return a result as text: a text as it is, any other value as JSON, without images and other base64.
+    """Return a result as text: a text unchanged, any other value as JSON, without images and other base64.
 
-    `size`: the value's bytes. Of more than `MAX_RESULT` characters the beginning is kept, with their number.
+    `size`: the value's bytes. Only the beginning is kept of more than `MAX_RESULT` characters, with their number.
     """
     return _read(value, size, "")[0]
 
 
 def excerpt(value: Json, size: int, name: str) -> tuple[Json, bool]:
-    """Return the value as a model sees it, and whether it was cut: the same value without base64, or the text of its
-    beginning."""
+    """Return the value for a model, and whether it was cut: the same value without base64, or the text of its
+    beginning.
+    """
     if size <= MAX_RESULT:
         return without_media(value), False
     text, is_cut = _read(value, size, name)

@@ -1,4 +1,4 @@
-"""Messages: the typed items of a context, chat history, and the data that they merge to."""
+"""Messages: the typed items of a context, chat history, and their merged data."""
 
 from __future__ import annotations
 
@@ -111,11 +111,10 @@ def _wrong(where: str, index: int, words: str) -> AgentError:
 _IGNORED: Final = re.compile(
     "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2065\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0\\ufff0-\\ufff8\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]"
 )
-"""Unicode's `Default_Ignorable_Code_Point` where Python calls the character printable, and the blank of Braille."""
+"""Unicode's `Default_Ignorable_Code_Point` that Python counts as printable, and the blank of Braille."""
 
 NEWEST: Final = 24_000
-"""Characters of a history that stay after it was too long: the context of the smallest models of today, with as much
-beside it."""
+"""Characters of a history that stay after it was too long: half of the context of today's smallest models."""
 _LEFT_OUT: Final = ChatMessage(role="user", content="[what was said before this is left out: it was too long]")
 
 
@@ -123,7 +122,7 @@ def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
     """Return the items with only the newest of the history among them (R9.7). The history never begins with the result
     of a lost call.
 
-    `shown`: characters of a result that are shown.
+    `shown`: maximum of characters of a result.
     """
     history = [
         (at, item)
@@ -328,7 +327,7 @@ def _parse(item: Json) -> ContextMessage:
 
 
 def is_message(item: Json) -> TypeGuard[JsonObject]:
-    """Whether the item is meant as a message: it has a type, or a role as chat history has."""
+    """Whether the item is meant as a message: it has a type, or the role of a message in a chat history."""
     return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
 
 
@@ -342,7 +341,7 @@ class MergedMessages(BaseModel):
     data_schema: JsonObject | None = None
     description: str = ""
     place: int = 0
-    """Index of the last of them: the model sees them there (R2.7)."""
+    """Index of the last of them, the place at which the model sees them (R2.7)."""
 
 
 def merge_data(messages: Iterable[ContextMessage]) -> list[MergedMessages]:
@@ -367,7 +366,7 @@ def merge_data(messages: Iterable[ContextMessage]) -> list[MergedMessages]:
 
 
 def deep_merge(first: Json | Missing, second: Json) -> Any:  # of two objects an object
-    """Merge two JSON values: objects merge deeply, so that two are one; any other value is replaced."""
+    """Merge two JSON values: two objects merge deeply into one; any other value is replaced."""
     if first is MISSING:
         return second
     tree = ValueTree({"value": first})
@@ -381,7 +380,7 @@ _PRIORITY: Final = TypeAdapter(Priority)
 
 
 def check_priority(priority: object) -> int | None:
-    """Return a priority as it is. Raise `InputError` for anything but `None` and 1 to 5."""
+    """Return the priority unchanged. Raise `InputError` for a value other than `None` and 1 to 5."""
     try:
         return None if priority is None else _PRIORITY.validate_python(priority)
     except ValidationError:
@@ -433,6 +432,6 @@ def one_visible_line(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return the text without characters that nobody sees. Lines stay lines."""
+    """Return the text without invisible characters. Lines stay lines."""
     blanks = (" " if unicodedata.category(char) == "Zs" else char for char in text)
     return "".join(char for char in blanks if char in "\n\t" or is_visible(char))

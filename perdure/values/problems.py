@@ -31,21 +31,21 @@ _MUST: Final = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
 }
-"""Words of JSON for Pydantic's kinds of errors."""
+"""JSON's terms for Pydantic's kinds of errors."""
 MOST: Final = 20
-"""Problems that are reported of one document: each costs a search for close names."""
+"""Maximum of reported problems of one document: each costs a search for close names."""
 _NAMES: Final = 12
-"""Valid names that are listed if none is close."""
+"""Maximum of valid names that are listed if none is close."""
 
 
 def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
-    """Return the names most like one that does not exist; all of them if they are few."""
+    """Return the names most similar to an unknown one; all of them if they are few."""
     known = sorted(names)
     return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
 
 
 def meant(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant by one that does not exist."""
+    """Return the name that was probably meant by an unknown one."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
@@ -64,10 +64,10 @@ def problem_at(place: Sequence[PathPart], words: str) -> Problem:
 def problems_of(
     error: ValidationError, document: Json = None, *, model: object = None, at: ProblemPath = (), skip: int = 0
 ) -> list[Problem]:
-    """Return all problems of a pydantic error about the `document`, which has to be a `model` and stands at `at`.
+    """Return all problems of a pydantic error about the `document`, which has to be a `model` and is at the place `at`.
 
-    `skip`: steps of its places that are left out at the start. The errors of one value are one problem, however many
-    kinds of value it might have been. After `MOST` problems, one reports that there are more.
+    `skip`: the number of first steps that are left out of its places. The errors of one value are one problem, for any
+    number of allowed kinds. After `MOST` problems, one reports that there are more.
     """
     found: dict[ProblemPath, list[str]] = {}
     instead: set[ProblemPath] = set()
@@ -93,7 +93,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> ProblemPath:
-    """Return the steps of the document itself; between them pydantic names the kinds of value that it tried."""
+    """Return the steps in the document, without the kinds of value that pydantic tried and names between them."""
     if document is None:
         return tuple(steps)
     place: list[PathPart] = []
@@ -149,7 +149,7 @@ def _keys(model: object, place: ProblemPath) -> list[str]:
 
 
 def _stripped(kind: object) -> object:
-    """Return the model among the kinds of a value; a list's, or a mapping's, stays as it is."""
+    """Return the model among the kinds of a value; a list's, or a mapping's, kind is unchanged."""
     if get_origin(kind) is Annotated:
         return _stripped(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):
@@ -172,8 +172,8 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def line_of(text: str, place: Sequence[PathPart]) -> int:
-    """Return the line, from 1, on which the value at the place begins, a key's with its name; for a missing value that
-    of its parent.
+    """Return the line, from 1, on which the value at the place, with its key, begins; for a missing value its parent's
+    line.
 
     `text` is JSON, with comments or without.
     """
@@ -200,7 +200,7 @@ def _step(text: str, at: int, step: PathPart) -> tuple[int, int] | None:
             name, at = _DECODER.raw_decode(text, at)
             at = _blanks(text, at)
         if name == step:
-            found = begin, at  # of a repeated key the last counts
+            found = begin, at  # the last of repeated keys counts
         _, at = _DECODER.raw_decode(text, at)
         at, index = _blanks(text, at), index + 1
     return found

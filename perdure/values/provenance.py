@@ -1,7 +1,7 @@
 """Provenance: the sources of each value, and the shape of values that others have written.
 
 A source is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or for a part of the prompt `skill:NAME` or
-`file:NAME`. A `!` before it says that others wrote its values. Sets are shared, so that a write costs one pointer, and
+`file:NAME`. A `!` before it means that others wrote its values. Sets are shared, so that a write costs one pointer, and
 a snapshot one small number: see `SourceTable`.
 """
 
@@ -19,7 +19,7 @@ from perdure.values.templates import Template
 
 Sources: TypeAlias = frozenset[str]
 Hides: TypeAlias = Callable[[Sources], bool]
-"""Whether values of these sources are shown to the model by their shape alone (R15.4)."""
+"""Whether the model sees only the shape of values of these sources (R15.4)."""
 Shaping: TypeAlias = Callable[[Json, tuple[str, ...]], Json]
 """A function that returns the shape of a value at a path."""
 Naming: TypeAlias = Callable[[str, int], str]
@@ -28,14 +28,14 @@ Naming: TypeAlias = Callable[[str, int], str]
 OTHERS: Final = "!"
 """The prefix of a source whose values others wrote."""
 BY_OTHERS: Final = " (written by others)"
-"""The prefix in words, after the name."""
+"""The text for the prefix, after the name."""
 NOWHERE: Final[Sources] = frozenset()
 USER: Final[Sources] = frozenset({"user"})
 """The source of the run's input, of a person's answer, and of values that a person wrote into a call or endorsed."""
 AGENT: Final[Sources] = frozenset({"agent"})
 MODEL: Final[Sources] = frozenset({"model"})
 TRUSTED: Final = "trusted"
-"""Where sources are allowed: every source whose values no others wrote."""
+"""In a list of allowed sources: every source whose values no others wrote."""
 TOOL: Final = "tool:"
 SKILL: Final = "skill:"
 FILE: Final = "file:"
@@ -48,13 +48,13 @@ NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{
 
 @lru_cache(maxsize=4096)
 def tool_source(name: str, untrusted: bool) -> Sources:
-    """Return the own source of a tool's result."""
+    """Return the source of a tool's own result."""
     return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}"})
 
 
 @lru_cache(maxsize=8192)
 def join(first: Sources, second: Sources) -> Sources:
-    """Return the sources of a value that is made of both."""
+    """Return the sources of a value with parts of both."""
     return first if second <= first else first | second
 
 
@@ -67,7 +67,7 @@ def join_all(many: Iterable[Sources]) -> Sources:
 
 @lru_cache(maxsize=4096)
 def untrusted(sources: Sources) -> Sources:
-    """Return those of the sources that others wrote."""
+    """Return the untrusted sources: others wrote their values."""
     return frozenset(name for name in sources if name.startswith(OTHERS))
 
 
@@ -77,7 +77,7 @@ def plain(name: str) -> str:
 
 
 def stranger(sources: Iterable[str], allowed: Collection[str]) -> str | None:
-    """Return a source that is not one of the allowed, or `None`."""
+    """Return a source that is not allowed, or `None`."""
     return next(
         (
             name
@@ -104,7 +104,7 @@ class _LabelledPlace:
         self.own, self.age = own, age
         self.below: dict[str, _LabelledPlace] = {} if below is None else below
         self.whole: Sources | None = None
-        """The sources of the place and all places below, once they were needed."""
+        """The cached sources of the place and all places below."""
 
     def everything(self) -> Sources:
         if self.whole is None:
@@ -115,7 +115,7 @@ class _LabelledPlace:
 class Labels:
     """The sources of a JSON value, part by part.
 
-    A read never returns less than the true sources, and may return more if writes have added to older values.
+    A read returns at least the true sources, and may return more if writes have added to older values.
     """
 
     def __init__(self, own: Sources = NOWHERE) -> None:
@@ -133,7 +133,7 @@ class Labels:
     def copy(self) -> Labels:
         """Return a copy that can be written to on its own."""
         taken = self.snapshot()
-        taken._age = self._age  # no place in it is that new
+        taken._age = self._age  # no place in it has this version
         return taken
 
     @property
@@ -153,14 +153,14 @@ class Labels:
         return place.everything()
 
     def of_absent(self, path: Path) -> Sources:
-        """Return the sources of the fact that there is no value at the path: of a write to exactly that path."""
+        """Return the sources of the absence of a value at the path: those of a write to exactly that path."""
         place: _LabelledPlace | None = self._root
         for part in path:
             place = None if place is None else place.below.get(str(part))
         return NOWHERE if place is None else place.own
 
     def parts(self) -> Iterator[tuple[tuple[str, ...], Sources]]:
-        """Yield each path with a write, with the sources of its value without the parts below; from above."""
+        """Yield each path with a write, from above, with the sources of its value without the parts below."""
         left: list[tuple[tuple[str, ...], _LabelledPlace]] = [((), self._root)]
         while left:
             path, place = left.pop()
@@ -168,7 +168,7 @@ class Labels:
             left.extend(((*path, key), below) for key, below in place.below.items())
 
     def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Any:  # of an object an object
-        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden."""
+        """Return the value with each hidden part replaced by its shape; the same object if none is hidden."""
 
         def walk(value: Json, place: _LabelledPlace, path: tuple[str, ...]) -> Json:
             if not untrusted(place.everything()):
@@ -189,7 +189,7 @@ class Labels:
             shown: JsonObject = rest if isinstance(rest, dict) else {}
             for number, (key, item) in enumerate(value.items()):
                 below = place.below.get(key)
-                if below is not None:  # a merge has put it there, by the keys that others wrote
+                if below is not None:  # a merge has written it, by keys of others
                     name = named(key, number) if hides(below.everything()) else key
                     shown[name] = walk(item, below, (*path, key))
                 elif not hidden:
@@ -222,7 +222,7 @@ class Labels:
             place.own = join(place.own, sources)
 
     def add(self, path: Path, sources: Sources) -> None:
-        """Add sources to the value at the path and to all in it."""
+        """Add sources to the value at the path and to all of its parts."""
         place = self._root = self._mine(self._root)
         for part in path:
             if _odd(part):
@@ -233,7 +233,7 @@ class Labels:
         self._add(place, sources)
 
     def _put(self, place: _LabelledPlace, key: str, sources: Sources, *, merged: bool) -> None:
-        """Record a key of an object that is merged, or assigned, into the value at the place."""
+        """Record a key of an object that is merged or assigned into the value at the place."""
         if not merged:
             place.below[key] = _LabelledPlace(sources, self._age)
         elif key not in place.below:
@@ -250,7 +250,7 @@ class Labels:
             self._add(place.below[key], sources)
 
     def _mine(self, place: _LabelledPlace) -> _LabelledPlace:
-        """Return the place to be changed: a copy if a snapshot holds it."""
+        """Return the place for a change: a copy if a snapshot holds it."""
         if place.age != self._age:
             return _LabelledPlace(place.own, self._age, dict(place.below))
         place.whole = None
@@ -258,7 +258,7 @@ class Labels:
 
 
 def _odd(part: str | int) -> bool:
-    """Whether the text is an index too, but in another notation than an index has."""
+    """Whether the text is an index in another notation than that of indexes."""
     if isinstance(part, int):
         return False
     index = array_index(part)
@@ -298,20 +298,20 @@ class Origins:
     """The provenance of one call. It is unknown while `written` is empty."""
 
     written: Sources = NOWHERE
-    """The author who named the call and wrote its text, with the sources that the author had read."""
+    """The author of the call and its text, with the sources that the author had read."""
     params: Mapping[str, Sources] = field(default_factory=dict)
-    """The sources of each parameter; of the items of `_each` under that name."""
+    """The sources of each parameter; those of `_each`'s items under that name."""
     read: bool = False
     """Whether the sources of its references are known."""
 
     @property
     def all(self) -> Sources:
-        """The sources of all parameters together, which the result has too."""
+        """The sources of all parameters together, which are also sources of the result."""
         return join_all(self.params.values())
 
     @property
     def tainted(self) -> bool:
-        """Whether others may have written any part of it (R15.3)."""
+        """Whether others may have written a part of it (R15.3)."""
         return bool(untrusted(self.written)) or any(map(untrusted, self.params.values()))
 
     @property
@@ -330,7 +330,7 @@ UNKNOWN_ORIGINS: Final = Origins()
 
 
 def foreign_words(tool: str, origins: Origins, allowed: Collection[str]) -> str | None:
-    """Return in words which value of a call does not come from the allowed sources or from the agent file, or `None`."""
+    """Return a text about a value that is not from the allowed sources or the agent file, or `None`."""
     if not origins.read or not origins.written:
         return f"nobody knows where the values of {tool} come from"
     for name, sources in {**origins.params, "": origins.written}.items():
@@ -376,8 +376,8 @@ def origins_of(
 ) -> Origins:
     """Return the origins of a call whose parameters are `template`.
 
-    Of `a || b` only the taken one counts, of `a && b` the last. Of a formula, or of a text with several references, all count.
-    `absent` returns the sources of the fact that a reference finds nothing.
+    For `a || b` only the taken reference counts, for `a && b` the last. For a formula, or a text with several
+    references, all count. `absent` returns the sources of the absence of a reference's value.
     """
     params: dict[str, Sources] = dict.fromkeys(template.written_out(), written)
 
@@ -399,8 +399,9 @@ def taken_by(
     sources: Callable[[Reference], Sources],
     absent: Callable[[Reference], Sources] = nothing_absent,
 ) -> Sources:
-    """Return the sources of an expression's value; without a value, those of all its references. What kept a reference
-    from having a value has chosen another, so that its sources, `absent`, count too."""
+    """Return the sources of an expression's value; without a value, those of all its references. The absence of a
+    reference's value has chosen another one, so its sources, `absent`, count too.
+    """
     if isinstance(expression, Reference):
         own = sources(expression)
         return join(own, absent(expression)) if found(expression) is MISSING else own
@@ -427,11 +428,11 @@ def _taken(
 
 
 MAX_ITEMS: Final = 20
-"""Items of an array, and keys of an object, that are shown; the others are counted."""
+"""Maximum of items of an array, and keys of an object, that are shown; the others are counted."""
 _KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,39}", re.ASCII)
 """A key that is a name. Any other may be a sentence."""
 _LONGEST_NUMBER: Final = 9
-"""Digits. A longer number may be an account's: it is passed on by reference, and not shown."""
+"""Digits. A longer number may be an account's: a reference passes it, and it is not shown."""
 _DEEP: Final = 30
 
 

@@ -30,10 +30,10 @@ Path: TypeAlias = tuple[str | int, ...]
 
 DAGGER: Final = "†"
 MAX_EXPRESSION: Final = 10_000
-"""Characters. A longer expression is no reasonable plan, and parsing must stay bounded."""
+"""Characters. A longer expression is not reasonable, and parsing must stay bounded."""
 
 MAX_STEPS: Final = 64
-"""Steps of a path: a value at that depth that is itself as deep as a value may be can still be carried as JSON."""
+"""Steps of a path: JSON can still carry a value of the maximum depth at the end of such a path."""
 
 _NAME = re.compile(r'[^\s.\[\](){}|&†"]+')
 _NAMES = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*")
@@ -53,7 +53,7 @@ class Missing(Enum):
 MISSING: Final = Missing.MISSING
 
 
-class Reference(NamedTuple):  # a tuple, because plans look up references in dictionaries all the time
+class Reference(NamedTuple):  # a tuple, because plans often look up references in dictionaries
     """A reference `†kind` with a path; a name of digits and an index differ only in writing."""
 
     kind: str
@@ -65,7 +65,7 @@ class Reference(NamedTuple):  # a tuple, because plans look up references in dic
 
 @dataclass(frozen=True, slots=True)
 class FirstOf:
-    """The expression `a || b`: the first that exists (R3.3)."""
+    """The expression `a || b`: the first value that exists (R3.3)."""
 
     items: tuple[Expression, ...]
 
@@ -122,7 +122,7 @@ def parse_expression(text: str) -> Expression:
 
 
 def reference_at(text: str, position: int) -> Reference | None:
-    """Return the reference that begins there, as far as it can be parsed; `None` if none does."""
+    """Return the reference that begins there, as far as it can be parsed; `None` if there is none."""
     parser = _Parser(text)
     parser.position = position + 1
     try:
@@ -211,7 +211,7 @@ class _Parser:
             elif match := _QUOTED.match(self.text, self.position):
                 try:
                     key = json.loads(f'"{match.group(1)}"')
-                    key.encode()  # an unpaired surrogate is no character: nobody could write a name for it
+                    key.encode()  # an unpaired surrogate is not a character: no name can contain it
                 except ValueError:
                     raise self.error("the quoted key is not a JSON string") from None
                 self.position = match.end()
@@ -225,7 +225,7 @@ def _excerpt(text: str, limit: int = 60) -> str:
 
 
 _CLAIMED: Final = 20
-"""Paths that are searched for in an output path that cannot be parsed."""
+"""Maximum of paths that are searched in an output path that cannot be parsed."""
 
 
 def show(path: Path) -> str:
@@ -258,7 +258,7 @@ def claimed_paths(text: str) -> tuple[Path, ...]:
 
 
 def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the paths without repetitions, however their indexes are written."""
+    """Return the paths without repetitions, for any notation of their indexes."""
     first: dict[tuple[str, ...], Path] = {}
     for path in paths:
         first.setdefault(tuple(map(str, path)), path)
@@ -286,7 +286,7 @@ class UnknownValue:
         return "UNKNOWN"
 
 
-_PLACEHOLDER: Any = UnknownValue()  # Any: it takes the place of a value of any type
+_PLACEHOLDER: Any = UnknownValue()  # Any: it replaces a value of any type
 UNKNOWN: Final[Json] = _PLACEHOLDER
 
 
@@ -324,7 +324,7 @@ def overlaps(first: Path, second: Path) -> bool:
 
 
 def way_into(value: Json, path: Path) -> tuple[int, Json]:
-    """Return how many steps of the path exist, and the value at the last of them."""
+    """Return the number of the path's steps that exist, and the value at the last of them."""
     for at, part in enumerate(path):
         deeper = step_into(value, part)
         if deeper is MISSING:
@@ -334,10 +334,10 @@ def way_into(value: Json, path: Path) -> tuple[int, Json]:
 
 
 def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
-    """Return the existing paths nearest to one that leads nowhere, best first, as references (R5.5).
+    """Return the existing paths nearest to a missing one, best first, as references (R5.5).
 
-    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper.
-    The path itself is never among them, even if a call will write it. A value without parts has none: see `way_into`.
+    They are the keys beside the first step that fails, similar names first, and a similar name one level deeper. The
+    path itself is never included, also if a call will write it. A value without parts has none: see `way_into`.
     """
     at, value = way_into(value, path[:-1])
     prefix = root + "".join(path_step(part) for part in path[:at])

@@ -1,7 +1,8 @@
 """JSON Schema, drafts 4 to 2020-12: validation of values and templates within a bounded number of steps.
 
 The nodes of `perdure.values._schema_nodes` decide fast whether a value fits, and their patterns run in linear time. The
-validators of `perdure.values._schema_keywords`, counted in steps, give the texts of errors, and decide where the nodes cannot.
+validators of `perdure.values._schema_keywords`, counted in steps, return the texts of errors, and decide if the nodes
+cannot.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _NEWER: Final = frozenset(
 )
 _OLDER: Final = frozenset({"dependencies", "additionalItems", "definitions"})
 MOST_PARTS: Final = 50_000
-"""Values of any kind in one schema. Far above every public schema, and parsed in half a second."""
+"""Maximum of values in one schema. Far more than every public schema, and parsed in half a second."""
 _DEEPEST: Final = 100
 
 
@@ -107,7 +108,7 @@ SINGLE: Final = frozenset(
 
 
 def subschemas(schema: SchemaPart) -> Iterator[JsonObject]:
-    """Yield the schema and all schemas in it, in any draft's places; each once, even if they share parts."""
+    """Yield the schema and all schemas in it, in any draft's places; each once, also if they share parts."""
     stack, seen = [schema], set[int]()
     while stack:
         part = stack.pop()
@@ -138,12 +139,12 @@ def allows_list(schema: SchemaPart) -> bool:
 _NAME_A_TYPE: Final = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties"})
 
 
-def resource(schema: SchemaPart, draft: Draft) -> Any:  # `referencing` types it by what it holds
+def resource(schema: SchemaPart, draft: Draft) -> Any:  # `referencing` types it by its contents
     return _SPECIFICATIONS[draft.number].create_resource(schema)
 
 
 def size_problem(schema: SchemaPart) -> str | None:
-    """Return why the schema is too large to be examined further, or `None`."""
+    """Return the reason why the schema is too large to be examined further, or `None`."""
     stack, parts = [(schema, 1)], 0
     while stack:
         item, depth = stack.pop()
@@ -158,7 +159,7 @@ def size_problem(schema: SchemaPart) -> str | None:
 
 
 def reference_problem(schema: SchemaPart, draft: Draft) -> str | None:
-    """Return which reference in the schema leads nowhere, or `None`. Nothing is fetched (R18.6)."""
+    """Return the problem of a reference in the schema without a target, or `None`. Nothing is fetched (R18.6)."""
     try:
         root = resource(schema, draft)
         resolver = REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or "")
@@ -181,13 +182,13 @@ def reference_problem(schema: SchemaPart, draft: Draft) -> str | None:
                     stack.append((found.contents, found.resolver))
             for child in resource(part, draft).subresources():
                 stack.append((child.contents, within.in_subresource(child)))
-    except Exception as error:  # any name or address of a schema is reported and not raised
+    except Exception as error:  # report errors of any name or address of a schema, and do not raise them
         return f"its names cannot be read: {type(error).__name__}: {' '.join(str(error)[:200].split())}"
     return None
 
 
 def pattern_problem(text: str) -> str | None:
-    """Return why the pattern cannot be used, or `None`."""
+    """Return the reason why the pattern cannot be used, or `None`."""
     try:
         compile_pattern(text)
     except PatternError as error:
@@ -196,7 +197,7 @@ def pattern_problem(text: str) -> str | None:
 
 
 def patterns_problem(schema: SchemaPart) -> str | None:
-    """Return which pattern cannot be checked in linear time, or `None`."""
+    """Return the problem of a pattern that cannot be checked in linear time, or `None`."""
     for part in subschemas(schema):
         named = part.get("patternProperties")
         for text in [part.get("pattern"), *(named if isinstance(named, dict) else ())]:
@@ -209,8 +210,7 @@ def patterns_problem(schema: SchemaPart) -> str | None:
 def metaschema(number: int) -> JsonObject:
     """Return the schema of schemas, in one document.
 
-    From 2019-09 on it is spread over vocabularies that find each other dynamically; joined, they accept the same
-    schemas.
+    From 2019-09 on it consists of vocabularies with dynamic references; joined, they accept the same schemas.
     """
     whole: JsonObject = VALIDATORS[number].META_SCHEMA
     if number <= 7:
@@ -226,7 +226,7 @@ def metaschema(number: int) -> JsonObject:
 
 
 def _statically(part: SchemaPart) -> SchemaPart:
-    """Return a part with each dynamic reference to the whole as a plain one."""
+    """Return a part with each dynamic reference to the whole replaced by a plain one."""
     if isinstance(part, list):
         return [_statically(item) for item in part]
     if not isinstance(part, dict):
@@ -284,12 +284,12 @@ class Schema:
 
     @cached_property
     def _dynamic(self) -> bool:
-        """Whether the meaning of a part of it depends on the way there."""
+        """Whether the meaning of one of its parts depends on the path of references to it."""
         return self._whole._dynamic if self._whole is not self else '"$dynamicRef"' in dumps(self.schema)
 
     @cached_property
     def problem(self) -> str | None:
-        """Return why this is no usable JSON Schema, or `None`: its form, its references, its patterns.
+        """Return the reason why this JSON Schema cannot be used, or `None`: its form, its references, its patterns.
 
         Use it where a schema is parsed; a check of values against a schema with a problem returns a line about it.
         """
@@ -305,22 +305,23 @@ class Schema:
     ) -> list[str]:
         """Return the value's problems, each as one line with its JSON path; empty when it fits.
 
-        With `references`, a string with a reference passes as any value that the reference may have. So does a formula
-        (R3.1, R16.3). Everything around them is checked. Verdicts on large values are cached in `checks`. Never raises, and ends within the steps of `perdure.values.limits`.
+        With `references`, a string with a reference is valid for any value that the reference may have. So is a formula
+        (R3.1, R16.3). The values around them are checked. Verdicts on large values are cached in `checks`. Never
+        raises, and ends within the steps of `perdure.values.limits`.
         """
         value = without_formulas(value) if references else value
         wrong, undecided = self._checked(value, references, root, checks)
         return wrong if undecided is None else [undecided]
 
     def fits(self, value: Json, *, checks: CheckBudget | None = None) -> bool | None:
-        """Whether the value fits; `None` if that cannot be decided, e.g. within the budget of steps."""
+        """Whether the value fits; `None` if the check cannot decide, e.g. within the budget of steps."""
         wrong, undecided = self._checked(value, False, (), checks)
         return None if undecided is not None else not wrong
 
     def _checked(
         self, value: Json, references: bool, root: Path, checks: CheckBudget | None
     ) -> tuple[list[str], str | None]:
-        """Return the value's problems, or why they cannot be determined."""
+        """Return the value's problems, or the reason why they cannot be determined."""
         checks = CheckBudget() if checks is None else checks
         try:
             return ([] if self._fast(value, checks) is True else self._words(value, references, root, checks)), None
@@ -331,8 +332,8 @@ class Schema:
         except PatternError as error:
             why = f"a pattern in it cannot be used: {error}"
         except Exception as error:
-            # Any failure of `jsonschema` with a schema is reported to the schema's author; an exception would stop
-            # the run for ever (R18.6). One example is arithmetic on numbers that no float holds: `multipleOf` of an
+            # Any failure of `jsonschema` with a schema is reported to the schema's author; an exception would stop the
+            # run forever (R18.6). One example is arithmetic on numbers too large for a float: `multipleOf` of an
             # integer of 400 digits.
             why = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
         return [], f"{json_path(root)} cannot be checked against its schema: {why}"
@@ -424,7 +425,7 @@ def describe(error: ValidationError, root: Path = ()) -> str:
 
 
 def _names_of(alternatives: Iterable[ValidationError]) -> list[Json]:
-    """Return the values of the one alternative that lists its values, where the others are of another type."""
+    """Return the values of the one alternative that lists its values, if the others have another type."""
     lists = [cast(Any, each.validator_value) for each in alternatives if each.validator == "enum"]
     return lists[0] if len(lists) == 1 and all(each.validator in ("enum", "type") for each in alternatives) else []
 
@@ -469,13 +470,13 @@ def local(document: JsonObject, reference: str) -> SchemaPart:
 
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,15})?")
-"""Numbers whose digits a float keeps, so that the text can be restored."""
+"""Numbers whose digits a float preserves, so that the text can be restored."""
 _MOST: Final = 1000
-"""Literals of one call that are tried: each is checked by itself, within a task."""
+"""Maximum of literals of one call that are converted: each is checked by itself, within a task."""
 
 
 def convert_literals(value: Json, schema: Schema, checks: CheckBudget | None = None) -> tuple[Json, list[str]]:
-    """Return the value with the literals that fit their schema once converted, and a note of each conversion."""
+    """Return the value with each literal converted that then fits its schema, and a note of each conversion."""
     return _Conversion(schema, checks).convert(value, ())
 
 
@@ -508,7 +509,7 @@ class _Conversion:
 
 
 def _other(value: Json) -> Json:
-    """Return the one value of another type with the same meaning; `None` if there is none."""
+    """Return the unique value of another type with the same meaning, or `None`."""
     if isinstance(value, bool | int | float):
         return dumps(value)
     if not isinstance(value, str) or has_reference(value):
@@ -528,11 +529,11 @@ def _other(value: Json) -> Json:
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose values are schemas by name: a property may be called `nullable`."""
 _PLAIN: Final = frozenset({"enum", "const", "default", "examples"})
-"""Keywords whose values are no schemas."""
+"""Keywords whose values are not schemas."""
 
 
 def or_null(schema: SchemaPart) -> SchemaPart:
-    """Return the schema in JSON Schema's own keywords, for one with `nullable`."""
+    """Return a schema with `nullable` in JSON Schema's own keywords."""
     if isinstance(schema, list):
         return [or_null(item) for item in schema]
     if not isinstance(schema, dict):

@@ -27,16 +27,17 @@ from perdure.values.limits import (
 )
 
 _KEPT: Final = 512
-"""Bytes from which a size is cached: below that measuring again is as fast."""
+"""Bytes from which a size is cached: a smaller value is measured as fast again."""
 _SCALARS: Final = {int, float, bool, type(None)}
 _PLAIN: Final = {*_SCALARS, str, list, dict}
 _MANY: Final = 100
-"""Items from which a list is measured as a whole: one by one they take ten times as long."""
+"""Items from which a list is measured as a whole: single measurements take ten times as long."""
 _FEW: Final = 16
-"""The most items of each of its parts, and of theirs."""
+"""Maximum of items in each of its parts, and in their parts."""
 _MOST_WRITTEN: Final = 2_000_000
-"""The most parts and characters of texts: a value as large as Temporal carries has no more, and a shared part counts
-wherever it is."""
+"""Maximum of parts and of characters of texts: the largest value that Temporal carries has no more. A shared part
+counts at each place.
+"""
 
 
 class TooManyBytesError(Exception):
@@ -46,7 +47,7 @@ class TooManyBytesError(Exception):
 class Sizes:
     """Bytes of values as compact JSON. The key of a value is its identity: it must not be changed once it was measured.
 
-    Sizes that `base` knows are known here too, and new ones stay here: a query leaves nothing behind.
+    Sizes in `base` are known here too, and new ones are kept only here: a query changes nothing.
     """
 
     def __init__(self, base: Sizes | None = None) -> None:
@@ -55,12 +56,12 @@ class Sizes:
         self._known: dict[int, tuple[ReadOnlyJson, int]] = {}
 
     def note(self, value: ReadOnlyJson, size: int) -> None:
-        """Record a size that was found where the value was made."""
+        """Record the size of a value that its creator has measured."""
         if size >= _KEPT:
             self._known[id(value)] = value, size
 
     def of(self, value: ReadOnlyJson) -> int:
-        """Return the bytes of JSON; parts that were measured before are not searched again."""
+        """Return the bytes of JSON; parts that were measured before are not measured again."""
         if isinstance(value, str):
             if len(value) < _KEPT:
                 return text_size(value)
@@ -73,11 +74,10 @@ class Sizes:
         return size
 
     def of_composed(self, value: Json, known_ids: Collection[int], most: int) -> tuple[int, int, int]:
-        """Return the bytes of a value that was made of others, how many of them are new, and the number of parts
-        examined.
+        """Return the bytes of a value composed of others, the number of new bytes, and the number of examined parts.
 
-        A part may stand in many places: it is measured once. Not new is the first place of a part that was measured
-        before, or whose identity is in `known_ids`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
+        A part in many places is measured once. The first place of a part is not new if the part was measured before, or
+        its identity is in `known_ids`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
         """
         seen: dict[int, int] = {}
         looked_at = 0
@@ -100,7 +100,7 @@ class Sizes:
                 looked_at += len(item)
                 size = new = _frame(item)
                 for child in item.values() if isinstance(item, dict) else item:
-                    if isinstance(child, str) and len(child) < _KEPT:  # as most are: `part` would call two functions
+                    if isinstance(child, str) and len(child) < _KEPT:  # most parts: `part` would call two functions
                         more = fresh = text_size(child)
                     else:
                         more, fresh = part(child)
@@ -118,7 +118,7 @@ class Sizes:
         return size, new, looked_at
 
     def knows(self, value: ReadOnlyJson) -> bool:
-        """Whether the value was measured, and is large enough to be cached."""
+        """Whether the value's size is cached."""
         return self._remembered(value) is not None
 
     def _remembered(self, value: ReadOnlyJson) -> int | None:
@@ -137,15 +137,15 @@ class Sizes:
         return _frame(value) + sum(map(self.of, value))
 
     def retain(self, values: Iterable[ReadOnlyJson]) -> None:
-        """Drop the sizes of all values but these: others that still exist are measured again when needed."""
+        """Drop the sizes of all values except these: other values are measured again when needed."""
         known = self._known
         self._known = {id(value): known[id(value)] for value in values if id(value) in known}
 
 
 def _size_of_many(value: list[ReadOnlyJson]) -> int | None:
-    """Return the bytes of a list of many small parts, at the pace of the encoder; `None` for any other.
+    """Return the bytes of a list of many small parts, at the encoder's speed; `None` for another value.
 
-    A part may stand in many places, and is written in each: the written text is bounded by the counted parts.
+    A part may have many places, and is written at each: the counted parts bound the written text.
     """
     level: list[ReadOnlyJson] = value
     count = 0
@@ -156,7 +156,7 @@ def _size_of_many(value: list[ReadOnlyJson]) -> int | None:
             return None
         if kinds <= _SCALARS:
             break
-        # Often all parts are of one kind: a million is not searched for those of the others.
+        # Often all parts have one kind: a million parts are not searched for other kinds.
         lists = [each for each in level if type(each) is list] if list in kinds else []
         objects = [each for each in level if type(each) is dict] if dict in kinds else []
         texts = [each for each in level if type(each) is str] if str in kinds else []
@@ -178,7 +178,7 @@ def _frame(value: Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson]) -> int:
 def _scalar_size(value: ReadOnlyJson) -> int:
     if value is None or value is True:
         return 4
-    # As `json` writes them, at a fraction of its price: a list of lists has a million.
+    # As `json` writes them, in a fraction of its time: a list of lists has a million.
     return 5 if value is False else len(repr(value)) if isinstance(value, int) else len(dumps(value))
 
 
@@ -189,8 +189,9 @@ def text_size(text: str) -> int:
 
 
 def preview(value: Json, limit: int, *, compact: bool = False) -> str:
-    """Return the beginning of a value as JSON, at most `limit` characters; with `compact` without blanks. The cost is
-    that of the result, however large the value is."""
+    """Return the beginning of a value as JSON, at most `limit` characters; with `compact` without blanks. The cost
+    depends on the result, not on the value's size.
+    """
     found: list[str] = []
     left = limit
     for piece in _pieces(value, limit + 1, "" if compact else " "):
@@ -222,14 +223,14 @@ def _pieces(value: Json, limit: int, blank: str) -> Iterator[str]:
         yield dumps(value) if type(value) in _SCALARS else "…"
 
 
-# Every value is cut to fit its room. A part that is cut is replaced by its beginning and its size.
+# A value is cut to fit its room. A cut part is replaced by its beginning and its size.
 
 LEAST: Final = 120
-"""The least bytes that a part is cut to; a part with less room is left out and counted."""
+"""Minimum of bytes of a cut part; a part with less room is left out and counted."""
 
 
 _LOOKED_AT: Final = 5_000
-"""The first parts of one value that are examined to cut it: a list of numbers may have 400,000 (R18.5)."""
+"""Maximum of first parts of a value that are examined to cut it: a list of numbers may have 400,000 (R18.5)."""
 
 
 @overload
@@ -241,8 +242,9 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json: ...
 
 
 def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
-    """Return the value, if its JSON has at most `room` bytes; else with its largest parts cut until it has (`room` ≥
-    `LEAST`)."""
+    """Return the value, if its JSON has at most `room` bytes; else with its largest parts cut until it fits (`room` ≥
+    `LEAST`).
+    """
     sizes = sizes or Sizes()
     room = max(room, LEAST)
     if sizes.of(value) <= room:
@@ -265,7 +267,7 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
         shares = _shares([1 + sizes.of(child) for child in head], room - 40, [1] * len(head))
         items = [cut_to(child, share - 1, sizes) for child, share in zip(head, shares, strict=True) if share]
         return [*items, *([f"… {len(value) - len(items)} more"] if len(items) < len(value) else [])]
-    return "…"  # a number of more digits than there is room
+    return "…"  # a number with more digits than the room
 
 
 def clipped(text: str, room: int) -> str:
@@ -280,16 +282,16 @@ def _cut_text(text: str, room: int, size: int) -> str:
     note = f"… [cut: {size:,} bytes]"
     length = room
     while text_size(text[:length] + note) > room:
-        # A character has one byte to six: the excess shows how many are too many.
+        # A character has one to six bytes: the excess shows the number of characters to drop.
         length = min(length - 1, length * (room - text_size(note)) // text_size(text[:length]))
     return text[: max(length, 0)] + note
 
 
 def _shares(sizes: Sequence[int], room: int, own: Sequence[int]) -> list[int]:
-    """Return the room of each of several parts: small ones get all that they need, the others equal shares; 0: it is
-    left out.
+    """Return the room of each of several parts: small parts get the room that they need, the others equal shares; 0:
+    the part is left out.
 
-    `own` is a part's need beside its value. If not even `LEAST` is left for each, the first ones are kept.
+    `own` is a part's need beside its value. If less than `LEAST` is left for each, the first ones are kept.
     """
     shares = [0] * len(sizes)
     least = [min(size, mine + LEAST) for size, mine in zip(sizes, own, strict=True)]
@@ -319,8 +321,9 @@ def allot(sizes: Sequence[int], room: int) -> list[int]:
 
 
 class TaskBudget:
-    """The budget for the commands of the current workflow task. A task's key is any number of its own: the length of
-    its history."""
+    """The budget for the commands of the current workflow task. A task's key is a unique number: the length of its
+    history.
+    """
 
     def __init__(self, max_bytes: int = MAX_SENT, max_commands: int = MAX_COMMANDS) -> None:
         self._max_bytes, self._max_commands = max_bytes, max_commands
@@ -329,9 +332,10 @@ class TaskBudget:
         self.commands = 0
 
     def take(self, task: int, size: int, quick: int = 0) -> bool:
-        """Whether a command of `size` bytes may go with this task, which then counts it. The first may be of any size.
+        """Whether a command of `size` bytes may be sent with this task, which then counts it. The first may have any
+        size.
 
-        `quick` is the number of calls that may return in a moment, see `QuickCalls`.
+        `quick` is the number of calls that may return soon, see `QuickCalls`.
         """
         if task != self._task:
             self._task, self.bytes, self.commands = task, 0, 0
@@ -343,9 +347,8 @@ class TaskBudget:
         return True
 
     def take_call(self, task: int, size: int, quick: int = 0) -> bool | None:
-        """Whether a call's parameters of `size` bytes go with the call; `None`: the call does not go with this task.
-
-        If they do not go with it, they are a claim check.
+        """Whether a call's parameters of `size` bytes are sent with the call; `None`: this task does not send the call.
+        Parameters that are not sent are a claim check.
         """
         if not self.take(task, 0, quick):
             return None
@@ -355,9 +358,9 @@ class TaskBudget:
 
 
 class QuickCalls:
-    """The running calls that began less than `QUICK` ago, by a clock in seconds: they may all return in a moment.
+    """The running calls that began less than `QUICK` seconds ago: they may all return soon.
 
-    The time `None` is unknown: in a task whose time may be another in a replay. Calls of that task count from the next known time.
+    The time `None` is unknown: in a task whose time may differ in a replay. Its calls count from the next known time.
     """
 
     def __init__(self) -> None:
@@ -373,7 +376,7 @@ class QuickCalls:
         self._begun.pop(call, None)
 
     def count(self, now: float | None) -> int:
-        """Return the number of such calls."""
+        """Return the number of quick calls."""
         if now is not None:
             for call, begun in list(self._begun.items()):
                 if begun is None:
@@ -386,7 +389,7 @@ class QuickCalls:
 
 
 def first_fitting(sizes: Iterable[int], room: int) -> int:
-    """Return how many of these, from the first on, one answer holds: the first in any case."""
+    """Return the number of first items that one answer holds, at least 1."""
     count = 0
     for size in sizes:
         room -= size
@@ -411,7 +414,7 @@ class HistoryBudget:
         self._claims: dict[str, int] = {}
         """Undecided claims, in their order."""
         self.coming: dict[str, int] = {}
-        """Granted results that are on their way."""
+        """Granted results that have not arrived."""
         self._decided: dict[str, bool] = {}
 
     def free(self, call: str, used: int) -> int:
@@ -423,7 +426,7 @@ class HistoryBudget:
         return self._held[call]
 
     def holds(self, size: int, used: int) -> bool:
-        """Whether there is room for so many bytes at once, and for some result, beside all reservations."""
+        """Whether there is room for this many bytes at once, and for a result, beside all reservations."""
         return used + sum(self._held.values()) + size + LEAST_RESULT <= self._room
 
     def claim(self, call: str, size: int) -> None:
@@ -451,22 +454,22 @@ class HistoryBudget:
         return now
 
     def granted(self, call: str) -> bool | None:
-        """Whether the call's result was granted its room; `None`: undecided. A settled result has no grant."""
+        """Whether the claim of the call's result was granted; `None`: undecided. A settled result has no grant."""
         return self._decided.get(call) if call in self._held else False
 
     @property
     def turns(self) -> bool:
-        """Whether a claim waits for the arrival of others."""
+        """Whether a claim waits for the arrival of other results."""
         return bool(self._claims)
 
     def settle(self, call: str) -> None:
-        """Settle a claim: the result is in the history, or none will come."""
+        """Settle a claim: the result is in the history, or will not come."""
         for each in (self._held, self._claims, self.coming, self._decided):
             each.pop(call, None)
 
 
 def history_full(events: int, size: int, part: float = NEAR) -> str | None:
-    """Return why a history can take no more than a last Request, in words; `None` while it can."""
+    """Return the reason why a history has room only for a last Request, as text; `None` while it has more."""
     if size >= HISTORY_BYTES * part:
         return f"the run's history has {bytes_text(size)}, and {bytes_text(HISTORY_BYTES)} is the most"
     if events >= HISTORY_EVENTS * part:

@@ -1,7 +1,7 @@
 """The state of a run: an append-only log of writes, and the value that results from it.
 
-The log is the truth; the value is kept beside it so that reading costs nothing. `State(writes)` of the same writes is
-the same value, whatever happened in between. So a replay, and a run continued as new, have the same state.
+The log is the source of the value, which is kept so that a read costs nothing. `State(writes)` of the same writes
+always has the same value. So a replay, and a run continued as new, have the same state.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class WriteRecord(WireModel):
 
 
 def covers(write: Write, path: Path) -> bool:
-    """Whether the write alone decides the value at the path: a `set` of it or of its prefix."""
+    """Whether the write alone decides the value at the path: it sets the path or a prefix of it."""
     return stands_alone(write.method, write.path) and is_prefix(write.path, path)
 
 
 def stands_alone(method: OutputMethod, path: Path) -> bool:
-    """Whether a write needs no earlier value: it sets, and not through the index of an array."""
+    """Whether a write needs no earlier value: it is a `set` without an array's index in its path."""
     return method == "set" and {None}.issuperset(map(array_index, path))
 
 
@@ -85,9 +85,8 @@ class _WrittenPlace:
 
 
 class VisibleWrites:
-    """The writes of a log that no later `set` of the same path, or of a prefix of it, has hidden.
-
-    The cost is that of the added writes, however long the log is (R18.5).
+    """The writes of a log that no later `set` of the same path, or of a prefix of it, has hidden. The cost depends on
+    the added writes, not on the log's length (R18.5).
     """
 
     def __init__(self) -> None:
@@ -120,12 +119,12 @@ class VisibleWrites:
 class ValueTree:
     """A JSON value that can be changed without changing values that share parts with it.
 
-    Containers made since the last snapshot are not shared and are changed in place; all others are copied on the way
-    down. So a thousand writes into one object copy it once, not a thousand times.
+    Containers made since the last snapshot are not shared and are changed in place; others are copied on the way down.
+    So a thousand writes into one object copy it once.
     """
 
     def __init__(self, value: Json) -> None:
-        self.value: Any = value  # an object stays one: `preview` refuses another value in its place
+        self.value: Any = value  # an object stays an object: `preview` refuses another value in its place
         # The object is kept beside its id, so that the id cannot be used again while it counts.
         self._owned: dict[int, dict[str, Json] | list[Json]] = {}
 
@@ -137,7 +136,7 @@ class ValueTree:
     def preview(self, write: Write) -> tuple[Json, list[Json | Missing]]:
         """Return the value at the path after the write, and the containers on the way there.
 
-        Raises `StateError` when a value on the way cannot take the write; changes nothing.
+        Raises `StateError` if a value on the way cannot accept the write. Changes nothing.
         """
         containers: list[Json | Missing] = []
         target: Json | Missing = self.value
@@ -152,7 +151,7 @@ class ValueTree:
         return value, containers
 
     def apply(self, write: Write) -> None:
-        """Apply a write. Raises `StateError`, and changes nothing, when a value on the way cannot take the write."""
+        """Apply a write. Raises `StateError`, without a change, if a value on the way cannot accept the write."""
         self.put(write, *self.preview(write))
 
     def put(self, write: Write, value: Json, containers: list[Json | Missing]) -> None:
@@ -229,10 +228,10 @@ def _merge(target: Json, value: Json) -> Json:
     return merged
 
 
-# An instance's state stands in the run's state under a key of its own, `@name`, and its other data under a kind of
-# its own, `input@name`. A call of the instance writes there, and reads there first: `†state.x` becomes
-# `†state.@name.x || †state.x`, so that all instances see shared values. Dependencies, waiting and branching are the
-# same as without instances.
+# An instance's state is in the run's state under its own key, `@name`, and its other data under its own kind,
+# `input@name`. A call of the instance writes there, and reads there first: `†state.x` becomes `†state.@name.x ||
+# †state.x`, so that all instances see shared values. Dependencies, waiting and branching are the same as without
+# instances.
 
 MARK: Final = "@"
 
@@ -247,8 +246,9 @@ def kind_of(kind: str, instance: str) -> str:
 
 
 def scope_template(template: Template, instance: str, kinds: Collection[str]) -> Template:
-    """Return the template as the instance reads it: its own values first, then shared ones. `kinds` are all kinds with
-    data."""
+    """Return the template for reads of the instance: its own values first, then shared ones. `kinds` are all kinds with
+    data.
+    """
 
     def scope(expression: Expression) -> Expression:
         if isinstance(expression, FirstOf):
@@ -301,7 +301,7 @@ def split_state(state: JsonObject, instances: Iterable[str]) -> tuple[JsonObject
 
 
 def values_for(base: Mapping[str, Json], instance: str | None) -> Mapping[str, Json]:
-    """Return the data by kind as a call of the instance sees it, for values that are not read by reference (R8.2)."""
+    """Return the data by kind that a call of the instance sees, for values that are not read by reference (R8.2)."""
     if instance is None:
         return base
     own = {kind.removesuffix(MARK + instance): value for kind, value in base.items() if kind.endswith(MARK + instance)}
@@ -319,7 +319,7 @@ _SHOWN: Final = 2000
 
 
 class State:
-    """The log of writes and its resulting value. Values that enter or leave it are never changed."""
+    """The log of writes and its resulting value. It never changes values that it receives or returns."""
 
     def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
         self.writes: list[Write] = []
@@ -330,21 +330,22 @@ class State:
         """The paths of values of more than `MAX_RESULT` characters, and whether each was an item of a list."""
         self._tree = ValueTree({})
         self._showing = VisibleWrites()
-        self._looked_at = 0  # the number of writes that it knows
+        self._looked_at = 0  # the number of known writes
         for write in writes:  # written by a state, which has already added notes to them
             self._tree.apply(write)
             self._note(write)
 
     def append(self, write: Write) -> None:
-        """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
+        """Add a write. Raises `StateError`, without a change, if the value there cannot accept it."""
         value, containers = self._tree.preview(write)
         self._tree.put(write, value, containers)
         self._note_created(write, containers)
         self._note(write)
 
     def _note_created(self, write: Write, containers: list[Json | Missing]) -> None:
-        """Mark an index that is a key of an object, so that it stays one even after the object's creation is
-        forgotten."""
+        """Mark an index that is a key of an object, so that it stays a key after the object's creation is dropped from
+        the log.
+        """
         for depth, (part, container) in enumerate(zip(write.path, containers, strict=False)):
             if isinstance(part, int) and isinstance(container, dict):
                 self._note(Write(path=write.path[:depth], value={}, method="merge"))
@@ -356,8 +357,9 @@ class State:
             self._note_large(write.path, write.value, write.method)
 
     def _note_large(self, path: Path, value: Json, method: OutputMethod) -> None:
-        """Record the path of a large value. The state itself, and that of an instance, stay objects: each key is shown
-        by itself."""
+        """Record the path of a large value. The state, and that of an instance, stay objects: each key is shown by
+        itself.
+        """
         if (not path or (len(path) == 1 and str(path[0]).startswith(MARK))) and isinstance(value, dict):
             for key, item in value.items():
                 if self.sizes.of(item) > MAX_RESULT:
@@ -368,8 +370,8 @@ class State:
     def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
         """Add the writes in their order, or none of them (R4.3).
 
-        `check` gets each write with the resulting value at its path. Raises `StateError`, and changes nothing, when
-        `check` does or when the value there cannot take one of them.
+        `check` gets each write with the resulting value at its path. Raises `StateError`, without a change, if `check`
+        raises it or the value there cannot accept a write.
         """
         tree = self._tree if len(writes) == 1 else ValueTree(self.snapshot())
         looked_at: list[list[Json | Missing]] = []
@@ -395,8 +397,8 @@ class State:
         return copied
 
     def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
-        """Return the present value as the model sees it: without media, and with the beginnings of written values of
-        more than `MAX_RESULT` characters (R10.18).
+        """Return the present value for the model: without media, and with only the beginnings of written values of more
+        than `MAX_RESULT` characters (R10.18).
 
         With `tight`, every large key is cut. `shaped` replaces hidden parts by their shapes (R15.4).
         """
@@ -436,8 +438,9 @@ class State:
         return excerpt(value, self.sizes.of(value), name)
 
     def compact(self) -> None:
-        """Drop the writes that a later `set` of the same path, or of a prefix of it, has hidden. The cost is that of
-        the writes since the last time."""
+        """Drop the writes that a later `set` of the same path, or of a prefix of it, has hidden. The cost depends on
+        the writes since the last time.
+        """
         for write in self.writes[self._looked_at :]:
             self._showing.add(write)
         self.writes = self._showing.all()
@@ -447,9 +450,9 @@ class State:
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:
     """Return the value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
 
-    It goes back to the newest `set` that covers the path and replays from there the writes that touch the path. Raises
-    `StateError` if that needs an array that only a write beside the path had made. Items beside the path that others
-    had written are missing, so an index counts without them.
+    It replays the writes that touch the path, from the newest `set` that covers it. Raises `StateError` if that needs
+    an array that only a write beside the path had made. Items beside the path that others had written are missing, so
+    an index counts without them.
     """
     start = 0
     for index in range(len(writes) - 1, -1, -1):
@@ -464,8 +467,9 @@ def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) 
 
 
 def sources_of(writes: Sequence[Write], path: Path, base: Labels) -> Sources:
-    """Return the sources of the value that `replay` returns, or more: those of all writes that touch the path count in
-    full."""
+    """Return the sources of the value that `replay` returns, or more: all sources of each write that touches the path
+    count.
+    """
     found, start = base.at(path), 0
     for index in range(len(writes) - 1, -1, -1):
         if covers(writes[index], path):

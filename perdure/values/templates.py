@@ -60,24 +60,24 @@ def text_form(output: Json) -> TextForm:
 
 
 _REMEMBERED: Final = 512
-"""Characters of a text from which it is cached: below that making it again is as fast."""
+"""Characters of a text from which it is cached: a shorter text is built as fast again."""
 _MADE: Final = 16
 _DEEP: Final = 20_000
 """Bytes of a value from which its depth is cached."""
 _DEPTHS: Final = 256
 """Values whose depth is cached."""
 _JOINED: Final = 200
-"""Bytes of text that take as long to make of a value, and to join, as one step of a check."""
+"""Bytes of text that take as long to build and to join as one step of a check."""
 
 
 class TextBudget:
     """The texts of one plan, or of one output.
 
-    One may have `most` bytes, as much as any value but no more than `MAX_TEXT`, and all together `total`. `sizes` knows
-    the sizes of the values.
+    One text may have `most` bytes, the maximum of a value but no more than `MAX_TEXT`, and all together `total`.
+    `sizes` has the sizes of the values.
 
-    The key of a value is its identity: it must not be changed once it was embedded. Making texts counts as steps of
-    `checks`, so that work beyond one task goes to the next (R18.5).
+    The key of a value is its identity: it must not be changed once it was embedded. Texts count as steps of `checks`,
+    so that work beyond one task is left to the next (R18.5).
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class TextBudget:
         self._deep: dict[int, tuple[Json, int]] = {}
 
     def join(self, parts: Sequence[Json | Missing]) -> str:
-        """Return the parts as one text: a text as it is, any other value as JSON, an unknown one as `…`.
+        """Return the parts as one text: a text unchanged, any other value as JSON, an unknown value as `…`.
 
-        Raises `TooLargeError`, and has built nothing, if the text would exceed its limit, by itself or with those
-        before.
+        Raises `TooLargeError`, before it builds anything, if the text would exceed its limit, by itself or with earlier
+        texts.
         """
         known = ["…" if part is UNKNOWN or part is MISSING else part for part in parts]
         if (short := _short(known)) is not None:
@@ -133,8 +133,9 @@ class TextBudget:
         return value
 
     def _depth(self, value: dict[str, Json] | list[Json]) -> int:
-        """Return the levels of a value. The depth of a large one is cached: it may stand in another value the next
-        time."""
+        """Return the levels of a value. The depth of a large one is cached: it may be part of another value the next
+        time.
+        """
         if (size := self._sizes.of(value)) < _DEEP:
             return depth_of(value)
         if (known := self._deep.get(id(value))) is not None:
@@ -153,7 +154,7 @@ class TextBudget:
         return depth
 
     def computed(self, formula: Formula, values: Sequence[Json], steps: EvaluationSteps) -> Json:
-        """Return the value of the formula, within `steps`, which count like a check's.
+        """Return the formula's value, within `steps`, which count like those of a check.
 
         Raises `FormulaError`, with the formula in it. Raises `TooLargeError` if the value, or the sum of all formulas
         and texts, exceeds its limit.
@@ -174,7 +175,7 @@ class TextBudget:
         return value
 
     def _least(self, part: Json) -> int:
-        """Return the least bytes that the part may have: as JSON it is a text that has to be quoted once more."""
+        """Return the minimum of bytes that the part may have: in JSON a text is quoted again."""
         return self._sizes.of(part) - (2 if isinstance(part, str) else 0)
 
     def _check(self, size: int) -> None:
@@ -203,7 +204,7 @@ class TextBudget:
 
 
 def _short(parts: Sequence[Json]) -> str | None:
-    """Return the parts as one text if it is so short that it needs no measuring, as most are."""
+    """Return the parts as one text if it is too short to need a measurement, as most are."""
     left = _REMEMBERED
     texts = []
     for part in parts:
@@ -222,7 +223,7 @@ _ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
 """The mark `††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
 
 EXPR: Final = "_expr"
-"""The key of a formula, `{"_expr": "len(state.hosts)"}`, in the place of any parameter (R16.3)."""
+"""The key of a formula, `{"_expr": "len(state.hosts)"}`, in place of any parameter (R16.3)."""
 
 Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
@@ -278,15 +279,15 @@ class Template(NamedTuple):
 
     @property
     def literal(self) -> bool:
-        """Whether it is its own value, with nothing to resolve."""
+        """Whether it is its own value, without references or formulas."""
         return not self.sites and not self.computes
 
     def text(self, lookup: Lookup, texts: TextBudget) -> TemplateText:
-        """Yield the text of the resolved value in pieces: a text as it is, of an object with one text that text, else
+        """Yield the text of the resolved value in pieces: a text unchanged, for an object with one text that text, else
         compact JSON.
 
         `lookup` returns `UNKNOWN` for a reference that has no value yet. The iterator then yields `None`, and looks the
-        value up again for the next piece; a missing value is never found. Raises what `resolve` raises.
+        value up again for the next piece; a missing value stays missing. Raises the errors of `resolve`.
         """
         return TemplateText(self.node, lookup, texts)
 
@@ -318,7 +319,7 @@ class TemplateText(Iterator["str | None"]):
 
     def __init__(self, node: _TemplateNode, lookup: Lookup, texts: TextBudget) -> None:
         self.form = PLAIN
-        """Form of the text, once there is any."""
+        """Form of the text, once there is a text."""
         self._pieces = self._of(node)
         self._lookup, self._texts = lookup, texts
         self._steps = EvaluationSteps()
@@ -386,14 +387,14 @@ class TemplateText(Iterator["str | None"]):
 
 
 class TemplateProblem(NamedTuple):
-    """A malformed reference or formula: its place in the parameters, and its fault (R3.5, R16.3)."""
+    """A malformed reference or formula: its place in the parameters, and its problem (R3.5, R16.3)."""
 
     path: tuple[str | int, ...]
     error: ReferenceSyntaxError | FormulaError
 
 
 def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
-    """Parse a JSON value for references; every malformed one is listed, and stands for itself in the template."""
+    """Parse a JSON value for references; every malformed one is listed, and is a plain text in the template."""
     sites: list[TemplateSite] = []
     problems: list[TemplateProblem] = []
     formulas: list[Formula] = []
@@ -440,7 +441,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
 
 
 def is_plain(value: Json) -> bool:
-    """Whether no part of it is parsed: a large literal is searched once, and passed on as it is (R18.5)."""
+    """Whether no part of it is parsed: a large literal is searched once, and passed unchanged (R18.5)."""
     left = [value]
     while left:
         item = left.pop()
@@ -477,7 +478,7 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
 
 
 def without_formulas(value: Json) -> Json:
-    """Return the value with a reference in the place of each formula: the values of both are equally unknown."""
+    """Return the value with a reference in place of each formula: both have unknown values."""
     if isinstance(value, list):
         items = [without_formulas(item) for item in value]
         return value if all(map(is_, items, value)) else items
@@ -495,8 +496,9 @@ def is_formula(value: Json) -> TypeGuard[JsonObject]:
 
 
 def looks_computed(value: Json) -> TypeGuard[JsonObject]:
-    """Whether the value is a formula, or data that looks like one. Such data is written with `††` before it and its own
-    daggers doubled."""
+    """Whether the value is a formula, or data that resembles one. Such data is written with `††` before it and its own
+    daggers doubled.
+    """
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(EXPR), str)
 
 
@@ -507,8 +509,7 @@ def is_expression(text: str) -> bool:
 
 
 def as_data(value: Json) -> Json:
-    """Return the value in the notation in which references are parsed, so that each of its strings stands for
-    itself."""
+    """Return the value in the notation of references, so that each of its strings is parsed to itself."""
     if isinstance(value, str):
         return value.replace(DAGGER, DAGGER * 2)
     if isinstance(value, list):
@@ -594,24 +595,24 @@ def _resolve(node: _TemplateNode, lookup: Lookup, texts: TextBudget, steps: Eval
     return texts.placed(_value(node, lookup), level)
 
 
-def _value(expression: Expression, lookup: Lookup) -> Any:  # as the next line says
-    # A `lookup` that may return `MISSING` is given by a caller that looks for it in the result.
+def _value(expression: Expression, lookup: Lookup) -> Any:  # the next line excludes it
+    # A caller with a `lookup` that may return `MISSING` checks the result for it.
     return evaluate(expression, lookup)
 
 
-# `marked` writes a text with references as a person sees it, `written` translates a person's text into the engine's
+# `marked` returns a text with references in the form for people, `written` translates a person's text into the engine's
 # notation.
 
 REF: Final = "_ref"
 DATA: Final = "_data"
-"""The key of data that only looks like a mark: in a plan, `{"_data": {"_ref": "…"}}`."""
+"""The key of data that only resembles a mark: in a plan, `{"_data": {"_ref": "…"}}`."""
 
 
 def marked(value: Json) -> Json:
-    """Return a value with references, with each string that holds any marked; every other string stands for itself.
+    """Return a value with each string that has references marked; every other string is plain text.
 
-    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A
-    formula, `{"_expr": "…"}`, is a mark of its own.
+    Data that resembles a mark, or the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A formula, `{"_expr":
+    "…"}`, is a mark of its own.
     """
     if is_formula(value):
         return value
@@ -639,11 +640,11 @@ def _is_mark(value: JsonObject) -> bool:
 
 
 def written(value: Json, held: Collection[str] | None = None) -> Json:
-    """Return a person's value in the notation in which references are parsed: only a marked string is one.
+    """Return a person's value in the notation of references: only a marked string is parsed.
 
-    A plan, which `marked` has written for them, comes back unchanged. A call is shown with values: `held` are the texts
-    of marks in these. They stay data, because their authors meant no references. Raises `ReferenceSyntaxError` for a
-    mark without a reference in it.
+    A plan that `marked` returned is translated back unchanged. A call is shown with values: `held` are the texts of
+    marks in these, which stay data, because their authors meant no references. Raises `ReferenceSyntaxError` for a mark
+    without a reference in it.
     """
     if isinstance(value, list):
         return [written(item, held) for item in value]
@@ -662,7 +663,7 @@ def written(value: Json, held: Collection[str] | None = None) -> Json:
 
 
 def held_marks(value: Json) -> Iterator[str]:
-    """Yield the texts of parts that look like marks in a value that is data."""
+    """Yield the texts of parts that resemble marks in a value that is data."""
     if isinstance(value, list):
         for item in value:
             yield from held_marks(item)
@@ -674,8 +675,9 @@ def held_marks(value: Json) -> Iterator[str]:
 
 
 def marked_call(call: Json) -> Json:
-    """Return a call as written, with the references in its parameters marked. The keys of paths and conditions mark
-    them already."""
+    """Return a call as written, with the references in its parameters marked. Paths and conditions are marked by their
+    keys.
+    """
     return _each_parameter(call, marked)
 
 
@@ -704,7 +706,7 @@ def _is_read(key: str, value: Json) -> bool:
 
 
 def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
-    """Return the parameters that differ, as an edit sends them; `null` for a removed one."""
+    """Return the changed parameters in the form of an edit; `null` for a removed one."""
     gone = {key: None for key in offered if key not in wanted}
     return gone | {
         key: value for key, value in wanted.items() if key not in offered or _text(value) != _text(offered[key])
