@@ -46,7 +46,7 @@ class JsonType(Generic[ValueT]):
 
     def __init__(self, wanted: Any, where: str) -> None:
         self.adapter: TypeAdapter[ValueT] | None = None
-        """Reader of its values; `None`: any JSON is one."""
+        """Reader of its values; `None` accepts any JSON."""
         self.schema: JsonObject | bool = {}
         """JSON Schema; `{}` accepts any value."""
         if isinstance(wanted, dict | bool):
@@ -62,7 +62,7 @@ class JsonType(Generic[ValueT]):
                 ) from None
 
     def read(self, value: Json) -> ValueT:
-        """Return the value as the type reads it; without a type, unchanged. Raise `OutputError`."""
+        """Return the value converted to the type; without a type, unchanged. Raise `OutputError`."""
         if self.adapter is None:
             unread: Any = value  # without a type, a `ValueT` is any value
             found: ValueT = unread
@@ -75,7 +75,7 @@ class JsonType(Generic[ValueT]):
     def read_partial(self, partial: PartialText) -> ValueT | Missing:
         """Return as much of a beginning of a value as the type accepts; `MISSING` if that is nothing.
 
-        A text that is not complete counts where any text may stand, so that no beginning is taken for another value.
+        An incomplete text counts only where any text is valid, so that a beginning is not mistaken for another value.
         """
         value, longer = partial.value, partial.longer
         if self.adapter is None or value is MISSING:
@@ -241,7 +241,7 @@ class Agent(Generic[OutputT]):
             self.hooks += [each for each in agent.hooks if each not in self.hooks]
             self.sources += agent.sources
             self.not_carried += [each for each in agent.not_carried if each not in self.not_carried]
-        elif not isinstance(tool, ToolFunction):  # of one that `Agent.of` read, the losses are known
+        elif not isinstance(tool, ToolFunction):  # the losses of an agent that `Agent.of` read are known
             for each in functions.values():
                 self.not_carried += (lost := lost_parts(self.name, each))
                 for part in lost:
@@ -458,7 +458,7 @@ class Agent(Generic[OutputT]):
         ]
         agent = made[0]
         named = {tool["_delegate"] for each in found for tool in each.delegations}
-        for other in made[1:] if agent.name not in named else made:  # a circle of handoffs comes back to the first
+        for other in made[1:] if agent.name not in named else made:  # a cycle of handoffs returns to the first
             agent._add(other, f"agent {agent.name!r}", JsonType(None, ""))
         agent.hooks = [hook for each in found for hook in each.hooks]
         agent.sources = [each.source for each in found]

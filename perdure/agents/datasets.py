@@ -1,7 +1,7 @@
 """Datasets of cases, read from files, folders and Python.
 
-A file has the form of `pydantic-evals`, in JSON or YAML, or is a recorded run (`perdure record --to`). Evaluators are only named
-here: the worker that scores has them.
+A file has the form of `pydantic-evals`, in JSON or YAML, or is a recorded run (`perdure record --to`). A dataset only
+names its evaluators: the worker that scores has their code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CaseSet:
 
 
 class _CaseFile(WireModel):
-    """A case as a dataset file has it."""
+    """A case in the form of a dataset file."""
 
     name: str = ""
     inputs: Json = None
@@ -75,9 +75,10 @@ def read_dataset(source: str | Path | Dataset[Any, Any, Any]) -> CaseSet:
 
 
 def recorded_evaluators(run: JsonObject) -> list[Json]:
-    """Return the evaluators of a recorded run: the same tools are called, values flow between the same ones, and the same calls ask a person.
+    """Return the evaluators of a recorded run: the same tools are called, values flow between the same tools, and the
+    same calls need approval.
 
-    `run`: the run as a case has it, with `calls` and `edges`.
+    `run`: the run in the form of a case, with `calls` and `edges`.
     """
     calls = [call for call in run.get("calls", []) if isinstance(call, dict)]
     tools = {call.get("id"): call.get("tool") for call in calls}

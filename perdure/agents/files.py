@@ -31,12 +31,12 @@ from perdure.values.state import State, Write
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with all data that validates it."""
+    """A plan with all data for its validation."""
 
     calls: list[Json]
     tools: dict[str, Tool]
     unknown: list[str]
-    """Tools of which only the name is known: their parameters cannot be checked."""
+    """Tools with only a known name: their parameters cannot be checked."""
     context: Context
     state: JsonObject
     parallel: int | None = None
@@ -73,7 +73,9 @@ class Planned:
         return plan
 
     def warnings(self, plan: Plan) -> list[str]:
-        """Return warnings on a valid plan that its author may not intend: converted literals (R5.13), races (R5.14)."""
+        """Return warnings about effects of a valid plan that its author may not intend: converted literals (R5.13),
+        races (R5.14).
+        """
         converted = [
             f"{call.id} {form.spec.tool_name}: {text}"
             for call in plan.calls
@@ -130,10 +132,10 @@ def plan_of(
 def _tools(
     context: Context, calls: Iterable[Json], known: Mapping[str, JsonObject]
 ) -> tuple[dict[str, Tool], list[str]]:
-    """Return the tools that are known here: from the file, and from the modules given with --tools."""
+    """Return the known tools: those of the file, and of the modules of `--tools`."""
     wanted: list[str | JsonObject] = list(context.tools)
     if not wanted:
-        # No list of tools to check against: those of the modules, and any other that a call names.
+        # Without a list of tools: those of the modules, and any other that a call names.
         names = [call.get("_tool") for call in calls if isinstance(call, dict)]
         wanted = list(dict.fromkeys([*known, *(name for name in names if isinstance(name, str))]))
     if context.skills and READ_SKILL not in wanted:  # it comes with them
@@ -178,7 +180,7 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
     """
     path = agent_path(name, folder)
     written = read_json(path)
-    document: Any = agent_document(written, path.stem)  # `parse_agent` takes objects alone
+    document: Any = agent_document(written, path.stem)  # `parse_agent` accepts only objects
     problems = _own_problems(document) if alone else []
     try:
         agent = parse_agent(document, source=str(path))
@@ -248,7 +250,7 @@ def example_input(schema: JsonObject, text: str | None) -> str:
     """Return an input of this schema in which the text is the first required value: `{"request": "hello"}`."""
     required = schema.get("required")
     name = required[0] if isinstance(required, list) and required else "request"
-    is_text = text and text.lstrip()[:1] not in ("{", "[")  # an object with an error in its JSON is no request
+    is_text = text and text.lstrip()[:1] not in ("{", "[")  # an object with an error in its JSON is not a request
     return json.dumps({name: text if is_text else "…"}, ensure_ascii=False)
 
 
@@ -323,7 +325,7 @@ def _is_native(call: ReadOnlyJson) -> TypeGuard[JsonObject]:
 
 
 def output_problems(agent: AgentSpec, solution: Solution) -> list[str]:
-    """Return the problems of an answer beside its calls."""
+    """Return the problems of a Solution's output."""
     wanted = agent.output_schema
     problems = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
     if solution.output is None or isinstance(wanted, bool):

@@ -1,7 +1,7 @@
 """Agents of other frameworks, read: the OpenAI Agents SDK and Pydantic AI (R21.2).
 
-No framework is imported here before one of its agents is given: its objects are known by the names of their classes.
-What an agent has and Perdure lacks is listed, each with what to write instead.
+A framework is imported only for one of its agents: its objects are recognised by the names of their classes. Parts of
+an agent that Perdure lacks are listed, each with its replacement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from perdure.values.messages import HostedTool
 from perdure.values.problems import first_problem
 
 _HOOK_SECONDS: Final = 60.0
-"""Seconds for a function of a foreign agent's: instructions may read a database, a guardrail may ask a model."""
+"""Seconds for a function of a foreign agent: instructions may read a database, a guardrail may call a model."""
 _REQUEST: Final[JsonObject] = {
     "request": {"type": "string", "description": "What to do, with all that it has to know."}
 }
@@ -47,7 +47,8 @@ _REQUEST: Final[JsonObject] = {
 
 @dataclass(frozen=True)
 class NotCarried:
-    """A part of another framework's agent, or an option of its tool, that Perdure does not carry over, and what to write instead.
+    """A part of another framework's agent, or an option of its tool, that Perdure does not carry over, and its
+    replacement.
 
     ```python
     for each in shopper.not_carried:
@@ -60,7 +61,7 @@ class NotCarried:
     part: str
     """The part, as the framework names it."""
     instead: str
-    """What to write instead."""
+    """The replacement, as an instruction."""
 
     def __str__(self) -> str:
         return f"agent {self.agent!r}: {self.part} does not carry over: {self.instead}"
@@ -86,7 +87,7 @@ class FrameworkAgent:
     source: object
     """The framework's own object."""
     reader: TypeAdapter[Any] | None = None
-    """Reader of the run's context as the agent's functions take it; `None`: they take the JSON."""
+    """Reader of the run's context for the agent's functions; `None`: they get the JSON."""
     context: Any = None
     """The type of the context, for its schema."""
     instructions: str = ""
@@ -102,11 +103,11 @@ class FrameworkAgent:
     not_carried: list[NotCarried] = field(default_factory=list)
 
     def leave(self, part: str, instead: str) -> None:
-        """Note a part that does not carry over."""
+        """Record a part that does not carry over."""
         self.not_carried.append(NotCarried(self.name, part, instead))
 
     def leave_methods(self, framework: str, read: frozenset[str] = frozenset()) -> None:
-        """Note the methods that the application has in place of the framework's. `read`: those that carry over."""
+        """Record the framework's methods that the application overrides. `read`: those that carry over."""
         for name in overridden_methods(self.source, framework):
             if name not in read:
                 self.leave(
@@ -115,7 +116,7 @@ class FrameworkAgent:
                 )
 
     def typed(self, context: JsonObject) -> Any:
-        """Return a run's context as the agent's functions take it. Raise `AgentError`."""
+        """Return a run's context in the type of the agent's functions. Raise `AgentError`."""
         if self.reader is None:
             return context
         try:
@@ -133,7 +134,7 @@ class FrameworkAgent:
         self.hooks.append(HookFunction(ref, call, True))
 
     def add_tool(self, tool: Any, named: str) -> None:
-        """Add the tools of a framework's object, or note why they do not carry over."""
+        """Add the tools of a framework's object, or record why they do not carry over."""
         try:
             found = framework_tools(tool)
         except ToolDefinitionError as error:
@@ -147,7 +148,8 @@ class FrameworkAgent:
             self.functions.append(dataclasses.replace(function, context_type=self.reader) if reads else function)
 
     def host(self, name: HostedTool, tool: object, named: str, usual: Mapping[str, Any]) -> None:
-        """Add a tool that the model's provider runs. One that a model of the agent's lacks, or with settings, is a loss.
+        """Add a tool that the model's provider runs. It is a loss if one of the agent's models lacks it, or it has
+        settings.
 
         `usual`: the settings that the provider's default has.
         """
@@ -167,7 +169,7 @@ class FrameworkAgent:
 
 
 MakeContext: TypeAlias = Callable[[JsonObject], Any]
-"""A function that makes the object that the framework calls context, or deps, from the JSON of the run's context."""
+"""A function that builds the framework's context object, or deps, from the JSON of the run's context."""
 
 
 def is_framework_agent(target: object) -> bool:
@@ -181,7 +183,7 @@ def is_framework_agent(target: object) -> bool:
 
 
 def read_framework_agents(target: object, name: str, make_context: MakeContext | None = None) -> list[FrameworkAgent]:
-    """Return an agent of another framework, and behind it the agents to which it delegates, at any depth.
+    """Return an agent of another framework, and after it the agents to which it delegates, at any depth.
 
     `name`: for an agent without one. `make_context`: see `MakeContext`. Raise `AgentError`.
 
@@ -195,7 +197,7 @@ def read_framework_agents(target: object, name: str, make_context: MakeContext |
 
 
 def _set_context(agent: FrameworkAgent, wanted: Any, part: str, make_context: MakeContext | None) -> None:
-    """Set the type of the agent's context: `wanted`, as the framework names it, or what `make_context` makes."""
+    """Set the type of the agent's context: the framework's `wanted`, or the result type of `make_context`."""
     if make_context is not None:
         agent.reader = TypeAdapter(Annotated[Any, BeforeValidator(make_context)])
         return
@@ -215,7 +217,7 @@ def _set_context(agent: FrameworkAgent, wanted: Any, part: str, make_context: Ma
 
 
 def _text_of(event: BeforeAgentStart) -> str:
-    """Return a run's input as the text that the framework would be given."""
+    """Return a run's input as the text that the framework would get."""
     value = event.input
     if isinstance(value, dict) and set(value) == {"request"}:
         value = value["request"]
@@ -243,7 +245,7 @@ def _instead_of_tool(tool: object) -> str:
 
 
 def _captured(function: object, name: str, depth: int = 5) -> Any:
-    """Return a variable that a framework's function holds from the call that made it; `None` if it is not found."""
+    """Return a variable from the closure of a framework's function, or `None`."""
     if depth == 0 or function is None:
         return None
     if isinstance(function, partial):
@@ -283,7 +285,7 @@ def _set_sampling(agent: FrameworkAgent, given: Mapping[str, Any], parts: str) -
 
 
 def _set_named_model(agent: FrameworkAgent, model: str, prefix: str | None, name: str) -> None:
-    """Set the model by its framework's name. `prefix`: its provider's here; `None`: it has none."""
+    """Set the model by its framework's name. `prefix`: its provider's prefix in Perdure, or `None`."""
     if prefix is None:
         agent.leave(f"the model {model!r}", _OTHER_MODEL)
     else:
@@ -302,7 +304,7 @@ _Judge: TypeAlias = Callable[[HookEvent, str], Awaitable[Refused | None]]
 
 
 class _OpenAIAgents:
-    """The agents that one of them reaches by handoffs and tools, each read once: handoffs may form a circle."""
+    """The agents that an agent reaches by handoffs and tools, each read once: handoffs may form a cycle."""
 
     def __init__(self, make_context: MakeContext | None) -> None:
         self._make = make_context
@@ -419,7 +421,7 @@ class _OpenAIAgents:
     def _delegate(
         self, agent: FrameworkAgent, source: Any, name: str, description: str, target: Any, schema: JsonObject
     ) -> None:
-        """Add a delegation, with hooks for the conditions and callbacks that `source` has."""
+        """Add a delegation, with hooks for the conditions and callbacks of `source`."""
         other = self._find(target)
         shown: JsonObject = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         definition: JsonObject = {"name": name, "description": description, **shown, "_delegate": other.name}
@@ -500,7 +502,7 @@ class _OpenAIAgents:
                 return refuse(f"the guardrail {name} stopped it") if outcome.output.tripwire_triggered else None
 
             async def at_start(event: BeforeAgentStart, judge: _Judge = judge) -> Refused | None:
-                # As in the SDK, for the first agent alone; a session's messages pass `at_message`.
+                # As in the SDK, only for the first agent; a session's messages pass `at_message`.
                 return None if event.above or event.session else await judge(event, _text_of(event))
 
             async def at_message(event: MessageReceived, judge: _Judge = judge) -> Refused | None:
@@ -511,7 +513,7 @@ class _OpenAIAgents:
         for guardrail in source.output_guardrails:
             agent.leave(
                 f"the output guardrail {guardrail.get_name()!r}",
-                # No hook sees a run's output: it streams, and may be a reference, before the run has ended.
+                # No hook sees a run's output: it is streamed before the run's end, and may be a reference.
                 "check the output where you receive it, or the delivered reply in a message_sending hook",
             )
 
@@ -533,7 +535,7 @@ class _OpenAIAgents:
 
 
 _SYSTEM_PROMPT: Final = frozenset(["get_system_prompt"])
-"""The method of an agent that makes its instructions."""
+"""The method of an agent that builds its instructions."""
 _AS_TOOL: Final = {
     "custom_output_extractor": "the output of the other agent is the result",
     "input_builder": "the other agent has the parameters as its input",
@@ -690,7 +692,7 @@ def _read_toolset(agent: FrameworkAgent, toolset: Any, timeout: float | None) ->
 
 
 def _pydantic_output(agent: FrameworkAgent, wanted: Any) -> Any:
-    """Return the type of the output: a union where the agent has several."""
+    """Return the type of the output: a union if the agent has several."""
     kinds = [kind for kind in _output_kinds(agent, wanted) if kind is not None]
     return Union[tuple(kinds)] if kinds else str  # noqa: UP007  # of a list that is known at run time alone
 
@@ -719,7 +721,7 @@ def _output_kinds(agent: FrameworkAgent, wanted: Any) -> Iterator[Any]:
     elif isinstance(wanted, type) and "BinaryImage" in [each.__name__ for each in wanted.__mro__]:
         agent.leave("an image as the output", "give a tool that makes the image and returns where it is stored")
     elif getattr(wanted, "__name__", "") == "DeferredToolRequests":
-        return  # calls that wait for a person wait in the run itself
+        return  # the run itself holds calls that wait for a person
     elif kind == "TextOutput" or inspect.isroutine(wanted):
         function = getattr(wanted, "output_function", wanted)
         agent.leave(

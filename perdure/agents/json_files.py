@@ -1,4 +1,4 @@
-"""JSON that a person gives: files, and options of commands. It imports no agents, so that settings and help load fast."""
+"""JSON of a person: files, and options of commands. It imports no agents, so that settings and help load fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.errors import JsonError, SettingsError
 from perdure.values.json import Json, loads, loads_commented
 
 AGENTS: Final = Path("agents")
-"""Folder of agents that are named, unless a setting names another."""
+"""Default folder of named agents."""
 
 
 def read_json(path: Path) -> Json:

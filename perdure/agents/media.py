@@ -37,7 +37,7 @@ class Media:
     _kind: ClassVar[str] = ""
     """The beginning of its types."""
     __pydantic_serializer__: ClassVar[SchemaSerializer]
-    """Writes it also where an annotation does not name it."""
+    """Serializer of a file without an annotation."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, data: bytes | None = None, name: str = ""
@@ -127,7 +127,7 @@ class Media:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonObject:
-        # A model may write the line of a file that it has read; every other value is passed by reference.
+        # A model may write the line of a file that it has read; a reference passes any other value.
         written: JsonObject = {
             "type": "object",
             "properties": {MEDIA_KEY: {"type": "string"}, "type": {"type": "string"}, "bytes": {"type": "integer"}},
@@ -200,7 +200,7 @@ Media.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serializ
 
 @contextmanager
 def media_met() -> Iterator[list[Media]]:
-    """Yield a list to which every file is added that is written as JSON, or read from it, in the context."""
+    """Yield a list that collects every file that is written as JSON, or read from it, in the context."""
     met: list[Media] = []
     token = _met.set(met)
     try:

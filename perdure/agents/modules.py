@@ -15,8 +15,8 @@ _PLACE: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)"
 
 
 def import_named(name: str) -> ModuleType:
-    """Import a module that a setting names, from the current directory, too. Installed packages go first: a command may run in a folder
-    that somebody else has written, and runs nothing of it under an installed name.
+    """Import a module that a setting names, also from the current directory. Installed packages have precedence: a
+    command in a folder of somebody else runs no code of it under an installed name.
     """
     if "" not in sys.path:
         sys.path.append("")
@@ -24,7 +24,7 @@ def import_named(name: str) -> ModuleType:
 
 
 def import_setting(name: str, setting: str) -> ModuleType:
-    """Import a module as `import_named` does. Raise `SettingsError`, which begins with the `setting`, for one that cannot be."""
+    """Import a module as `import_named` does. Raise `SettingsError`, which begins with the `setting`, if that fails."""
     try:
         return import_named(name)
     except ModuleNotFoundError as error:
@@ -38,7 +38,9 @@ def import_setting(name: str, setting: str) -> ModuleType:
 
 
 def place_of(module: ModuleType) -> str:
-    """Return where a module is, if that is elsewhere: an installed one may have the name of one that is here."""
+    """Return the place of a module that is not in the current directory: an installed module may have the name of a
+    local one.
+    """
     file = getattr(module, "__file__", None)
     return "" if file is None or Path(file).is_relative_to(Path.cwd()) else f" (it is {file})"
 

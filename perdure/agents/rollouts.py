@@ -1,7 +1,7 @@
-"""Two versions of an agent side by side: which of them a new run takes (R24.10).
+"""Two versions of an agent side by side, and the choice for a new run (R24.10).
 
-`rollouts.toml` in a folder of agents names the candidates. `Rollout.takes` is the choice, and everything that starts a run makes it by
-this module: an `Agent` before `Perdure.start`, a `Session` and `run_agent`, a worker for schedules and delegates.
+`rollouts.toml` in a folder of agents names the candidates. `Rollout.takes` is the choice. All code that starts a run
+uses it: an `Agent` before `Perdure.start`, a `Session` and `run_agent`, a worker for schedules and delegates.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def versioned(document: JsonObject, name: str) -> JsonObject:
 
 
 def versions_of(stable: JsonObject, candidate: JsonObject) -> tuple[JsonObject, JsonObject]:
-    """Return both documents with the agent's name and their versions. Raise `AgentError` where both have the same version."""
+    """Return both documents with the agent's name and their versions. Raise `AgentError` if both have the same version."""
     name = str(stable.get("name"))
     first, second = versioned(stable, name), versioned(candidate, name)
     if first["version"] == second["version"]:
@@ -122,7 +122,7 @@ def write_rollouts(folder: Path, rollouts: Mapping[str, Rollout]) -> Path:
             path.unlink(missing_ok=True)
             return path
         new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        new.replace(path)  # readers find the one or the other, never a half of it
+        new.replace(path)  # readers find the old file or the new one, never a part
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
     return path

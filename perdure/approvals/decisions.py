@@ -65,7 +65,7 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
         example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
         raise DecisionError(f"{shorten(raw, 60)} is not a decision: expected an object such as {example}")
     calls = raw.get("calls")
-    if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before any of them is parsed
+    if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before the calls are parsed
         raise DecisionError(f"an edit may have {MAX_EDITED:,} calls at most, and this one has {len(calls):,}")
     try:
         check(raw, source="the decision")
@@ -93,23 +93,23 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
     return decision
 
 
-# A digest is of the JSON with sorted keys, in which each long part is replaced by its own digest. So a value that
-# many calls read is hashed once, and not once for each of them. Both sides of a wire make the same digest of the same
-# value.
+# A digest is of the JSON with sorted keys, in which each long part is replaced by its own digest. So a value that many
+# calls read is hashed once. Client and worker compute the same digest of the same value.
 
 _LONG: Final = 4_000
 """Characters of JSON from which a part is replaced by its digest."""
 _DEEP: Final = 3
 _WIDE: Final = 32
-"""Levels that are searched for large parts, and items of the objects and arrays on them. Anything beyond is one
-part."""
+"""Maximum of levels that are searched for large parts, and of items of their objects and arrays. Deeper values are one
+part.
+"""
 
 
 class Digests:
     """Digests of large parts, by their identity: a value must not be changed while its digest is cached here."""
 
     def __init__(self) -> None:
-        # By identity and depth, because the text differs with the depth. The value is kept too, so that its id is not
+        # By identity and depth, because the text depends on the depth. The value is kept too, so that its id is not
         # used again.
         self._known: dict[tuple[int, int], tuple[Json, str]] = {}
 
@@ -144,12 +144,12 @@ class Digests:
 
 
 def digest(shown: Json) -> str:
-    """Return the digest of what a person is shown: the parameters of a call, or the calls of a plan."""
+    """Return the digest of the value that a person is shown: the parameters of a call, or the calls of a plan."""
     return Digests().of(shown)
 
 
 def approval_digest(activity: str, params: Json, known: Digests | None = None) -> str:
-    """Return the digest that an approval is bound to: of the code that runs, and of its exact parameters."""
+    """Return the digest for an approval: of the code that runs, and of its exact parameters."""
     return (Digests() if known is None else known).of([activity, params])
 
 

@@ -1,8 +1,8 @@
 """Approval policies: which calls need a person, in three layers, and rules about the flow of values.
 
-The worker's floor is only a level. It judges by the declarations of the tool's code: an agent file that calls a
-dangerous activity safe does not get below it. The agent file's policy, with the run's own changes over it, stands above
-the floor.
+The worker's floor is only a level. It depends on the declarations of the tool's code: an agent file cannot evade it by
+declaring a dangerous activity safe. The agent file's policy, overridden by the run's own changes, can only add
+approvals to the floor.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class FlowVerdict:
     refuse: str | None = None
     ask: str | None = None
     tainted: list[tuple[str | None, str]] = field(default_factory=list)
-    """Parameter (`None`: the call itself) and source of each value that others may have written and no rule allows."""
+    """Parameter (`None`: the call itself) and source of each untrusted value that no rule allows."""
 
     @property
     def why_tainted(self) -> str:
-        """Return the reason: which sources may have been written by others."""
+        """Return the reason: the sources that others may have written."""
         return "; ".join(
             f"{'the call' if param is None else param} comes from {in_words([name])}"
             for param, name in self.tainted[:3]
@@ -93,7 +93,7 @@ def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> Fl
 
 
 def _flows_of(origins: Origins) -> Iterator[tuple[str | None, str]]:
-    """Yield each parameter with each of its sources; then the call itself with its sources that others wrote."""
+    """Yield each parameter with each of its sources; then the call itself with its untrusted sources."""
     for param, sources in origins.params.items():
         for name in sorted(sources):
             yield param, name
@@ -148,14 +148,14 @@ class Policy(BaseModel):
         keys = {key: getattr(change, key) for key in change.model_fields_set}
         if "tools" in keys:
             keys["tools"] = self.tools | change.tools
-        if "flows" in keys:  # the newest rule counts, of those for the same flow
+        if "flows" in keys:  # of rules for the same flow the newest counts
             added = [flow for flow in change.flows if flow not in self.flows[-len(change.flows) :]]
             keys["flows"] = [*self.flows, *added][-MAX_FLOWS:]
         merged: Policy = self.model_copy(update=keys)
         return merged
 
     def as_change(self) -> JsonObject:
-        """Return the keys that were set, and no others."""
+        """Return only the keys that were set."""
         return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
@@ -174,8 +174,9 @@ def stricter(one: Ask, other: Ask) -> Ask:
 
 
 class ToolOwner(WireModel):
-    """An ancestor run that gave its tools to a delegate: the policy of its agent file still applies to them there
-    (R8.2)."""
+    """An ancestor run that gave its tools to a delegate: the policy of its agent file also applies to them there
+    (R8.2).
+    """
 
     tools: list[str]
     policy: Policy
@@ -196,20 +197,21 @@ class Guard:
         floor_flows: Iterable[Flow] = (),
         knows_defaults: bool = True,
     ) -> None:
-        """`knows_defaults`: whether a condition sees the default of a parameter that a call leaves out. In runs that
-        0.1.0 began it does not."""
+        """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not."""
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
-        """The owners of the tools that runs above gave to this one."""
+        """The owners of the tools that ancestor runs gave to this one."""
         self.change = change or Policy()
         self.remembered: dict[str, frozenset[str]] = {}
-        """Tools that a person does not want to be asked about again (R7.7). Each has the digests of the values written
-        by others in the calls that were shown."""
+        """Tools whose approval a person wants remembered (R7.7). Each has the digests of the untrusted values in the
+        calls that were shown.
+        """
         self.by_provenance = True
-        """Whether what is remembered depends on provenance. It does not in runs that remembered tools before this rule
-        existed."""
+        """Whether the remembered approvals depend on provenance. They do not in runs that remembered tools before this
+        rule existed.
+        """
         self.recall(remembered)
         self.base = policy or Policy()
         """The agent file's policy."""
@@ -217,19 +219,21 @@ class Guard:
         """The agent file's policy with the run's changes."""
 
     def recall(self, remembered: Mapping[str, Iterable[str]] | Iterable[str]) -> None:
-        """Restore the remembered tools, with the digests of what was shown for each. A name alone holds for any
-        call."""
+        """Restore the remembered tools, each with the digests of its shown values. A name without digests applies to
+        any call.
+        """
         named = remembered if isinstance(remembered, Mapping) else dict.fromkeys(remembered, (ANY,))
         self.remembered |= {name: frozenset(sources) for name, sources in named.items()}
 
     def remember(self, tool: str, params: JsonObject, origins: Origins) -> None:
-        """Remember the tool: its calls need no approval if others wrote nothing of them, or only what the person has
-        seen in this one."""
+        """Remember the tool: its calls need no approval if their only untrusted values are those that the person has
+        seen in this call.
+        """
         shown = _shown(params, origins) if self.by_provenance else frozenset({ANY})
         self.remembered[tool] = self.remembered.get(tool, frozenset()) | (shown or frozenset())
 
     def remembers(self, tool: str, params: JsonObject | None, origins: Origins) -> bool:
-        """Whether a person has seen a call of this tool with the same values written by others."""
+        """Whether a person has seen a call of this tool with the same untrusted values."""
         known, shown = self.remembered.get(tool), _shown(params, origins)
         return known is not None and (ANY in known or (shown is not None and shown <= known))
 
@@ -246,7 +250,7 @@ class Guard:
         self.policy = self.base.changed(self.change)
 
     def only_tightens(self, change: Policy) -> bool:
-        """Whether the change loosens nothing."""
+        """Whether the change removes no approval."""
         stricter_all = stricter(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
         return (
             change.model_fields_set <= {"ask", "tools"}
@@ -264,15 +268,15 @@ class Guard:
         return [each for each in owners if each.tools]
 
     def on_timeout(self, tool: Tool | None) -> str:
-        """Return the verdict when nobody decides about a call of the tool; an owner's `reject` never becomes an
-        `approve`."""
+        """Return the verdict for a call of the tool without a decision; an owner's `reject` never becomes an `approve`."""
         means = {policy.on_timeout for policy in self._policies(tool)}
         own = self.policy.on_timeout
         return own if own != "approve" or means == {"approve"} else "reject"
 
     def approver(self, tool: Tool | None) -> str | None:
-        """Return the program that decides about calls of the tool; `None` if an owner's policy does not name the same
-        one (R7.9)."""
+        """Return the program that decides about calls of the tool; `None` if an owner's policy names a different one or
+        none (R7.9).
+        """
         named = {policy.approver for policy in self._policies(tool)}
         return self.policy.approver if len(named) == 1 else None
 
@@ -307,14 +311,14 @@ class Guard:
         return tool.with_defaults(params) if params is not None and self._knows_defaults else params
 
     def kept_quorum(self, change: Policy) -> str | None:
-        """Return why the run cannot make a change: a rule with a quorum stays as the agent file has it."""
+        """Return the reason why the run cannot make a change: it cannot change the agent file's rules with a quorum."""
         bases = [self.base, *(giver.policy for giver in self.givers)]
         kept = [name for name in change.tools if any(quorum_of(base.tools.get(name)) for base in bases)]
         return f"the rule of {clip(kept[0], 60)} sets a quorum, which no run can change" if kept else None
 
     @property
     def has_flows(self) -> bool:
-        """Whether any rule depends on the tools that a value comes from (R15.5)."""
+        """Whether a rule depends on the tools that a value comes from (R15.5)."""
         policies = [self.policy, *(giver.policy.changed(self.change) for giver in self.givers)]
         return bool(self.floor_flows) or any(policy.flows for policy in policies)
 
@@ -327,7 +331,7 @@ class Guard:
         return call.spec.tool is not None and self.why(call.spec.tool, None, origins=call.inputs.origins) is not None
 
     def refuses(self, call: Call) -> str | None:
-        """Return why the call may not run at all: a flow rule refuses one of its values (R15.5)."""
+        """Return the reason why the call may not run: a flow rule refuses one of its values (R15.5)."""
         layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.spec.known_tool))]
         found = (judge_flows(flows, call.spec.known_tool.name, call.inputs.origins).refuse for flows in layers if flows)
         return next((why for why in found if why is not None), None)
@@ -339,7 +343,7 @@ class Guard:
         checks: CheckBudget | None = None,
         origins: Origins = UNKNOWN_ORIGINS,
     ) -> str | None:
-        """Return why this call needs approval, or `None`.
+        """Return the reason why this call needs approval, or `None`.
 
         Without parameters, a condition counts as met. With unknown origins, every value counts as written by others.
         """
@@ -352,9 +356,10 @@ class Guard:
         return next((reason for reason in reasons if reason is not None), None)
 
     def why_hosted(self, name: str) -> str | None:
-        """Return why a use of a hosted tool would need approval, or may not be; `None` if it needs none (R20.6).
+        """Return the reason why a use of a hosted tool would need approval, or is refused; `None` if it needs none
+        (R20.6).
 
-        The model's provider runs the tool, so nobody can be asked before. It counts as a tool without declarations.
+        The model's provider runs the tool, so no person can be asked before. It counts as a tool without declarations.
         """
         tool = Tool(name=name, parameters={})
         refusing = (flow for policy in self._policies(tool) for flow in policy.flows)
@@ -376,7 +381,7 @@ class Guard:
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:
     """Return the digest of the values that others wrote in a call, and of their authors.
 
-    The set is empty if others wrote nothing. The result is `None` if that is not known.
+    The set is empty without untrusted values. The result is `None` if that is unknown.
     """
     if not (others := origins.by_others):
         return frozenset()
@@ -392,7 +397,7 @@ def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> Fl
 
 
 def _rule_reason(rule: Json, tool: Tool, params: JsonObject | None, checks: CheckBudget | None) -> str | None:
-    """Return why a rule about the tool asks about a call, or `None`."""
+    """Return the reason why a rule about the tool requires approval of a call, or `None`."""
     if not isinstance(rule, dict) or "when" not in rule:
         return f"{tool.name} is always asked about" if rule not in (None, "never") else None
     # A condition that cannot be decided counts as met: the call needs approval.
@@ -435,10 +440,11 @@ def floor_problem(
     *,
     clean: bool = False,
 ) -> str | None:
-    """Return why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
+    """Return the reason why a worker with this floor does not run a call of its own code, whose definition is `code`
+    (R7.1).
 
-    `approved`: the `approval_digest` that a person approved. It has to be of exactly these parameters. `clean`: whether
-    the run knows that others wrote nothing of the call.
+    `approved`: the `approval_digest` that a person approved. It must match exactly these parameters. `clean`: whether
+    the run knows that the call has no untrusted values.
     """
     safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
     if not _level_asks(floor, safe=safe, dangerous=dangerous, tainted=not clean) or approved == approval_digest(
@@ -470,8 +476,8 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
 def policy_problems(document: Json) -> list[Problem]:
     """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
-    Nothing would ever need approval because of them (R7.1), and no flow rule (R15.5) or rule of runs (R23.1) would ever
-    apply to them. Use it for an agent that is run by itself: a delegate may get tools from other agents.
+    Such an entry would never require an approval (R7.1), and such a flow rule (R15.5) or rule of runs (R23.1) would
+    never apply. Use it for an agent that runs by itself: a delegate may get tools from other agents.
     """
     config = document.get("config") if isinstance(document, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None
@@ -496,7 +502,7 @@ def policy_problems(document: Json) -> list[Problem]:
     for place, flow in enumerate(flows if isinstance(flows, list) else ()):
         unknown = _unknown_ends(flow, known, delegates=delegates) if isinstance(flow, dict) else {}
         wrong += [((*at, "flows", place, end), name) for end, name in unknown.items()]
-    if not delegates:  # the rules hold for their tools too
+    if not delegates:  # the rules apply to their tools too
         codes = [tool["_activity"] for tool in named if isinstance(tool, dict) and "_activity" in tool]
         for place, rule in enumerate(of_runs if isinstance(of_runs, list) else ()):
             found = [name for name in _tools_of_rule(rule) if name not in known and name not in codes]
@@ -505,7 +511,7 @@ def policy_problems(document: Json) -> list[Problem]:
 
 
 def _tools_of_rule(rule: Json) -> tuple[str, ...]:
-    """Return the tools that a rule of runs names; of one that is not valid none, because its own problem is reported."""
+    """Return the tools that a rule of runs names; none for an invalid rule, whose own problem is reported."""
     try:
         return parse_rules([rule])[0].tools
     except AgentError:

@@ -1,8 +1,7 @@
 """The approval queue of a run: requests that wait, and the effect of each decision.
 
-The rules are pure. `judge` validates a decision without changing anything, so that an update can refuse it; `apply`
-carries it out. A driver waits for the decision or the timeout, and then runs the call or ends it, as the verdict
-requires.
+The rules do no I/O. `judge` validates a decision without a change, so that an update can refuse it; `apply` applies it.
+A driver waits for the decision or the timeout, and then runs the call or ends it, as the verdict requires.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from perdure.values.templates import held_marks, written_call
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
 ASSUMED: Final = "assumed"
-"""The name of who approves in a run that is only played again."""
+"""The approver's name in a run that is only played again."""
 REJECTED_BY_POLICY: Final = "rejected by the policy"
-"""Begins the reason of a call that a flow rule refuses."""
+"""Beginning of the reason of a call that a flow rule refuses."""
 _STRICTEST: Final = ("fail", "reject", "approve")
 
 
@@ -46,9 +45,9 @@ class ApprovalQueue:
 
     guard: Guard = field(default_factory=Guard)
     rules: RuleBook = field(default_factory=RuleBook)
-    """The run's rules: a person can allow only what they leave to people (R23.2)."""
+    """The run's rules: a person can allow a breach only if its rule permits that (R23.2)."""
     requesters: list[str] = field(default_factory=list)
-    """The person for whom the run works, and others whose messages it has. All requests share the list."""
+    """The person for whom the run works, and other senders of its messages. All requests share the list."""
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
     refusals: list[JsonObject] = field(default_factory=list)
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
@@ -60,11 +59,11 @@ class ApprovalQueue:
     vouched: Endorsements = field(default_factory=Endorsements)
     """The values that people endorse in this run (R15.6)."""
     digests: Digests = field(default_factory=Digests)
-    """Digests of large values that are shown, each made once; kept while any request waits."""
+    """Digests of large shown values, each computed once; kept while a request waits."""
     note: Callable[..., None] | None = None
     """Records what is reported to the queue, in a replay that plays the run again; workers record nothing."""
     allowed_sources: Sequence[str] | None = None
-    """Where the values of the approved plan's calls may come from; `None`: from anywhere."""
+    """The allowed sources of the approved plan's values; `None`: any source."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -120,11 +119,12 @@ class ApprovalQueue:
     def add_question(self, plan: Plan, call: Call, time: str, asked: ServerQuestion | None = None) -> ApprovalRequest:
         """Return a request for a call whose result is the answer of a person, or of a client program.
 
-        `asked`: the question, if the server of the tool asks it. Such a call runs, and goes on with the answer (R21.3).
+        `asked`: the question, if the server of the tool asks it. Such a call runs, and continues with the answer
+        (R21.3).
         """
         if asked is not None:
             approval = Approval(requested_at=time)
-            call.approval = call.approval or approval  # who has let it run is known for good
+            call.approval = call.approval or approval  # the approver of its run no longer changes
             return self._put_out(
                 ApprovalRequest(
                     call.id, asked.words, plan, approval, call, question=True, asked=asked, digests=self.digests
@@ -164,10 +164,10 @@ class ApprovalQueue:
         return request
 
     def renew(self, time: str) -> list[ApprovalRequest]:
-        """Renew what waits, because the run was reset; return the renewed requests.
+        """Renew the waiting requests after a reset of the run, and return them.
 
-        `time` is the time of the first task after the reset, as `add_call` takes it. That task repeats one of before the
-        reset: requests that it adds later are asked again, too.
+        `time` is the time of the first task after the reset, as in `add_call`. That task repeats one from before the
+        reset: requests that it adds later are also asked again.
         """
         self._reset_at = time
         return [request for request in self.waiting.values() if self._renew(request)]
@@ -179,9 +179,10 @@ class ApprovalQueue:
         return not request.is_with_client
 
     def judge(self, decision: Decision, time: str = "", waited: float = 0.0) -> JudgedDecision:
-        """Return the decision with its revised call or plan, and change nothing.
+        """Return the decision with its revised call or plan, without a change.
 
-        `time`: when it came (ISO 8601). `waited`: the seconds that the request had waited then, for a quorum's escalation.
+        `time`: the time of the decision (ISO 8601). `waited`: the seconds that the request had waited then, for a
+        quorum's escalation.
 
         Raises `DecisionError` with the reason if the decision cannot be applied (R7.2, R7.3).
         """
@@ -219,7 +220,9 @@ class ApprovalQueue:
         return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
 
     def _with_approver(self, judged: JudgedDecision, time: str, waited: float) -> JudgedDecision:
-        """Return the decision with who approves, if a quorum decides; raises `DecisionError` if it does not count there."""
+        """Return the decision with its approver, if a quorum decides. Raises `DecisionError` if the approval does not
+        count.
+        """
         request, decision = judged.request, judged.decision
         revised = [judged.call] if judged.call is not None else []
         revised = [*judged.plan.written()] if judged.plan is not None else revised
@@ -280,7 +283,9 @@ class ApprovalQueue:
         return JudgedDecision(request, decision)
 
     def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
-        """Apply a decision that `judge` has accepted. The request waits on if approvals of others are missing (R24.6)."""
+        """Apply a decision that `judge` has accepted. The request continues to wait if approvals of others are missing
+        (R24.6).
+        """
         decision = judged.decision
         if self.note is not None:
             came = ("", 0.0) if judged.approver is None else (judged.approver.at, judged.approver.waited)
@@ -306,7 +311,7 @@ class ApprovalQueue:
         )
 
     def _adopt(self, judged: JudgedDecision, approval: Approval) -> None:
-        """Replace the waiting call by the revised one, and tell the model."""
+        """Replace the waiting call by the revised one, and report that to the model."""
         call, revised = judged.request.call, judged.call
         if call is not None and revised is not None:
             changed = judged.decision.decision == "edit"
@@ -332,7 +337,7 @@ class ApprovalQueue:
             self.guard.remember(shown.spec.tool_name, shown.inputs.params, shown.inputs.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
-            if request.asked is None:  # else the tool's own result says what it makes of that
+            if request.asked is None:  # else the tool's own result reports its effect
                 self._add_feedback(request, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
         self._adopt(judged, approval)
@@ -349,8 +354,9 @@ class ApprovalQueue:
     def judge_program(self, request: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
         """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
-        The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor
-        asks about, or that needs a quorum, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
+        The program answers with a decision, or with its kind alone. If the worker's floor requires approval, or a
+        quorum decides, the program can only reject the call. Raises `DecisionError` if the answer is not a decision, or
+        cannot be applied.
         """
         if answer in ("ask", {"decision": "ask"}):
             return None
@@ -372,7 +378,8 @@ class ApprovalQueue:
     def apply_standing(self, decision: Decision, sources: Sequence[str]) -> tuple[JudgedDecision, ApprovalVerdict]:
         """Apply the decision of a standing approval, and return it with its effect (R23.3).
 
-        Of a plan it covers the calls whose values come from these `sources`. Raises `DecisionError` if it cannot be applied.
+        In a plan it covers the calls whose values come from these `sources`. Raises `DecisionError` if it cannot be
+        applied.
         """
         judged = replace(self.judge(decision), by_person=False)
         verdict = self.apply(judged)
@@ -381,7 +388,7 @@ class ApprovalQueue:
         return judged, verdict
 
     def limit_plan(self, sources: Sequence[str]) -> None:
-        """Let the approval of the present plan cover calls of these sources alone."""
+        """Limit the approval of the present plan to calls of these sources."""
         if self.note is not None:
             self.note("plan_sources", [*sources])
         self.allowed_sources = [*sources]
@@ -395,8 +402,9 @@ class ApprovalQueue:
         )
 
     def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
-        """Return the verdict when nobody decides in time: the policy chooses it, but it never passes the worker's floor
-        (R7.4)."""
+        """Return the verdict after the timeout: the policy chooses it, but it never overrides the worker's floor
+        (R7.4).
+        """
         if self.note is not None:
             self.note("timeout", seconds, call=request.id)
         approval = self._settle(request)
@@ -418,7 +426,7 @@ class ApprovalQueue:
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
     def released(self) -> list[ApprovalRequest]:
-        """Return the requests that need no decision any more after a change of the policy (R7.7)."""
+        """Return the requests that no longer need a decision after a change of the policy (R7.7)."""
         if self.note is not None:
             self.note("released")
         free = [request for request in self.waiting.values() if not self._asks(request)]
@@ -428,7 +436,7 @@ class ApprovalQueue:
         return free
 
     def assume(self, request: ApprovalRequest) -> ApprovalVerdict:
-        """Approve a request that nobody decides, because the run is only played again (R22.2)."""
+        """Approve a request without a decision, because the run is only played again (R22.2)."""
         approval = self._settle(request)
         approval.decision, approval.by = "approve", ASSUMED
         if request.call is None:
@@ -438,7 +446,7 @@ class ApprovalQueue:
         return ApprovalVerdict()
 
     def drop(self, request: ApprovalRequest, reason: str, by: str) -> None:
-        """Remove a request whose call does not run any more; a later decision about it is refused with this reason."""
+        """Remove a request whose call will not run; a later decision about it is refused with this reason."""
         approval = self._settle(request)
         approval.decision, approval.by, approval.reason = "dropped", by, reason
 
@@ -453,7 +461,7 @@ class ApprovalQueue:
         self.guard.loosen_or_tighten(change)
 
     def withdraw(self, requests: Iterable[ApprovalRequest]) -> None:
-        """Remove requests that need no decision any more."""
+        """Remove requests that no longer need a decision."""
         for request in list(requests):
             self.waiting.pop(request.id, None)
         if not self.waiting:
@@ -481,8 +489,9 @@ class ApprovalQueue:
         return request.call is not None and self.guard.refuses(request.call) is not None
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
-        """Whether the call's plan was approved as a whole. A call that the floor asks about is covered only if its
-        parameters were shown then."""
+        """Whether the call's plan was approved as a whole. A call for which the floor requires approval is covered only
+        if its parameters were shown.
+        """
         unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
         return self._approved_plan == plan.request and not unseen
 
@@ -546,8 +555,9 @@ def _approve(call: Call, digests: Digests) -> None:
 
 
 def _written(request: ApprovalRequest, call: Json) -> Any:  # of an object an object
-    """Return a call, its parameters, or a list of calls, from the form that a person sends, in the engine's own notation.
-    Raises `DecisionError`."""
+    """Translate a call, its parameters, or a list of calls from a person's form to the engine's notation. Raises
+    `DecisionError`.
+    """
     held = None if request.call is None else set(held_marks(request.shown))
     try:
         return written_call(call, held)

@@ -27,7 +27,7 @@ from perdure.values.templates import marked_call
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
 RESET: Final = "; asked again, for the run was reset"
 NAMED: Final = 5
-"""The most tools of a plan for which the reason names their code; `runs` of the request names all of them."""
+"""Maximum of a plan's tools whose code the reason names; `runs` of the request names all of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class ApprovalRequest:
     call: Call | None = None
     """The call; `None`: the plan waits."""
     floor: bool = False
-    """Whether the worker's floor requires it: only a person can approve it."""
+    """Whether the worker's floor requires it, so that only a person can approve it."""
     question: bool = False
     """Whether it is a question, whose answer is the call's result, or goes to the server that asks."""
     asked: ServerQuestion | None = None
@@ -52,28 +52,30 @@ class ApprovalRequest:
     quorums: list[Quorum] = field(default_factory=list)
     """The quorums that its approvals must meet (R24.6); of a plan those of all its calls."""
     requesters: Sequence[str] = ()
-    """The people whose messages the run has, whom a quorum may exclude."""
+    """The senders of the run's messages, whom a quorum may exclude."""
     revised: DecisionKind | None = None
     """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None
     """Returns an empty plan, in which a person's edit of the plan is validated as a whole; `None` for a call."""
     _digest: str | None = None
     calls: list[Call] = field(init=False)
-    """The calls of the plan that were still to run when the request was made; a revised plan leaves out those that run
-    already (R10.5)."""
+    """The calls of the plan that had not begun when the request was made; a revised plan omits calls that run already
+    (R10.5).
+    """
 
     def __post_init__(self) -> None:
         self.calls = [call for call in self.plan.calls if not (self.call is not None or self.plan.is_past(call))]
 
     @property
     def is_with_client(self) -> bool:
-        """Whether the program that started the run carries this call out, so that no person is asked."""
+        """Whether the program that started the run executes this call, so that no person is asked."""
         return self.call is not None and is_with_client(self.call)
 
     @property
-    def shown(self) -> Any:  # of a call an object, of a plan a list
-        """The value that the digest is of: of a call an object, the resolved parameters; of a plan a list, the calls as
-        written, with their references marked; of a server's question the question."""
+    def shown(self) -> Any:  # an object for a call, a list for a plan
+        """The value of the digest: for a call the object of its resolved parameters, for a plan the list of its calls
+        as written, with references marked, and for a server's question the question.
+        """
         if self.asked is not None:
             return self.asked.shown
         if self.call is None:
@@ -86,20 +88,20 @@ class ApprovalRequest:
 
     @property
     def digest(self) -> str:
-        """The digest of exactly what is shown, computed once."""
+        """The digest of the shown value, computed once."""
         if self._digest is None:
             self._digest = self.digests.of(self.shown)
         return self._digest
 
     @property
     def runs(self) -> dict[str, str]:
-        """The code that really runs, by tool, for tools with another name than their code."""
+        """The code that runs, by tool, for tools with another name than their code."""
         tools = [call.spec.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
     @property
     def missing(self) -> str:
-        """The approvals that a quorum still needs, in words; empty if none is missing, or there is no quorum."""
+        """The approvals that a quorum still needs, as text; empty if none is missing, or without a quorum."""
         return missing_words(self.quorums, self.approval.approvers, self.requesters)
 
     @property
@@ -117,12 +119,12 @@ class ApprovalRequest:
         return f"{self.reason}; {f'approved by {approved}; ' if approved else ''}needs {missing}"
 
     def revise(self, kind: DecisionKind, quorums: Sequence[Quorum]) -> None:
-        """Show the call as an approver has changed it: approvals of what it was do not count."""
+        """Show the call with an approver's change: approvals of the earlier form do not count."""
         self.revised, self._digest, self.approval.approvers = kind, None, []
         self.quorums += [quorum for quorum in quorums if quorum not in self.quorums]
 
     def renew(self, time: str) -> None:
-        """Renew the request, because the run was reset."""
+        """Renew the request after a reset of the run."""
         self.approval.requested_at, self.approval.approvers = time, []
         self.reason = f"{self.reason.removesuffix(RESET)}{RESET}"
 
@@ -139,7 +141,7 @@ class ApprovalVerdict:
     plan: Plan | None = None
     """The plan that replaces the one that was shown."""
     waits: bool = False
-    """Whether the request waits on, for approvals of others."""
+    """Whether the request continues to wait, for approvals of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class JudgedDecision:
     """The revised plan."""
     by_person: bool = True
     approver: Approver | None = None
-    """Who approves, if a quorum decides."""
+    """The approver, if a quorum decides."""
     quorums: list[Quorum] = field(default_factory=list)
     """The quorums of the revised call."""
 
@@ -168,17 +170,17 @@ def what_runs(request: ApprovalRequest) -> str:
 
 
 def is_with_client(call: Call) -> bool:
-    """Whether a client program outside carries the call out, and returns its result."""
+    """Whether a client program executes the call, and returns its result."""
     return call.spec.tool is not None and call.spec.tool.activity == CLIENT
 
 
 def question_words(call: Call) -> str:
-    """Return the question to the person or program that answers a call, without characters that nobody sees."""
+    """Return the question to the person or program that answers a call, without invisible characters."""
     return WITH_CLIENT if is_with_client(call) else visible_lines(str(call.inputs.params.get("question", "")))
 
 
 def changed_words(call: Call) -> str:
-    """Return the end of a reason: which parameters a hook has changed since the model wrote them (R10.17)."""
+    """Return the end of a reason: the parameters that a hook has changed since the model wrote them (R10.17)."""
     return f"; a hook has changed {clip(', '.join(call.inputs.changed), 200)}" if call.inputs.changed else ""
 
 
@@ -193,7 +195,7 @@ def hook_feedback(call: Call, by: str) -> JsonObject:
 # EUR to ann@example.com: euros is above 100`.
 
 NO_WORDS: Final = "its parameters meet the condition of the policy"
-"""The reason, if no part of a condition has words."""
+"""The reason, if no part of a condition has a text."""
 _CURRENCIES: Final = {
     "eur": "EUR",
     "euro": "EUR",
@@ -227,7 +229,7 @@ _PREPOSITIONS: Final = frozenset(
 _SHOWN: Final = 50
 """Characters of a value in a sentence; the form beside the sentence shows the whole value."""
 _NAMED: Final = 6
-"""Parameters in a sentence."""
+"""Maximum of parameters in a sentence."""
 _PLAIN: Final = re.compile(r"[\w@.+/#%-]+(?::[\w@.+/#%-]+)*")
 """Values that need no quotes: no part of them can be mistaken for words of the sentence."""
 _COUNTED: Final = re.compile(r"[^\W_]*[^sui_]s")
@@ -244,7 +246,7 @@ def ask_words(tool: str, params: JsonObject | None, reason: str, *, question: bo
 
 
 def tool_question(call: Call | None) -> str:
-    """Return the question that a call's tool asks, with the call's parameters as data; empty: it asks none of its own."""
+    """Return the own question of a call's tool, with the call's parameters as data; empty if it has none."""
     tool = None if call is None else call.spec.tool
     if call is None or tool is None or tool.ask is None:
         return ""
@@ -259,12 +261,12 @@ def tool_question(call: Call | None) -> str:
 
 
 def plan_words(calls: int | None, reason: str) -> str:
-    """Return the sentence for a whole plan; `calls=None`: the number of its calls is not known here."""
+    """Return the sentence for a whole plan; `calls=None`: the number of its calls is unknown."""
     return f"run a plan{'' if calls is None else f' of {calls} ' + ('call' if calls == 1 else 'calls')}: {reason}"
 
 
 def call_words(tool: str, params: Mapping[str, Json]) -> str:
-    """Return what a call does in words: the tool's name as a verb, then each parameter."""
+    """Return a text for a call's effect: the tool's name as a verb, then each parameter."""
     text = _words(tool)
     for place, (name, value) in enumerate(params.items()):
         if place == _NAMED:
@@ -279,7 +281,7 @@ def call_words(tool: str, params: Mapping[str, Json]) -> str:
 
 
 def _piece(name: str, value: Json, params: Mapping[str, Json]) -> tuple[str, bool]:
-    """Return the words of one parameter, and whether they need no comma before them."""
+    """Return the text of one parameter, and whether it needs no comma before it."""
     shown, key = value_words(value), name.lower()
     if _is_number(value):
         if key in _CURRENCIES:
@@ -537,11 +539,11 @@ class WaitingMemo(WireModel):
 APPROVE_ACTIVITY: Final = "perdure.approve"
 EXECUTION_ACTIVITY: Final = "perdure.execution"
 LEFT_BEHIND: Final = "left-behind"
-"""Its answer, in place of an id: a workflow above was reset to a point before it started this run (R7.2)."""
+"""The activity's answer in place of an id: a parent workflow was reset to a point before it started this run (R7.2)."""
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, an `IncomingMessage` (R10.5)."""
 WAITS: Final = "waits"
-"""Signal, a `RunWaits`: a session's run, or a run below it, has begun, or ceased, to wait for a person (R10.4)."""
+"""Signal, a `RunWaits`: a session's run, or its child run, has begun or ceased to wait for a person (R10.4)."""
 WITHDRAW: Final = "withdraw"
 """Update: withdraw a message, by its id, while no Request holds it (R10.7)."""
 
@@ -559,7 +561,7 @@ class RunWaits(WireModel):
     """After a reset of the run: the names of the runs below it that it still has. It has left all others behind."""
 
     def forgets(self, run_id: str) -> bool:
-        """Whether a run below the reporting one is reported to wait no more."""
+        """Whether it reports that a child run of the reporting one no longer waits."""
         if not run_id.startswith(f"{self.run_id}/"):
             return False
         name = run_id[len(self.run_id) + 1 :].partition("/")[0]

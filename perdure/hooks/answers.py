@@ -12,7 +12,7 @@ from perdure.values.json import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
 
 WITHHELD: Final = "was carried out, and its result is withheld"
-"""The words for a call whose result hooks withhold."""
+"""The message for a call whose result hooks withhold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class HookedEvent:
         return self.answer.refused is not None
 
     def hear(self, hook: HookRef, returned: object) -> None:
-        """Apply the value that a hook returned. Raises `HookAnswerError` for a value that it may not return, and then
-        changes nothing."""
+        """Apply the value that a hook returned. Raises `HookAnswerError`, without a change, for an invalid value."""
         if returned is None:
             return
         rule = HOOKS[hook.event]
@@ -79,7 +78,7 @@ class HookedEvent:
         if dumps(fields) != dumps({name: getattr(self.event, name) for name in rule.changes}):
             try:
                 self.event = self.event.changed(**fields)
-            except ValueError:  # made without `changed`, which would have raised in the hook itself
+            except ValueError:  # made without `changed`, which would have raised the error in the hook
                 names = ", ".join(rule.changes)
                 raise HookAnswerError(f"what it returned has no {names} that {rule.event.__name__} can have") from None
             self.answer.changed = fields
@@ -107,7 +106,7 @@ def answer_for_run(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
 
 
 def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:
-    """Return the answer for hooks of which none could be called."""
+    """Return the answer if no hook could be called."""
     hearing = HookedEvent(HookEvent(), 0)
     for hook in hooks:
         if not hearing.over:
@@ -140,6 +139,7 @@ class Hooks:
 
 
 def matches(hook: HookRef, tools: Collection[str]) -> bool:
-    """Whether the hook is for a tool with one of these names: an agent file cannot avoid it by another name for the
-    code."""
+    """Whether the hook is for a tool with one of these names: an agent file cannot evade it by another name for the
+    code.
+    """
     return hook.tools is None or any(name in hook.tools for name in tools)

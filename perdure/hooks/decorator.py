@@ -20,7 +20,7 @@ TIMEOUT: Final = 10.0
 """The default limit in seconds for a hook: the run, or a person, waits for it."""
 
 HookCode: TypeAlias = Callable[[Any], Any]
-"""A hook's function: its event's rule says what it takes and returns."""
+"""A hook's function: its event's rule defines its argument and result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def hook_functions(target: object) -> list[HookFunction]:
 
 
 def found_hooks(functions: Iterable[object]) -> list[HookFunction]:
-    """Return the hooks of these functions. Raises `HookDefinitionError` for a function that is no hook."""
+    """Return the hooks of these functions. Raises `HookDefinitionError` for a function that is not a hook."""
     found: list[HookFunction] = []
     for each in functions:
         made = hook_functions(each)
@@ -107,8 +107,9 @@ _Tools: TypeAlias = Sequence[str] | None
 
 
 class Decorator(Protocol[E_co]):
-    """A decorator that makes a function of such an event a hook. It returns the function itself, which may be a hook of
-    another event too."""
+    """A decorator that makes a function a hook of its event. It returns the function itself, which may also be a hook
+    of another event.
+    """
 
     def __call__(self, function: Callable[[E_co], R], /) -> Callable[[Any], R]: ...  # of any hook's event
 
@@ -151,7 +152,7 @@ def hook(event: Literal["message_sent"], /, *, timeout: float = ...) -> Decorato
 def hook(event: Literal["gateway_start"], /, *, timeout: float = ...) -> Decorator[events.GatewayStart]: ...
 @overload
 def hook(event: Literal["gateway_stop"], /, *, timeout: float = ...) -> Decorator[events.GatewayStop]: ...
-def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:  # the overloads say what
+def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:  # typed by the overloads
     """Register a function, sync or async, as a hook of an event: `docs/hooks.md` has the table of all events.
 
     The function takes the event. It returns nothing to leave the event as it is, `event.changed(…)` to change it, or

@@ -467,9 +467,11 @@ SESSION_HOOKS_ACTIVITY: Final = "perdure.hooks"
 SESSION_HOOKS_PATCH: Final = "session-hooks-asked"
 """Marker of a session's execution that has hooks. Only a worker with session hooks records it."""
 LOCAL_SESSION_HOOKS_PATCH: Final = "session-hooks"
-"""Marker of such an execution that 0.1.0 began: it has recorded its hooks by a local activity. No worker records it any more."""
+"""Marker of such an execution that 0.1.0 began: it has recorded its hooks by a local activity. Workers no longer record
+it.
+"""
 REFUSED_BY_HOOK: Final = "refused_by_hook"
-"""Code of a call that a hook has refused, or that hooks which fail closed could not examine."""
+"""Code of a call that a hook has refused, or that a failed hook with `closed` could not examine."""
 NO_SUCH_HOOK: Final = "NoSuchHook"
 """Code of a failure that waits for a hook which the worker does not have: another worker of the queue may."""
 
@@ -486,7 +488,7 @@ class RunOwner(WireModel):
 
 
 NOBODY: Final = RunOwner()
-"""The owner of a run for which nobody was named."""
+"""The owner of a run without a named person."""
 
 
 class HookRef(WireModel):

@@ -1,8 +1,7 @@
-"""The check of a run's rules at each call, and the record from which it is made.
+"""The check of a run's rules at each call, and its record.
 
-The record of a rule is a set of entries that only grows: calls that have begun with their amounts, or values for which
-something has happened. So records of runs below, of former executions and of a session join by union, and no entry
-counts twice.
+The record of a rule is a set of entries that only grows: begun calls with their amounts, or values for which an event
+has happened. So the records of child runs, former executions and a session join by union, and no entry counts twice.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class RuleRecord(WireModel):
     """The record of a run, as far as its rules need it."""
 
     entries: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """By a rule's key. Of a sum or a count: call → its amount. Of an order: value of `same` → 1."""
+    """Entries by a rule's key. For a sum or a count: call → its amount. For an order: value of `same` → 1."""
 
     lost: bool = Field(default=False, exclude_if=operator.not_)
-    """Whether the record of an earlier run was lost: then the worst is assumed of it."""
+    """Whether the record of an earlier run was lost: then the worst case is assumed."""
 
     def join(self, other: RuleRecord) -> None:
         """Add the other record's entries."""
@@ -61,7 +60,7 @@ class RuleRecord(WireModel):
             self.entries.setdefault(key, {}).update(entries)
 
     def summed(self, rules: Iterable[Rule]) -> RuleRecord:
-        """Return the entries of these rules, each sum as one entry: no call of it can be repeated any more."""
+        """Return the entries of these rules, each sum as one entry: its calls can no longer be repeated."""
         found = self.of(rules)
         for rule in rules:
             if isinstance(rule, AtMost | CountAtMost) and rule.key in found.entries:
@@ -77,14 +76,14 @@ class RuleRecord(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A rule that a call would break."""
+    """A rule that a call would violate."""
 
     rule: Rule
     words: str
 
     @property
     def message(self) -> str:
-        """The breach in words, with the rule and its reason."""
+        """The breach as text, with the rule and its reason."""
         why = f" ({self.rule.why})" if self.rule.why else ""
         return f"the rule {self.rule.words} forbids it: {self.words}{why}"
 
@@ -96,8 +95,8 @@ class Breach:
 class RuleBook:
     """The rules of one run, with their record.
 
-    `roles`: the roles of the person for whom the run works. `prefix`: what names the run in entries of its calls.
-    `unlent`: keys of rules whose calls the run above keeps to itself.
+    `roles`: the roles of the person for whom the run works. `prefix`: the run's name in entries of its calls. `unlent`:
+    keys of rules whose calls the parent run keeps to itself.
     """
 
     def __init__(
@@ -122,13 +121,13 @@ class RuleBook:
             elif isinstance(rule, NeverAfter):
                 self._by_event.setdefault(rule.after, []).append(rule)
         self._allowed: set[tuple[str, str]] = set()
-        """Calls that a person has approved although they break a rule: the call's id and the rule's key."""
+        """Calls that a person has approved although they violate a rule: the call's id and the rule's key."""
         self.is_stale = False
-        """Whether a reset has ended an execution whose record is not known yet."""
+        """Whether a reset has ended an execution whose record was not read yet."""
         self._begun: set[str] = set()
         self._recorded = [rule for rule in rules if rule.has_record]
         self._leases: dict[str, list[Rule]] = {}
-        """Calls whose runs below use rules alone, with these rules."""
+        """Calls whose child runs have exclusive use of rules, with these rules."""
         if self.record.lost:
             self.record.lost = False
             self.take_back(None)
@@ -141,7 +140,7 @@ class RuleBook:
         return [rule for name in names for rule in self._by_subject.get(name, ())]
 
     def breaches(self, call: Call, checks: CheckBudget | None = None) -> list[Breach]:
-        """Return the rules that the call would break if it began now; its parameters are resolved."""
+        """Return the rules that the call would violate if it began now; its parameters are resolved."""
         found = []
         for rule in self.concerning(call):
             if not rule.covers(_params_of(call), checks):
@@ -151,27 +150,27 @@ class RuleBook:
         return found
 
     def refusal(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
-        """Return the breach because of which the call may not begin now, whatever a person says."""
+        """Return the breach that forbids the call to begin now, also with a person's approval."""
         return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "refuse"), None)
 
     def question(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
-        """Return the breach about which a person has to be asked."""
+        """Return the breach that a person has to approve."""
         return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"), None)
 
     def allow(self, call: Call) -> None:
-        """Note that a person has approved the call with the breaches that it has now."""
+        """Record that a person has approved the call with its present breaches."""
         for each in self.breaches(call):
             if each.rule.otherwise == "ask":
                 self._allowed.add((call.id, each.rule.key))
 
     def begin(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
-        """Let the call begin, and record that; return the breach because of which it may not."""
+        """Record that the call begins, or return the breach that forbids it."""
         if (found := self.obstacle(call, checks)) is None:
             self.note_begun(call)
         return found
 
     def obstacle(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
-        """Return the breach because of which the call may not begin, or go on to its start."""
+        """Return the breach that forbids the call to begin, or to continue to its start."""
         if call.id in self._begun:  # its own amounts are in the record
             found = [each for each in self.breaches(call, checks) if _may_break_after_begin(each.rule, call)]
         else:
@@ -194,7 +193,7 @@ class RuleBook:
         self._note_event(call, "begun")
 
     def note_held(self, call: Call) -> None:
-        """Forget the begin of a call that a message holds before it is scheduled. The call begins again, or never."""
+        """Remove the begin of a call that a message holds before it is scheduled. The call begins later or never."""
         if call.id in self._begun:
             self._begun.discard(call.id)
             self._give_back(call)
@@ -206,7 +205,7 @@ class RuleBook:
                 self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
 
     def note_ended(self, call: Call) -> None:
-        """Record the end of a call, and give back what runs below had to themselves."""
+        """Record the end of a call, and end the exclusive use of rules by its child runs."""
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
@@ -252,7 +251,7 @@ class RuleBook:
         return key in self.record.entries.get(rule.key, ())
 
     def shared(self, call: Call, checks: CheckBudget | None = None) -> list[tuple[AtMost | CountAtMost, Fraction]]:
-        """Return the amounts that the call needs of what all runs of the tenant use together."""
+        """Return the amounts that the call needs of the sums over all runs of the tenant."""
         found: list[tuple[AtMost | CountAtMost, Fraction]] = []
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(_params_of(call), checks):
@@ -269,7 +268,7 @@ class RuleBook:
         return self._entry(call)
 
     def waits_for_record(self, call: Call) -> bool:
-        """Whether the call may only begin once the record of before a reset is known."""
+        """Whether the call may begin only once the record from before a reset is known."""
         return self.is_stale and any(rule.has_record for rule in self.concerning(call))
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
@@ -284,7 +283,7 @@ class RuleBook:
         if isinstance(rule, NeverAfter):
             event = {"begun": "has begun", "done": "is done", "failed": "has failed"}[rule.event]
             key = same_key(params, [then for _, then in rule.pairs])
-            if self.has(rule) or (key is not None and self.has(rule, key)):  # without a value: the worst is assumed
+            if self.has(rule) or (key is not None and self.has(rule, key)):  # without a value the worst case is assumed
                 return f"a call of {rule.after} {event}{_for_same(rule, params)}"
             return None
         if isinstance(rule, AtMost | CountAtMost):
@@ -299,28 +298,28 @@ class RuleBook:
     # Runs below.
 
     def touched(self, names: Iterable[str] | None) -> list[Rule]:
-        """Return the rules that runs with tools of these names may concern; `None`: with any tools."""
+        """Return the rules that may apply to runs with tools of these names; `None`: with any tools."""
         if names is None:
             return list(self._recorded)
         known = set(names)
         return [rule for rule in self._recorded if not known.isdisjoint(rule.tools)]
 
     def lend(self, call: Call, names: Iterable[str] | None) -> None:
-        """Give the rules that a run below may concern to it alone, until its call ends."""
+        """Give a child run exclusive use of the rules that may apply to it, until its call ends."""
         if rules := self.touched(names):
             self._leases[call.id] = rules
 
     def lent_to(self, call: Call) -> list[Rule]:
-        """Return the rules that the call's run below has to itself."""
+        """Return the rules that the call's child run uses exclusively."""
         return self._leases.get(call.id, [])
 
     @property
     def has_lent(self) -> bool:
-        """Whether runs below have rules to themselves."""
+        """Whether child runs use rules exclusively."""
         return bool(self._leases)
 
     def is_free(self, call: Call, names: Iterable[str] | None = ()) -> bool:
-        """Whether no other call's run below has a rule to itself that this call, or a run below it, concerns."""
+        """Whether no other call's child run exclusively uses a rule that applies to this call, or to its child runs."""
         others = {rule.key for id, rules in self._leases.items() if id != call.id for rule in rules}
         if not others or call.spec.tool is None:
             return True
@@ -328,9 +327,9 @@ class RuleBook:
         return own.isdisjoint(others)
 
     def record_of(self, rules: Sequence[Rule], *, summed: bool = False) -> RuleRecord:
-        """Return the record of these rules, for the run above, a session or a later execution.
+        """Return the record of these rules, for the parent run, a session or a later execution.
 
-        What a run below does that has not ended is not known.
+        It does not contain the calls of child runs that have not ended.
         """
         found = self.record.summed(rules) if summed else self.record.of(rules)
         found.lost = self.has_lent
@@ -338,12 +337,13 @@ class RuleBook:
 
     @property
     def recorded(self) -> list[Rule]:
-        """The rules that depend on what has happened before."""
+        """The rules that depend on earlier calls."""
         return self._recorded
 
     def take_back(self, record: RuleRecord | None, rules: Sequence[Rule] | None = None) -> None:
-        """Join the record of a run below. `None`: nobody knows it, so the worst is assumed of these rules; by default
-        of all that this run may use."""
+        """Join the record of a child run. `None`: it is unknown, so the worst case is assumed for these rules; by
+        default for all that this run may use.
+        """
         if record is not None:
             self.record.join(record)
             if not self.record.lost:
@@ -360,7 +360,7 @@ class RuleBook:
 
 
 def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | None:
-    """Return why an amount is too much behind what is used, or `None`."""
+    """Return the reason why an amount is too much after the used one, or `None`."""
     if used + amount <= rule.limit:
         return None
     if isinstance(rule, CountAtMost):
@@ -369,7 +369,7 @@ def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | 
 
 
 def number(value: Fraction) -> str:
-    """Return the number for people."""
+    """Return the number as text for people."""
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 
 
@@ -378,7 +378,7 @@ def _params_of(call: Call) -> JsonObject:
 
 
 def _may_break_after_begin(rule: Rule, call: Call) -> bool:
-    """Whether a call that has begun may break the rule since. Only `never_after` can, and not by the call's own begin."""
+    """Whether a begun call may violate the rule later. Only `never_after` can, and not by the call's own begin."""
     own = isinstance(rule, NeverAfter) and rule.event == "begun" and rule.after in names_of(call.spec.known_tool)
     return isinstance(rule, NeverAfter) and not own
 
@@ -394,7 +394,7 @@ def _for_same(rule: Precedes | NeverAfter, params: JsonObject) -> str:
 
 
 def _foreign(rule: OnlyFrom, call: Call) -> str | None:
-    """Return why the parameter's value is not from the rule's sources; a value of unknown sources never is."""
+    """Return the reason why the parameter's value is not from the rule's sources. A value of unknown sources never is."""
     origins, name = call.inputs.origins, keys_of(rule.parameter, call.spec.known_tool)[0]
     if name not in call.inputs.params:
         return None

@@ -1,13 +1,13 @@
-"""The static judge: what a plan says about each rule before its first call.
+"""The static judge: the verdict on each rule over a plan, before its first call.
 
-A rule is *proven* if no outcome of the plan's calls can break it, and *violated* if some outcome does: then there is a
-path that shows it. Otherwise it is *unknown*, because a value, a condition or a run below decides it. The check at each
-call (`perdure.rules.enforcement`) does not depend on this judge: a wrong proof would show a wrong word, and let nothing
-through.
+A rule is *proven* if no outcome of the plan's calls can violate it, and *violated* if some outcome does, which a path
+shows. Otherwise it is *unknown*, because a value, a condition or a child run decides it. The check at each call
+(`perdure.rules.enforcement`) does not depend on this judge: a wrong proof would show a wrong verdict, and allow no
+call.
 
-The judge works on sets of calls as bits of integers. For each call it knows the calls that are certainly done before
-it begins (`done`), and those that have certainly ended (`ended`). Calls that no condition, branch or loop decides are
-*plain*: for these it can tell exactly whether they begin if others fail.
+The judge works on sets of calls as bits of integers. For each call it knows the calls that are certainly done before it
+begins (`done`), and those that have certainly ended (`ended`). Calls without a condition, branch or loop are *plain*:
+for these it knows exactly whether they begin if others fail.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from perdure.values.templates import parse_template
 
 VerdictStatus: TypeAlias = Literal["proven", "violated", "unknown"]
 Reach: TypeAlias = Callable[[Tool], "frozenset[str] | None"]
-"""The names of the tools that a run below may use, of a delegate's tool; `None`: any."""
+"""Function that returns the names of the tools that the child run of a delegate's tool may use; `None`: any."""
 
 _ORDER: Final[tuple[VerdictStatus, ...]] = ("proven", "unknown", "violated")
 
@@ -57,7 +57,7 @@ class PathStep(WireModel):
     call: str
     tool: str
     what: str
-    """What happens with the call: `begins`, `fails`, `is not done`."""
+    """The call's event: `begins`, `fails`, `is not done`."""
 
 
 class RuleVerdict(WireModel):
@@ -70,14 +70,14 @@ class RuleVerdict(WireModel):
     """
 
     rule: str
-    """The rule, as its Python form is written."""
+    """The rule in its Python form."""
     status: VerdictStatus
     call: str = ""
-    """The call that breaks the rule, or for which it is unknown."""
+    """The call that violates the rule, or for which it is unknown."""
     words: str = ""
     """Why."""
     path: list[PathStep] = Field(default_factory=list)
-    """A path on which the rule is broken."""
+    """A path that violates the rule."""
 
     @property
     def line(self) -> str:
@@ -94,16 +94,16 @@ class _Use:
 
     call: Call
     spec: object
-    """The call's specification when it arrived: a person may put another call in its place."""
+    """The call's specification when it arrived: a person may replace the call."""
     home: int
     """Index of the call, or of the loop around it, in the plan."""
     place: int | None = None
-    """Place in the body of the outermost loop; `None`: it is no loop's."""
+    """Place in the body of the outermost loop; `None` outside of loops."""
     least: int = 1
     most: float = 1
-    """How often it may begin, if its home begins."""
+    """Maximum number of its begins, if its home begins."""
     certain: bool = True
-    """Whether nothing inside the loop decides whether it begins."""
+    """Whether it begins in each iteration of the loop."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class _Facts:
     plain: bool = False
     sure: bool = False
     held: bool = False
-    """Whether a Request has yet to decide on the call, or on one that it waits for."""
+    """Whether a Request has still to decide on the call, or on one that it waits for."""
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class PlanJudge:
         self._filed = 0
         self._seen = (0, 0)
         self._begun: dict[int, dict[int, bool]] = {}
-        """By the calls that fail: whether a call begins then."""
+        """Whether a call begins, by the calls that fail."""
         self._other_calls: dict[str, _OtherCalls] = {}
         self._sums: dict[str, _SumScan] = {}
 
@@ -157,7 +157,7 @@ class PlanJudge:
         return self._plan is plan
 
     def matters_to_others(self, call: Call) -> bool:
-        """Whether the arrival of the call may break a rule by calls that have arrived before."""
+        """Whether the call's arrival may make earlier calls violate a rule."""
         names = {name for each in call.written() if each.spec.tool is not None for name in names_of(each.spec.tool)}
         return any(isinstance(rule, NeverAfter) and rule.after in names for rule in self._book.rules)
 
@@ -166,7 +166,7 @@ class PlanJudge:
         return [self._verdict(rule) for rule in self._book.rules]
 
     def breach(self, call: Call) -> Breach | None:
-        """Return the rule that some outcome of the plan breaks by this call, with the path; a person cannot allow it."""
+        """Return the rule that this call violates in some outcome of the plan, with the path; a person cannot allow it."""
         self._file()
         for rule in self._rules_of(call):
             if rule.otherwise == "ask":
@@ -179,7 +179,9 @@ class PlanJudge:
         return None
 
     def unfollowed(self, call: Call) -> Breach | None:
-        """Return the rule that wants a later call which the plan does not surely make after this one, as it stands."""
+        """Return the rule that requires a later call, if the present plan does not certainly make that call after this
+        one.
+        """
         self._file()
         resolved = call.spec.loop is None and call.state.status in _RESOLVED
         for rule in self._rules_of(call):
@@ -192,7 +194,7 @@ class PlanJudge:
         return None
 
     def owed(self) -> list[Call]:
-        """Return the calls that have to begin, because calls that have begun were let begin for them."""
+        """Return the calls that have to begin because begun calls were allowed in view of them."""
         self._file()
         owed: list[int] = []
         for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
@@ -204,7 +206,7 @@ class PlanJudge:
         return [self._plan.calls[index] for index in dict.fromkeys(owed)]
 
     def is_open(self, call: Call) -> bool:
-        """Whether calls that have not arrived may add to what the call waits for."""
+        """Whether the call may have to wait for calls that have not arrived."""
         return not self._plan.closed and self._plan.requirements(call.index).open
 
     def _rules_of(self, call: Call) -> list[Rule]:
@@ -239,7 +241,7 @@ class PlanJudge:
     # The calls of the plan.
 
     def _file(self) -> None:
-        """Take in the calls that have arrived, and forget what calls that have begun or ended have made untrue."""
+        """Add the calls that have arrived, and drop facts that begun or ended calls have made invalid."""
         if (now := (self._plan.ended, self._book.begun)) != self._seen:
             self._seen = now
             self._begun, self._other_calls, self._sums = {}, {}, {}
@@ -263,7 +265,7 @@ class PlanJudge:
         return not self._plan.calls[use.home].state.ended and use.most > 0
 
     def _touching(self, tools: Iterable[str]) -> list[int]:
-        """Return the calls whose runs below may use one of the tools."""
+        """Return the calls whose child runs may use one of the tools."""
         named = set(tools)
         return [
             index
@@ -307,7 +309,7 @@ class PlanJudge:
         facts.held = call.hold.held or any(each in known and known[each].held for each in waits)
         decided = call.spec.has_condition or call.spec.branches or call.hold.held
         facts.sure = not decided and all(each in known and known[each].sure for each in waits)
-        # What a loop writes is a list, of which it is not known what can be read.
+        # A loop writes a list, whose readable parts are unknown.
         plain = all(each in known and known[each].plain and self._plan.calls[each].spec.loop is None for each in waits)
         facts.plain = facts.sure and plain and not (self._plan.is_stepwise and waits) and not (needs.open or needs.more)
         if facts.held or (needs.open and not self._plan.closed):
@@ -326,7 +328,7 @@ class PlanJudge:
         found = 0
         for writer in needed.writers:
             if self._plan.calls[writer].hold.held:
-                continue  # it may be dropped
+                continue  # the call may be dropped
             if writer in self._facts and (self._facts[writer].sure or needed.well):
                 found |= 1 << writer | self._facts[writer].done
         if needed.setters and needed.only_setters and needed.setters[0] in self._facts:
@@ -417,7 +419,7 @@ class PlanJudge:
         if doubtful:
             return _Finding("unknown", f"whether {rule.first_words} is done before {use.call.title} is only known then")
         if self._is_plain(use) and not self._begins(use.home, same | possible):
-            return _PROVEN  # on every path one of them is done, although no single one always is
+            return _PROVEN  # on every path one of them is done, although none is done on all paths
         path = [_step(self._plan.calls[each], "fails, or has not ended") for each in _bits(same | possible)]
         words = f"{use.call.title} can begin although no call of {rule.first_words} is done"
         if rule.pairs:
@@ -436,9 +438,10 @@ class PlanJudge:
         return _Finding("violated", what, [_step(use.call, "is done"), *path[:6]])
 
     def _follower(self, rule: FollowedBy, use: _Use) -> tuple[int | None, list[PathStep] | None]:
-        """Return the call that begins after the use on every path on which that is done; or a path on which none does.
+        """Return the call that begins after the use on every path on which the use is done, or a path without such a
+        call.
 
-        A follower needs nothing but the use and what is done before it: for other calls it may only wait.
+        A follower needs only the use and the calls done before it: it may only wait for other calls.
         """
         firsts, names = [first for first, _ in rule.pairs], [then for _, then in rule.pairs]
         thens, key = self._find_others(rule, rule.thens, names), self._key(use, firsts)
@@ -472,7 +475,7 @@ class PlanJudge:
         return None, None if doubtful else path
 
     def _surely_follows(self, index: int, before: int, done: int) -> bool:
-        """Whether the call begins after the one before it has ended, if only these calls are done."""
+        """Whether the call begins after the previous one has ended, if only these calls are done."""
         call, facts = self._plan.calls[index], self._known(index)
         decided = call.spec.has_condition or call.hold.held or call.state.ended
         late = facts.needs.more or (facts.needs.open and not self._plan.closed)
@@ -482,7 +485,7 @@ class PlanJudge:
         )
 
     def _met_by(self, needed: Requirement, done: int) -> bool:
-        """Whether these calls are enough, so that no other outcome can keep a call from its values."""
+        """Whether these calls are enough, so that a call has its values in every outcome of others."""
         if isinstance(needed, WritersOf):
             if not needed.writers:
                 return needed.exists
@@ -536,10 +539,10 @@ class PlanJudge:
         words = f"{use.call.title} can begin after {after.call.title} {_PAST[rule.event]}"
         if after.home == use.home:
             if use.place is None or (use.most <= 1 and use.place == after.place):
-                return _PROVEN  # it is the call itself
+                return _PROVEN  # the call itself
             return _Finding("unknown", words)
         if self._known(after.home).ended >> use.home & 1:
-            return _PROVEN  # it waits for the end of the use
+            return _PROVEN  # the call waits for the end of the use
         if rule.event == "failed" and after.place is None:
             if self._known(use.home).done >> after.home & 1:
                 return _PROVEN
@@ -562,7 +565,7 @@ class PlanJudge:
         return _Finding("unknown", f"the {what} is only known at the calls")
 
     def _scan(self, rule: AtMost | CountAtMost, scan: _SumScan) -> None:
-        """Add the calls that have arrived to what all calls of the plan together come to, in the order of the list."""
+        """Add the calls that have arrived to the sum of all calls of the plan, in the order of the list."""
         used, uses = self._book.used(rule), self._uses_under(rule)
         for use in uses[scan.count :]:
             if not self._may_begin(use) or self._book.has_begun(use.call) or not _may_cover(rule, use):
@@ -607,7 +610,7 @@ class PlanJudge:
     # Equal values.
 
     def _same(self, rule: Precedes | FollowedBy | NeverAfter, first: _Use, then: _Use) -> bool | None:
-        """Whether the values of `same` are equal in both; `None`: that is not known."""
+        """Whether the values of `same` are equal in both; `None` if that is unknown."""
         keys = self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
         if _MISSING in keys:
             return False
@@ -618,7 +621,7 @@ class PlanJudge:
         return False if keys[0][0] == keys[1][0] == "value" else None
 
     def _key(self, use: _Use, names: Sequence[str]) -> tuple[str, str] | None:
-        """Return what tells whether values of parameters are equal: the values, or the references that they are."""
+        """Return a key that is equal for equal values of parameters: the values, or their references."""
         if not names:
             return ("value", "")
         parts: list[Json] = []
@@ -650,7 +653,9 @@ class PlanJudge:
         return ("value", digest_of(literals)) if len(literals) == len(parts) else ("reference", digest_of(parts))
 
     def _place_of(self, use: _Use, reference: Reference) -> Json:
-        """Return what distinguishes values of one reference: its writers, and the list or iteration that reads it."""
+        """Return a key that distinguishes values of one reference: its writers, and the list or iteration that reads
+        it.
+        """
         request = use.call.id.split(".")[0]
         if use.place is not None:
             if not _is_direct(self._plan, use):
@@ -668,7 +673,9 @@ class PlanJudge:
 
 @dataclass(slots=True)
 class _OtherCalls:
-    """The calls of a plan that a rule about an order wants before, or after, a call. They are bits, by the values that the rule compares."""
+    """The calls of a plan that an order rule requires before, or after, a call. They are bits, by the values that the
+    rule compares.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     """The number of uses that were added, by tool."""
@@ -692,7 +699,7 @@ class _OtherCalls:
             self.by_reference |= bit
 
     def masks(self, key: tuple[str, str] | None) -> tuple[int, int]:
-        """Return the calls with surely the same values, and those with perhaps the same values."""
+        """Return the calls with certainly equal values, and those with possibly equal values."""
         every = self.by_value | self.by_reference | self.by_nothing
         if key is None:
             return 0, every
@@ -707,13 +714,13 @@ class _SumScan:
     count: int = 0
     """Uses that were added."""
     low: Fraction = Fraction()
-    """The sum of those that begin if all calls succeed."""
+    """The sum of the uses that begin if all calls succeed."""
     high: Fraction = Fraction()
     is_known: bool = True
-    """Whether `high` is the sum of all."""
+    """Whether `high` is the sum of all uses."""
     path: list[PathStep] = field(default_factory=list)
     certain: bool = False
-    """Whether all of them together stay within the limit, whatever happens."""
+    """Whether all uses together stay within the limit in every outcome."""
     wrong: dict[int, _Finding] = field(default_factory=dict)
     """The uses that exceed it."""
 
@@ -852,7 +859,7 @@ def _follows_inside(loop_call: Call, use: _Use, then: _Use) -> bool:
 
 
 def _before(needs: Sequence[Requirements], place: int) -> set[int]:
-    """Return the calls of a body that one of its calls waits for, and those that these wait for."""
+    """Return the calls of a body that one of its calls waits for, directly or indirectly."""
     found: set[int] = set()
     left = [place]
     while left:
@@ -863,7 +870,7 @@ def _before(needs: Sequence[Requirements], place: int) -> set[int]:
 
 
 def _is_undecided(form: Call) -> bool:
-    """Whether no condition and no branch decides whether the call of a body begins, and what it writes."""
+    """Whether the begin and the writes of a body's call depend on no condition or branch."""
     return not (form.spec.has_condition or form.spec.branches)
 
 
@@ -880,7 +887,7 @@ def _written_params(call: Call) -> JsonObject:
 
 
 def _may_cover(rule: Rule, use: _Use) -> bool:
-    """Whether the rule may hold for the use; parameters that are not known yet may fit."""
+    """Whether the rule may apply to the use; unknown parameters may fit."""
     if rule.when is None:
         return True
     params = _literal_params(use.call)
@@ -892,7 +899,7 @@ def _surely_covers(rule: Rule, use: _Use) -> bool:
 
 
 def _literal_amount(of: str, call: Call) -> Fraction | str | None:
-    """Return the amount of a call, what is wrong with it, or `None` if it is only known later."""
+    """Return the amount of a call, its problem, or `None` if it is known only later."""
     name = keys_of(of, call.spec.known_tool)[0]
     if name in call.spec.params and not parse_template(call.spec.params[name])[0].literal:
         return None

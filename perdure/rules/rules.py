@@ -1,4 +1,4 @@
-"""Rules of runs: what must hold of every run, whatever its model plans and its people approve.
+"""Rules of runs: conditions that every run has to satisfy, for all plans of its model and approvals of people.
 
 A rule is data. `perdure.rules.proof` judges it over a plan before the first call; `perdure.rules.enforcement` checks it
 at each call.
@@ -74,7 +74,7 @@ class BaseRule(BaseModel):
 
     @model_serializer(mode="wrap")
     def _with_kind(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
-        """Write the rule's kind also where defaults are left out: it tells which rule it is."""
+        """Write the rule's kind also if defaults are left out: it identifies the rule."""
         written: JsonObject = handler(self)
         return {"rule": type(self).model_fields["rule"].default} | written
 
@@ -97,7 +97,7 @@ class BaseRule(BaseModel):
 
     @property
     def has_record(self) -> bool:
-        """Whether the rule depends on what has happened before."""
+        """Whether the rule depends on earlier calls."""
         return not isinstance(self, FollowedBy | OnlyFrom | Needs) and not self.is_of_tenant
 
     @property
@@ -117,7 +117,7 @@ class BaseRule(BaseModel):
 
     @cached_property
     def words(self) -> str:
-        """The rule, as its Python form is written."""
+        """The rule in its Python form."""
         raise NotImplementedError
 
     @cached_property
@@ -127,7 +127,7 @@ class BaseRule(BaseModel):
         return hashlib.sha256(dumps([type(self).__name__, plain_form], sort_keys=True).encode()).hexdigest()[:16]
 
     def covers(self, params: JsonObject, checks: CheckBudget | None = None) -> bool:
-        """Whether the rule holds for a call with these parameters; what cannot be decided within the steps counts."""
+        """Whether the rule applies to a call with these parameters; it does if the steps do not suffice to decide."""
         return self._condition is None or self._condition.fits(params, checks=checks) is not False
 
     @cached_property
@@ -168,7 +168,7 @@ class Precedes(OrderRule):
 
     @property
     def first_words(self) -> str:
-        """The tools of which one must be done, in words."""
+        """The tools of which one must be done, as text."""
         return " or ".join(self.firsts)
 
     @cached_property
@@ -392,7 +392,7 @@ def _in_list(tools: str | tuple[str, ...]) -> str:
 
 
 def exact(value: float) -> Fraction:
-    """Return the number as it is written in JSON: 0.1 is a tenth."""
+    """Return the number with its decimal value in JSON: 0.1 is a tenth."""
     return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
 
@@ -403,14 +403,15 @@ def _tools_of_path(path: str) -> tuple[str, ...]:
 
 
 def keys_of(path: str, tool: Tool) -> tuple[str, ...]:
-    """Return the keys behind the tool's name in `TOOL.PARAMETER.KEY`: the parameter, and a part of it."""
+    """Return the keys after the tool's name in `TOOL.PARAMETER.KEY`: the parameter, and a part of it."""
     names = [name for name in names_of(tool) if path.startswith(f"{name}.")]
     return tuple(path[len(max(names, key=len)) + 1 :].split("."))
 
 
 def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
-    """Return the number at `TOOL.PARAMETER` of a call of the tool, or what is wrong with it: only numbers from 0 to
-    `MAX_AMOUNT` can be summed."""
+    """Return the number at `TOOL.PARAMETER` of a call of the tool, or its problem: only numbers from 0 to `MAX_AMOUNT`
+    can be summed.
+    """
     value = get(params, keys_of(of, tool))
     if value is MISSING:
         return f"{of} is missing, and its sum is limited"

@@ -25,7 +25,9 @@ from perdure.values.schemas import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 Annotation: TypeAlias = Any
-"""A type, or another thing that Python allows in an annotation: `list[int]`, `None`, `Annotated[…]`. Python has no type for them."""
+"""A type, or another object that Python allows in an annotation: `list[int]`, `None`, `Annotated[…]`. Python has no
+type for them.
+"""
 
 REGISTERED: Final = "__perdure_tool__"
 """The attribute in which a decorated function carries its `ToolFunction`."""
@@ -70,10 +72,12 @@ class ToolContext(Generic[ContextT]):
     session: str = ""
     """The key of the run's session; empty in a run without one."""
     sender: str = ""
-    """Who asks, as the caller of `start` or `send` has verified it; empty: nobody was named. No model reads or sets it."""
+    """The sender, verified by the caller of `start` or `send`; empty if none was named. No model reads or sets it."""
     tenant: str = ""
     context: ContextT = field(default_factory=dict)  # type: ignore[assignment]  # where no type says otherwise
-    """What the caller of `start` or `send` knows of the sender: whose data the tool may touch. No model reads or sets it."""
+    """Data of the caller of `start` or `send` about the sender: whose data the tool may touch. No model reads or sets
+    it.
+    """
     on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
     """Set by the worker; `heartbeat` and `progress` are for tools."""
     on_usage: Callable[[ReportedUsage], None] = field(default=lambda _: None, repr=False)
@@ -87,7 +91,7 @@ class ToolContext(Generic[ContextT]):
     def cancelled(self) -> bool:
         """Whether the call was given up: it timed out, was cancelled, or its worker is ending.
 
-        An async function is cancelled. A thread has to check this itself, because nothing can end a thread.
+        An async function is cancelled. A thread has to check this itself, because Python cannot end a thread.
         """
         return self.is_cancelled()
 
@@ -114,7 +118,7 @@ class ToolContext(Generic[ContextT]):
         reasoning_tokens: int = 0,
         requests: int = 1,
     ) -> None:
-        """Report what a model has used that the tool's code asked itself. The run counts it if the call succeeds.
+        """Report the usage of a model that the tool's code has called itself. The run counts it if the call succeeds.
 
         ```python
         context.report_usage("gpt-5-mini", prompt_tokens=900, completion_tokens=40)
@@ -190,7 +194,7 @@ class ToolFunction:
     context_type: TypeAdapter[Any] | None = None
     """Reader of `ToolContext.context`, where the function names its type."""
     undo: ToolFunction | None = None
-    """The tool that takes its effect back, if the declaration has its function."""
+    """The tool that undoes its effect, if the declaration has its function."""
 
     @property
     def name(self) -> str:
@@ -219,7 +223,7 @@ class ToolFunction:
         return arguments | ({self.context_parameter: self._typed(context)} if self.context_parameter else {})
 
     def _typed(self, context: ToolContext) -> ToolContext[Any]:
-        """Return the context with the run's context as the function's type reads it."""
+        """Return the context with the run's context converted to the function's type."""
         if self.context_type is None:
             return context
         try:
@@ -248,7 +252,7 @@ def tool(
     *,
     name: str | None = None,
     output_path: str | None = None,
-    approval: Any = None,  # in any form that a definition has it
+    approval: Any = None,  # in any form of a definition
     ask: str | None = None,
     safe: bool = False,
     dangerous: bool = False,
@@ -266,7 +270,7 @@ def tool(
 ) -> Callable[[F], F]: ...
 
 
-def tool(function: Any = None, /, **options: Any) -> Any:  # the overloads say what
+def tool(function: Any = None, /, **options: Any) -> Any:  # typed by the overloads
     """Make a typed function, sync or async, a tool.
 
     The annotations give the schemas of the parameters and the result, the docstring gives the descriptions. A function
@@ -314,7 +318,7 @@ def tool_function(target: object) -> ToolFunction | None:
 
 
 def with_undos(functions: Iterable[ToolFunction]) -> list[ToolFunction]:
-    """Return the tools, and those that take their effects back."""
+    """Return the tools, and those that undo their effects."""
     found = list(functions)
     return [*found, *(each.undo for each in found if each.undo is not None)]
 
@@ -359,7 +363,7 @@ def read_signature(
 ) -> tuple[type[BaseModel], TypeAdapter[Any] | None, str | None]:
     """Return a model of the parameters, a reader of the result, and the name of the parameter for the `ToolContext`.
 
-    `method`: the first parameter is `self`, and none of the tool's. Raises `ToolDefinitionError`.
+    `method`: the first parameter is `self`, which is not the tool's. Raises `ToolDefinitionError`.
     """
     where = f"tool {name!r}"
     hints = _hints(function, where)

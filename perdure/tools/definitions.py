@@ -30,7 +30,7 @@ _OPTIONAL: Final = re.compile(r"\s*(?:,\s*optional|\(optional\))$")
 _OF: Final = re.compile(r"(\w+)\s+of\s+(.+)")
 _BRACKETS: Final = re.compile(r"([\w.]+)\s*[\[<](.*)[\]>]")
 _LONGEST: Final = 200
-"""The most characters of a type's name: it is parsed by parts, each once for each level of nesting."""
+"""Maximum of characters of a type's name: each part is parsed once for each level of nesting."""
 
 
 def parse_type(text: str) -> JsonObject | None:
@@ -167,7 +167,7 @@ _LISTED: Final[dict[type, str]] = {
     list: "array",
 }
 _TAKE_SCHEMAS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
-"""Keywords of an object's schema that hold one schema, and that no parameter is named by."""
+"""Keywords of an object's schema that hold one schema, and are not names of parameters."""
 _ABOUT: Final = frozenset({"description", "format", "example", "nullable", "readOnly", "writeOnly"})
 """Keys beside the parameters of a flat map that describe it as a whole."""
 
@@ -175,7 +175,7 @@ _ABOUT: Final = frozenset({"description", "format", "example", "nullable", "read
 def plain_definition(definition: JsonObject) -> JsonObject:
     """Return the definition in Perdure's form: the parameters' schema beside the name, with JSON Schema's own types.
 
-    A definition in that form comes back as it is. A foreign schema describes only the tool's parameters: none of its
+    A definition in that form is returned unchanged. A foreign schema describes only the tool's parameters: none of its
     keys is a meta-property of Perdure, so that its author cannot change approvals. Keywords that are not JSON Schema's
     are left out; a flat map of parameters is read as `properties`. A parameter whose name begins with `_` is called
     `name_` instead, and its own name is kept in `_names`. Raises `ToolDefinitionError` if a parameter, or a part of its
@@ -248,8 +248,9 @@ def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonOb
 
 
 def _flat_parameters(schema: JsonObject, at: ProblemPath) -> JsonObject:
-    """Return the parameters that stand in the schema itself: many collections write a flat map of names. Empty if
-    `properties` has them."""
+    """Return the parameters that are in the schema itself: many collections have a flat map of names. Empty if
+    `properties` has them.
+    """
     named = schema.get("properties")
     if isinstance(named, dict) and not isinstance(named.get("type"), str):
         beside = [key for key, value in schema.items() if key not in SCHEMA_KEYS and _is_parameter(key, value)]
@@ -279,7 +280,7 @@ def _lost(at: ProblemPath, value: Json, words: str) -> ToolDefinitionError:
 
 
 def own_names(properties: JsonObject) -> dict[str, str]:
-    """Return aliases for parameters whose names would be taken for meta-properties, with their own names.
+    """Return aliases for parameters whose names look like meta-properties, with their own names.
 
     ```python
     assert own_names({"_from": {}, "to": {}}) == {"from_": "_from"}
@@ -303,8 +304,8 @@ def _stem(name: str) -> str:
 def is_alias(alias: str, name: str) -> bool:
     """Whether `alias` is an alias of `name`.
 
-    A call cannot have a parameter with an alias as its own name, so no two are ever swapped. An approver of the one
-    sees that it is the other.
+    A call cannot have a parameter with an alias as its own name, so no two are ever swapped. An approver of the alias
+    sees that it is the other parameter.
     """
     return name.startswith("_") and alias.endswith("_") and alias.rstrip("_") == _stem(name)
 
@@ -321,7 +322,7 @@ def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | Non
 
 
 def json_types(schema: SchemaPart, at: ProblemPath = ()) -> SchemaPart:
-    """Return the schema with its types as JSON Schema names them; `any` is left out.
+    """Return the schema with the type names of JSON Schema; `any` is left out.
 
     A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out,
     and so are patterns that cannot be checked in linear time. `at`: the schema's place in the document. Raises

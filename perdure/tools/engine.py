@@ -1,4 +1,4 @@
-"""Tools that the engine carries out itself: a sleep, and a question to a person.
+"""Tools that the engine executes itself: a sleep, and a question to a person.
 
 Every worker offers them; the key of their activity begins with `perdure.`.
 """
@@ -85,7 +85,7 @@ UNDO_BELOW: Final[JsonObject] = {
     "additionalProperties": False,
     "_activity": UNDO,
 }
-"""The tool by which an undo goes down into the runs of delegates."""
+"""The tool with which an undo includes the runs of delegates."""
 
 
 def keep_tool(taken: Container[str]) -> Tool:
@@ -94,14 +94,14 @@ def keep_tool(taken: Container[str]) -> Tool:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return the name for a tool that the run itself offers, with `_` at its end as long as it is `taken`."""
+    """Return a name for a tool that the run itself offers, with `_` appended until it is not `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def answer_problem(params: JsonObject, answer: Json) -> str | None:
-    """Return why an answer does not fit the question."""
+    """Return the reason why an answer does not fit the question."""
     choices = params.get("choices")
     if answer is None:
         return "an answer needs 'answer'"
@@ -111,13 +111,13 @@ def answer_problem(params: JsonObject, answer: Json) -> str | None:
 
 
 def sleep_seconds(params: JsonObject, now: float, read_time: Callable[[str], float]) -> float | CallError:
-    """Return the seconds of a sleep that begins `now`. Only what a timer can hold is accepted, even if the tool's
-    definition allows more.
+    """Return the seconds of a sleep that begins `now`. Only times that a timer can hold are accepted, even if the
+    tool's definition allows more.
 
-    Times are seconds since an epoch of the caller's; `read_time` parses ISO 8601, and raises what `datetime` raises.
+    Times are seconds since the caller's epoch; `read_time` parses ISO 8601, and raises the errors of `datetime`.
     """
-    time: Any = params.get("time")  # and `read_time` what is no time
-    seconds: Any = params.get("seconds")  # `float` refuses what is no number
+    time: Any = params.get("time")  # and `read_time` refuses an invalid time
+    seconds: Any = params.get("seconds")  # `float` refuses a value that is not a number
     if (time is None) == (seconds is None):
         return CallError("invalid_params", "sleep_until takes a time or seconds, one of them")
     try:

@@ -23,7 +23,7 @@ PYDANTIC_AI: Final = "pydantic_ai.agent.Agent"
 _WRAPPER: Final = "pydantic_ai.agent.wrapper.WrapperAgent"
 """Base of Pydantic AI's agents that wrap another agent."""
 _TIMEOUT: Final = 600.0
-"""Seconds for one run of a foreign agent: several answers of a model, one after the other."""
+"""Seconds for one run of a foreign agent: several consecutive answers of a model."""
 _TYPE_PROBLEMS: Final = (PydanticSchemaGenerationError, PydanticUserError, NameError)
 
 
@@ -98,7 +98,7 @@ def _schema(wanted: Annotation) -> JsonObject:
     try:
         found: JsonObject = plain_schema(TypeAdapter(wanted).json_schema(mode="serialization"))
     except _TYPE_PROBLEMS:
-        return {}  # its values are checked by the agent itself
+        return {}  # the agent checks its values itself
     return found
 
 

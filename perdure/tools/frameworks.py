@@ -1,6 +1,6 @@
-"""Tools of other frameworks, as they are: the OpenAI Agents SDK, Pydantic AI and LangChain.
+"""Unchanged tools of other frameworks: the OpenAI Agents SDK, Pydantic AI and LangChain.
 
-No framework is imported here before one of its tools is called: its objects are known by the names of their classes.
+A framework is imported only when one of its tools is called: its objects are recognised by the names of their classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.tools.decorator import ToolContext, ToolFunction, describe, open_to
 from perdure.values.json import Json, JsonObject, dumps
 
 ForeignObject: TypeAlias = Any
-"""An object of a framework that need not be installed: its class cannot be imported here."""
+"""An object of a framework, whose class cannot be imported here because the framework need not be installed."""
 CONTEXT: Final = "perdure_context"
 """The parameter through which a framework's tool gets the context of its call."""
 _OPENAI: Final = "agents.tool.FunctionTool"
@@ -54,7 +54,7 @@ def framework_tools(target: object) -> list[ToolFunction]:
 
 
 RETRIES: Final = "the model plans again after an error; stuck_after bounds it"
-"""What to write in place of a framework's number of retries."""
+"""The replacement for a framework's number of retries."""
 _SHOWN: Final = "every tool is shown to the model: give the agent the tools that it needs"
 _OPTIONS: Final = {
     _PYDANTIC_AI: {
@@ -77,7 +77,7 @@ _OPTIONS: Final = {
 
 
 def lost_options(function: ToolFunction) -> list[tuple[str, str]]:
-    """Return the options of a framework's tool that do not carry over, each with what to write instead.
+    """Return the options of a framework's tool that do not carry over, each with its replacement.
 
     ```python
     for function in framework_tools(lookup_order):
@@ -100,7 +100,7 @@ def _class_names(target: object) -> set[str]:
 
 
 def overridden_methods(target: ForeignObject, framework: str) -> list[str]:
-    """Return the methods that an application's subclass, or the object itself, has in place of the framework's.
+    """Return the framework's methods that an application's subclass, or the object itself, overrides.
 
     `framework`: the name of its package.
 
@@ -115,8 +115,8 @@ def overridden_methods(target: ForeignObject, framework: str) -> list[str]:
 
 
 def tool_functions(target: object) -> list[ToolFunction]:
-    """Return the tools of what somebody gives as a tool: a function, decorated with `@tool` or plain, or another
-    framework's tool; none if it is no tool. Raises `ToolDefinitionError`.
+    """Return the tools of an object: a function, decorated with `@tool` or plain, or another framework's tool; none for
+    any other object. Raises `ToolDefinitionError`.
 
     ```python
     for function in tool_functions(lookup_order):
@@ -134,14 +134,14 @@ def tool_functions(target: object) -> list[ToolFunction]:
 
 
 def with_context_type(function: ToolFunction, reader: TypeAdapter[Any] | None) -> ToolFunction:
-    """Return a framework's tool whose code gets the run's context as the agent's type of it, unless it names its own."""
+    """Return a framework's tool whose code gets the run's context in the agent's type, unless it names its own type."""
     foreign = function.context_parameter == CONTEXT and function.context_type is None
     return replace(function, context_type=reader) if foreign and reader is not None else function
 
 
 @dataclass(frozen=True)
 class _Invocation:
-    """The code of a framework's tool. Two of one tool are equal."""
+    """The code of a framework's tool. Two objects of one tool are equal."""
 
     tool: ForeignObject
     call: Callable[[ForeignObject, ToolContext[Any], JsonObject], Any]
@@ -197,7 +197,7 @@ def _refuse(tool: ForeignObject, what: str, instead: str) -> NoReturn:
 def _of_openai(tool: ForeignObject) -> ToolFunction:
     if tool.is_enabled is False:
         _refuse(tool, "is_enabled=False", "leave the tool out")
-    # A condition in Python is decided in the SDK's own loop, so that each call is asked about here.
+    # The SDK's own loop would evaluate a condition in Python, so each call needs approval here.
     asks = tool.needs_approval is not False
     function = getattr(tool.on_invoke_tool, "_get_wrapped_callable", lambda: None)()
     return _tool(
@@ -207,7 +207,7 @@ def _of_openai(tool: ForeignObject) -> ToolFunction:
         asks=asks,
         context_of=function,
         timeout=tool.timeout_seconds,
-        output=plain_schema(getattr(tool, "output_json_schema", None) or {}),  # older versions have none
+        output=plain_schema(getattr(tool, "output_json_schema", None) or {}),  # older versions have no guardrails
     )
 
 
@@ -267,7 +267,9 @@ def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
 
 
 def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
-    """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` for tools that are only known at run time."""
+    """Return the tools of a toolset in the form that its wrappers give them. Raise `ToolDefinitionError` for tools
+    known only at run time.
+    """
     kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
     own = [each for each in overridden_methods(toolset, "pydantic_ai") if each in TOOLSET_METHODS]
     if own:
@@ -283,7 +285,8 @@ def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
         shown = {old: new for new, old in toolset.name_map.items()}
         return [_copy_with(each, name=shown.get(each.name, each.name)) for each in _read_toolset(toolset.wrapped)]
     if kind == "ApprovalRequiredToolset":
-        # As with `needs_approval`: the framework's own loop would evaluate a condition in Python, so each call asks.
+        # As with `needs_approval`: the framework's own loop would evaluate a condition in Python, so each call needs
+        # approval.
         return [_copy_with(each, requires_approval=True) for each in _read_toolset(toolset.wrapped)]
     if kind == "ExternalToolset":
         raise ToolDefinitionError(
@@ -311,7 +314,7 @@ async def _call_pydantic_ai(tool: ForeignObject, context: ToolContext[Any], para
     models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
     run = framework.RunContext(
         deps=context.context,
-        model=models.TestModel(),  # the tool runs apart from any model
+        model=models.TestModel(),  # the tool runs without a model
         usage=usage.RunUsage(),
         tool_name=tool.name,
         tool_call_id=context.call_id,
@@ -345,7 +348,7 @@ async def _call_langchain(tool: ForeignObject, context: ToolContext[Any], params
     tools, messages = (importlib.import_module(f"langchain_core.{each}") for each in ("tools", "messages"))
     known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
     given: ForeignObject = params | _read_injected(tool, context)
-    if _call_id_arguments(tool):  # LangChain passes the id on from a call in this form alone
+    if _call_id_arguments(tool):  # LangChain passes the id only from a call in this form
         given = messages.ToolCall(name=tool.name, args=given, id=context.call_id, type="tool_call")
     try:
         result: ForeignObject = await tool.ainvoke(given, config={"configurable": known})

@@ -24,7 +24,7 @@ class ToolReads(WireModel):
     owner: RunOwner | None = Field(default=None, exclude_if=operator.not_)
     """Who asks, as the tool's code gets it; `None`: nobody was named (R19.1)."""
     undoes: str = Field(default="", exclude_if=operator.not_)
-    """`<run id>/<call id>` of the call whose effect this one takes back (R23.4)."""
+    """`<run id>/<call id>` of the call that this one undoes (R23.4)."""
 
 
 class CallHookRefs(WireModel):
@@ -46,18 +46,18 @@ class ToolInput(WireModel):
     earlier: int = 0
     """Attempts that began before those that the activity counts: see `perdure.plan._retry`."""
     elsewhere: bool = False
-    """Whether the last worker that took it up lacks the tool."""
+    """Whether the last worker that received it lacks the tool."""
     reads: ToolReads | None = None
     """`None`: a claim check; the activity fetches it from its run (R18.2)."""
     approved: str | None = None
     """The `approval_digest` of the call that a person approved, if one did."""
     clean: bool = False
-    """Whether the run knows that others wrote nothing of the call (R15.3)."""
+    """Whether the run knows that the call has no untrusted values (R15.3)."""
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
     hooks: CallHookRefs | None = None
     answers: ServerAnswers | None = Field(default=None, exclude_if=operator.not_)
-    """The answers to what the tool's server has asked in the calls before this one (R21.3)."""
+    """The answers to the requests of the tool's server in earlier runs of the call (R21.3)."""
 
 
 class ReportedUsage(WireModel):
@@ -106,12 +106,12 @@ class SpaceGrant(WireModel):
 
 def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject, undoes: str = "") -> str:
     """Return `<run id>/<call id>:<digest>`; the digest is 12 hexadecimal digits over the tool's name and its resolved
-    parameters. Of a call that takes another one's effect back: `<run id>/<call id>:undo:<digest>`, named after that
-    call, so it is the same in each run that tries it.
+    parameters. For a call that undoes another one: `<run id>/<call id>:undo:<digest>`, named after that other call, so
+    it is the same in each run that tries it.
 
     The key is the same on each attempt and after a reset with the same plan. A plan that differs after a reset has the
-    same call ids, so the digest tells its effects from the earlier ones. The activity computes it: a workflow encodes
-    no large value again (R18.1).
+    same call ids, so the digest distinguishes its effects from the earlier ones. The activity computes it: a workflow
+    encodes no large value again (R18.1).
     """
     digest = hashlib.sha256(dumps([tool, params], sort_keys=True).encode(errors="replace")).hexdigest()[:12]
     return f"{undoes}:undo:{digest}" if undoes else f"{run_id}/{call_id}:{digest}"
@@ -140,7 +140,7 @@ def limited(models: Collection[str], tools: Collection[str], *, runs: bool = Fal
 
 
 def limiting_name(model: str, names: Collection[str]) -> str | None:
-    """Return the name under which a model is limited: its own, or the longest beginning with `*` behind it."""
+    """Return the name under which a model is limited: its own, or its longest prefix with `*` after it."""
     if model in names:
         return model
     beginnings = [name for name in names if name.endswith("*") and model.startswith(name[:-1])]

@@ -14,7 +14,8 @@ _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def question_parts(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the text between the parameters, each with the name of the parameter behind it, if one is. `{{` is a brace.
+    """Yield the text between the parameters, each with the name of the parameter after it, if there is one. `{{` is a
+    brace.
 
     Raises `ValueError` for a brace that belongs to no parameter.
     """
@@ -35,7 +36,7 @@ def question_parts(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def question_problem(text: Json, parameters: JsonObject) -> str | None:
-    """Return what is wrong with a tool's question, if anything is. `parameters`: their JSON Schema."""
+    """Return the problem of a tool's question, or an empty text. `parameters`: their JSON Schema."""
     if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > MAX_QUESTION:
         return f"_ask: {shorten(text, 60)} is not a question: one line of 1 to {MAX_QUESTION} printable characters"
     try:
@@ -43,7 +44,7 @@ def question_problem(text: Json, parameters: JsonObject) -> str | None:
     except ValueError as error:
         return f"_ask: {error}"
     known: Collection[str] = parameters.get("properties", {})
-    if parameters.get("additionalProperties", False) is not False:  # any name may be one
+    if parameters.get("additionalProperties", False) is not False:  # any name may be a parameter
         return None
     for name in names:
         if name not in known:

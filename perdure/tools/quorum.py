@@ -1,4 +1,4 @@
-"""Quorums: how many people must approve a call, with which roles, and who may not (R24.6)."""
+"""Quorums: the number of people who must approve a call, their roles, and the people who may not (R24.6)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Quorum(BaseModel):
         return self
 
     def objection(self, who: Approver, requesters: Sequence[str]) -> str | None:
-        """Return why this person's approval does not count, or `None`."""
+        """Return the reason why this person's approval does not count, or `None`."""
         if self.excluded is not None and any(_same(who.by, each) for each in requesters):
             return f"{who.by} has requested it, so others must approve it"
         roles = self._roles_after(who.waited)
@@ -76,7 +76,7 @@ class Quorum(BaseModel):
         return None
 
     def missing(self, approvers: Sequence[Approver], requesters: Sequence[str]) -> int:
-        """Return how many approvals are missing."""
+        """Return the number of missing approvals."""
         counted = [each for each in approvers if self.objection(each, requesters) is None]
         return max(self.by - len(counted), 0)
 
@@ -90,7 +90,7 @@ class Quorum(BaseModel):
         return f"{count}{roles}{escalated}{others}"
 
     def _roles_after(self, waited: float) -> set[str]:
-        """Return the roles of which an approver needs one after so many seconds."""
+        """Return the roles of which an approver needs one after this many seconds."""
         later = self.escalate
         return {*self.roles, *(later.roles if later is not None and waited >= later.after else ())}
 
@@ -106,7 +106,7 @@ def quorum_of(rule: Json) -> Quorum | None:
 def approval_problem(
     quorums: Sequence[Quorum], who: Approver, approvers: Sequence[Approver], requesters: Sequence[str]
 ) -> str | None:
-    """Return why an approval does not count for any of the quorums, or `None`."""
+    """Return the reason why an approval counts for no quorum, or `None`."""
     if not who.by:
         return f"it needs {missing_words(quorums, approvers, requesters)}: name who decides, as 'by'"
     if any(_same(who.by, each.by) for each in approvers):
@@ -116,7 +116,7 @@ def approval_problem(
 
 
 def missing_words(quorums: Sequence[Quorum], approvers: Sequence[Approver], requesters: Sequence[str]) -> str:
-    """Return the approvals that are missing, in words; an empty text if none is."""
+    """Return the missing approvals as text; an empty text if there are none."""
     counts = [(quorum, quorum.missing(approvers, requesters)) for quorum in quorums]
     return " and ".join(quorum.words(count, requesters) for quorum, count in counts if count)
 
@@ -126,5 +126,7 @@ def _role_words(roles: Sequence[str]) -> str:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two names are of one person: names that differ in case or spaces alone would let one approve twice."""
+    """Whether two names belong to one person: names that differ only in case or spaces would let a person approve
+    twice.
+    """
     return " ".join(one.casefold().split()) == " ".join(other.casefold().split())

@@ -36,7 +36,7 @@ class ServerQuestion(WireModel):
 
     @property
     def problem(self) -> str | None:
-        """Return why a person cannot be asked this, or `None`."""
+        """Return the reason why a person cannot be asked this, or `None`."""
         if self.form is None:
             is_address = _ADDRESS.fullmatch(self.url) is not None
             return None if is_address else f"{shorten(self.url, 60)} is not an address of a web page"
@@ -144,14 +144,14 @@ class ServerAnswers(WireModel):
     """How often a model was asked for the server so far."""
 
     def after(self, asked: ServerInput, answers: dict[str, JsonObject]) -> ServerAnswers:
-        """Return what the next call takes: the new answers, and the earlier ones if the server asks again."""
+        """Return the answers for the next call: the new ones, and the earlier ones if the server asks again."""
         earlier = self.answers if asked.repeats else {}
         sampled = self.sampled + len(asked.samples)
         return ServerAnswers(answers={**earlier, **answers}, state=asked.state, sampled=sampled)
 
 
 ANSWERS: Final[ContextVar[ServerAnswers]] = ContextVar("answers")
-"""The answers so far, in the activity of a run's call; without a value nobody can be asked."""
+"""The answers so far, in the activity of a run's call; without a value, no answers are possible."""
 
 
 class ServerInputError(Exception):
@@ -206,7 +206,7 @@ def _field_words(name: str, about: JsonObject) -> str:
 
 
 def _typed(answer: Json, about: JsonObject) -> Json:
-    """Return a person's word as the value of a field, if it can be one."""
+    """Return a person's text as the value of a field, if it is valid."""
     if not isinstance(answer, str):
         return answer
     text, kind = answer.strip(), about["type"]

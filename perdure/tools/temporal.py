@@ -20,7 +20,7 @@ ACTIVITY_DEFINITION: Final = "__temporal_activity_definition"
 WORKFLOW_DEFINITION: Final = "__temporal_workflow_definition"
 """Attributes that the SDK sets: it has no public way to read a definition's name."""
 _ONE: Final = "input"
-"""The parameter's name if the one argument is no object."""
+"""The parameter's name if the one argument is not an object."""
 
 
 class ToolOptions(TypedDict, total=False):

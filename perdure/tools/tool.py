@@ -59,7 +59,7 @@ class Existing(BaseModel):
     name: str = Field(min_length=1)
     """The activity's or workflow's type, the operation's name."""
     arguments: list[str] | None = None
-    """Parameters in the order of the arguments; `None`: all of them together are the one argument."""
+    """Parameters in the order of the arguments; `None`: together they are the one argument."""
     defaults: JsonObject = Field(default_factory=dict)
     """Defaults of parameters that a call may leave out while a later one is set."""
     id: str | None = None
@@ -112,13 +112,14 @@ SLEEP_UNTIL: Final = "perdure.sleep_until"
 ASK_PERSON: Final = "perdure.ask_person"
 UNDO: Final = "perdure.undo"
 CLIENT: Final = "perdure.client"
-"""The value of `_activity` for a client program, mostly the one that started the run: it carries the call out, and
-sends its result as the answer."""
+"""The value of `_activity` for a client program, mostly the one that started the run: it executes the call, and sends
+its result as the answer.
+"""
 KEEP: Final = "perdure.keep"
 ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, UNDO, CLIENT})
-"""Keys of the activities that the engine carries out itself: see `perdure.tools.engine`."""
+"""Keys of the activities that the engine executes itself: see `perdure.tools.engine`."""
 ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
-"""Those of them whose result comes from outside, as the answer to a request."""
+"""The keys whose result comes from outside, as the answer to a request."""
 READ_SKILL: Final = "read_skill"
 """The tool by which a model reads a skill, offered with skills alone; under this key the worker has its code
 (R10.19)."""
@@ -131,10 +132,10 @@ HEARTBEAT_TIMEOUT: Final = 10.0
 """Seconds without a heartbeat after which a call's worker counts as lost. The engine heartbeats for every tool; only
 one that blocks the process is lost."""
 LONG_HEARTBEAT_TIMEOUT: Final = 20.0
-"""The same for a call that is not tried again: a worker that is only slow must not end it."""
+"""The same for a call without retries: a slow worker must not end it."""
 
 QUEUE_TIMEOUT: Final = 300.0
-"""Seconds. After five minutes a sleeping laptop is back, and one that is off is noticed soon."""
+"""Seconds. After five minutes a sleeping laptop is back, and a missing worker is noticed soon."""
 
 
 _DECLARED: Final = {"code_safe", "code_dangerous", "code_untrusted", "code_known"}
@@ -191,21 +192,21 @@ class Tool(BaseModel):
     resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
     """`upfront`: the delegate's schemas are the tool's, so the model knows them (R8.4)."""
     undo: Undo | None = Field(default=None, alias="_undo")
-    """The tool that takes the effect of a call back (R23.4)."""
+    """The tool that undoes the effect of a call (R23.4)."""
     scopes: list[str] | None = Field(default=None, alias="_scopes")
     """The part of the context that the code gets as `ToolContext.messages`, or the delegate as context (R8.2,
     R12.2)."""
     scope_choice: list[str] | None = None
     """`_scopes: {"enum": [...]}`: the scopes among which the model may choose, call by call."""
     names: dict[str, str] = Field(default_factory=dict, alias="_names")
-    """The code's names for parameters whose own names would be taken for meta-properties, by the names that the model
-    knows."""
+    """The code's names for parameters whose own names look like meta-properties, by the names that the model knows."""
     calls: Existing | None = Field(default=None, alias="_calls")
     """The activity, workflow or operation of Temporal that a call runs, if it is not the engine's activity; set by the
     worker's code alone (R13.6)."""
     code_safe: bool = False
-    """The declaration of the code itself in the registry, whatever an agent file says: the worker's floor depends on it
-    (R7.1)."""
+    """The declaration of the code itself in the registry, independent of agent files: the worker's floor depends on it
+    (R7.1).
+    """
     code_dangerous: bool = False
     code_untrusted: bool = False
     code_known: bool = True
@@ -278,8 +279,9 @@ class Tool(BaseModel):
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Seconds between heartbeats of its activity: less than an attempt has, so that a lost worker is told from a
-        slow tool."""
+        """Seconds between heartbeats of its activity: less than an attempt's timeout, to distinguish a lost worker from
+        a slow tool.
+        """
         usual = HEARTBEAT_TIMEOUT if self.retries else LONG_HEARTBEAT_TIMEOUT
         return min(self.heartbeat or usual, 0.9 * self.attempt_timeout)
 
@@ -296,7 +298,7 @@ class Tool(BaseModel):
 
     @property
     def others_write(self) -> bool:
-        """Whether others write its results, as an agent file, its code or the worker says (R15.2)."""
+        """Whether others write its results, by the declaration of an agent file, its code or the worker (R15.2)."""
         return self.untrusted or self.code_untrusted
 
     @property
@@ -310,13 +312,13 @@ class Tool(BaseModel):
 
     @cached_property
     def defaults(self) -> JsonObject:
-        """The parameters' defaults, as their schema has them."""
+        """The parameters' defaults in their schema."""
         properties = self.parameters.get("properties")
         found = properties.items() if isinstance(properties, dict) else ()
         return {name: about["default"] for name, about in found if isinstance(about, dict) and "default" in about}
 
     def with_defaults(self, params: JsonObject) -> JsonObject:
-        """Return a call's parameters with the defaults of those that it leaves out: rules and policies see them so."""
+        """Return a call's parameters with the defaults of omitted ones, for rules and policies."""
         return {**self.defaults, **params} if self.defaults else params
 
     @cached_property
@@ -324,7 +326,7 @@ class Tool(BaseModel):
         return None if self.output is None else Schema(self.output)
 
     def definition(self) -> JsonObject:
-        """Return the tool as an agent file would write it."""
+        """Return the tool in the form of an agent file."""
         meta = self.model_dump(
             by_alias=True,
             exclude_defaults=True,
@@ -341,7 +343,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     """Parse a definition; `activities` are the keys of the worker's registry, to which a tool binds by name (R12.5).
 
     Function definitions of OpenAI, Anthropic and MCP are accepted too: see `perdure.tools.definitions`. Raises
-    `ToolDefinitionError` with the tool's name and its fault.
+    `ToolDefinitionError` with the tool's name and its problem.
     """
     definition = plain_definition(definition)
     name = definition.get("name")
@@ -440,8 +442,9 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
 
 
 def _check_context(tool: Tool, registry: Mapping[str, JsonObject]) -> None:
-    """Raise `ToolDefinitionError` for a parameter that the code's function would not get: its `ToolContext` has this
-    name."""
+    """Raise `ToolDefinitionError` for a parameter with the name of the function's `ToolContext`: the code would not get
+    it.
+    """
     own = registry.get(tool.activity or "", {}).get(CONTEXT_PARAMETER)
     if own is not None and own in {*tool.parameters.get("properties", ()), *tool.names.values()}:
         raise ToolDefinitionError(
@@ -451,22 +454,22 @@ def _check_context(tool: Tool, registry: Mapping[str, JsonObject]) -> None:
 
 
 def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the declarations of the code that the tool's calls run, whatever the definition says."""
+    """Return the declarations of the code that the tool's calls run, for any definition."""
     if tool.activity is None or tool.activity in ENGINE_ACTIVITIES:
         return {"code_safe": tool.delegate is None}
     code = registry.get(tool.activity)
     others = {"code_untrusted": bool((code or {}).get("_untrusted"))}
     declared = (code or {}).get("_exclusive", False)
-    # The code knows whether it may run beside itself, under every name that an agent file gives it.
+    # The code's `exclusive` applies under every name that an agent file gives it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
     if code is None or tool.task_queue not in (
         None,
         task_queue_of(code),
-    ):  # another worker's code, which may be anything
+    ):  # another worker's code, which is unknown
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}
-    # What the code asks goes before the words of an agent file, where the parameters have the code's names.
+    # The code's question has precedence over an agent file's, if the parameters have the code's names.
     if (ask := code.get("_ask")) is not None and question_problem(ask, tool.parameters) is None:
         exclusive |= {"ask": ask}
     return (
@@ -478,7 +481,9 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
 
 
 def undo_tools(tools: Mapping[str, Tool], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:
-    """Return the tools that take effects of `tools` back: those of the context, or the worker's. Raises `ToolDefinitionError`."""
+    """Return the tools that undo effects of `tools`: those of the context, or the worker's. Raises
+    `ToolDefinitionError`.
+    """
     found: dict[str, Tool] = {}
     for tool in tools.values():
         if tool.undo is None:
@@ -515,13 +520,13 @@ def _undo_of_code(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
 
 
 def task_queue_of(definition: JsonObject) -> Json:
-    """Return the task queue that a definition names; `None`: it names none."""
+    """Return the task queue that a definition names, or `None`."""
     queue = definition.get("_taskQueue")
     return queue.get("const") if isinstance(queue, dict) else queue
 
 
 _LISTED: Final = 8
-"""Tools that an error lists."""
+"""Maximum of tools that an error lists."""
 
 
 def _have(names: Iterable[str], name: str = "") -> str:

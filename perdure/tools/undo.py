@@ -1,4 +1,4 @@
-"""The undo of a tool: the tool that takes its effect back, and how that tool's parameters come from the call."""
+"""The undo of a tool: the tool that undoes its effect, and the origin of that tool's parameters in the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULT: Final = "result"
 
 
 class Undo(BaseModel):
-    """The tool that takes an effect back."""
+    """The tool that undoes an effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,9 +40,10 @@ class Undo(BaseModel):
 
 
 def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObject) -> str | None:
-    """Return why calls of a tool cannot be undone in this way; `None` if they can.
+    """Return the reason why calls of a tool cannot be undone in this way; `None` if they can.
 
-    `schema`: of the tool's parameters. `output`: the schema of its result, `None` if it is not known. `target`: the schema of the undo tool's parameters.
+    `schema`: of the tool's parameters. `output`: the schema of its result, `None` if it is unknown. `target`: the
+    schema of the undo tool's parameters.
     """
     known: JsonObject = target.get("properties") or {}
     required = [name for name in target.get("required") or () if isinstance(name, str)]
@@ -59,7 +60,7 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
     properties = output.get("properties") if isinstance(output, dict) else None
     fields: JsonObject = properties if isinstance(properties, dict) else {}
     if not isinstance(output, dict) or not ("properties" in output or output.get("type", "object") != "object"):
-        return None  # any field may be in it
+        return None  # it may have any field
     for name in required:
         if name not in own and name not in fields:
             return (
@@ -70,7 +71,8 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
 
 
 def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json) -> tuple[JsonObject, str | None]:
-    """Return the parameters of the undo tool for a call that has these parameters and this result, and why they cannot be made.
+    """Return the undo tool's parameters for a call with these parameters and this result, and the reason if there are
+    none.
 
     `target`: the schema of the undo tool's parameters.
     """
@@ -104,7 +106,9 @@ def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json
 
 
 def read_by(undo: Undo, name: str, params: Iterable[str]) -> tuple[list[str], bool]:
-    """Return which parameters of the call a parameter of the undo tool comes from, and whether the result is among its origins."""
+    """Return the parameters of the call that a parameter of the undo tool comes from, and whether it also comes from
+    the result.
+    """
     if undo.params is None:
         return ([name], False) if name in set(params) else ([], True)
     references = list(parse_template(undo.params.get(name))[0].references())

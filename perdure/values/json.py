@@ -262,7 +262,7 @@ class UnreadArgument(str):
 
 
 class Sent(tuple["Json", ...], Generic[T]):
-    """All arguments of a handler that expects one `T`, decoded but not validated."""
+    """The arguments of a handler that expects one `T`, decoded but not validated."""
 
 
 class WireModel(BaseModel):
