@@ -96,7 +96,7 @@ class McpOAuth(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     issuer: str
-    """The authorization server: the credentials are sent to no other, whatever the MCP server names."""
+    """The authorization server: the credentials are sent to no other server, also if the MCP server names one."""
     clientId: str
     clientSecret: str
     scope: str | None = None

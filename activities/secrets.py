@@ -22,7 +22,7 @@ from perdure.runs.caller_context import MASK, looks_secret, secrets_of
 from perdure.values.json import Json, JsonObject, dumps
 
 _SHORTEST: Final = 10
-"""Characters. A shorter value is no key, and may be part of ordinary words."""
+"""Characters. A shorter value is not a key, and may be part of ordinary words."""
 _known: set[str] = set()
 _OF_ACTIVITY: ContextVar[frozenset[str]] = ContextVar("secrets of this activity", default=frozenset())
 

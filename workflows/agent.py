@@ -615,7 +615,7 @@ class AgentWorkflow:
     )
     @any_arguments
     async def change_policy_now(self, change: Sent[Policy]) -> JsonObject:
-        """Change the policy by update; return the policy as it stands then, or the problem."""
+        """Change the policy by update; return the changed policy, or the problem."""
         return await self._approvals.change_policy_now(change)
 
     @change_policy_now.validator

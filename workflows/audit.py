@@ -146,7 +146,7 @@ class AuditSender:
             self._is_busy = False
 
     async def settle(self, *, ends: bool = True) -> None:
-        """Return when the audit workflow has all entries. Where the run `ends`, nothing interrupts that."""
+        """Wait until the audit workflow has all entries. If the run `ends`, nothing interrupts that."""
         while self._is_busy or self._trail.is_pending:
             try:
                 await workflow.wait_condition(lambda: not (self._is_busy or self._trail.is_pending))

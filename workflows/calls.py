@@ -100,7 +100,7 @@ class CallRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._fault: BaseException | None = None
-        """Error that is no call's outcome: a cancellation, a Request that failed, or a fault of the engine."""
+        """Error that is not a call's outcome: a cancellation, a Request that failed, or an error of the engine."""
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._hooks = CallHooks(run, hooking, self.loop, sender, on_change)
         self._began = workflow.time()
@@ -108,7 +108,7 @@ class CallRunner:
         """Seconds until the first call started; `None` while none has."""
         self._observed: set[str] = set()  # calls whose end was recorded
         self._forsaken: set[str] = set()
-        """Cancelled tasks whose end is no fault."""
+        """Cancelled tasks whose end is not an error."""
         self._budget_share = BudgetShare(
             run.limits.pool,
             usage=lambda: run.progress.usage,

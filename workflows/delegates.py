@@ -93,7 +93,7 @@ async def run_delegate(
     """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
     `begin` is awaited just before it starts. `on_spent` receives its usage, also after a failure or a cancellation
-    (R9.6), unless nobody knows the usage.
+    (R9.6), unless the usage is unknown.
     """
     tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:

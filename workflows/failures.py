@@ -13,7 +13,7 @@ _MANY = 1000
 
 
 def attempts_of(error: ActivityError, most: int) -> int:
-    """Return how many attempts the activity may have made, of `most` (0: any number).
+    """Return the number of attempts that the activity may have made, of `most` (0: any number).
 
     The failure's own count has precedence, so that no attempt's number is used twice.
     """

@@ -196,8 +196,8 @@ class NotificationSender:
         return bool(self._starting)
 
     async def settle(self, *, ends: bool = True) -> None:
-        """Return when the server has all notifications, and for a moment wait for their outcomes: they are delivered
-        without this execution. Where the run `ends`, nothing interrupts that.
+        """Wait until the server has all notifications, and for a moment for their outcomes: they are delivered without
+        this execution. Where the run `ends`, nothing interrupts that.
         """
         for task in self._queued:
             task.cancel()  # the waiting deliveries are dropped

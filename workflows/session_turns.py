@@ -24,7 +24,7 @@ _LONGEST: Final = timedelta(days=365)
 
 
 class RunTurns:
-    """The turns of this execution's runs: those that wait for one, or hold one."""
+    """The turns of this execution's runs: runs that wait for a turn, or hold one."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

@@ -71,7 +71,7 @@ def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable
 
 
 async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder: Path | None) -> Ended:
-    """Run a program in a jail, a process that ends whatever the program has started: see `jail`."""
+    """Run a program in a jail, a process that ends all processes of the program: see `jail`."""
     ours, theirs = socket.socketpair()
     jail = ["-I", "-S", str(_JAIL), str(theirs.fileno()), str(ADDRESS_SPACE)]
     with ours, theirs:

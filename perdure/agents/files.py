@@ -85,7 +85,7 @@ class Planned:
         return [*converted, *(plan.races() if self.parallel != 1 else [])]
 
     def hints(self, plan: Plan) -> list[str]:
-        """Return the dangerous tools of which two calls may run at once (R5.12)."""
+        """Return the dangerous tools that may have two calls at once (R5.12)."""
         if self.parallel == 1:
             return []
         named = [form.spec.tool for call in plan.calls for form in call.written()]

@@ -47,7 +47,7 @@ class Rollout(BaseModel):
     def takes(self, agent: str, key: str, tenant: str = "") -> bool:
         """Whether a run takes the candidate. The answer for one `key`, the id of a run or of a session, is always the same.
 
-        A larger share keeps all those that took the candidate before. All runs of a session have its answer.
+        A larger share keeps all runs that took the candidate before. All runs of a session have its answer.
 
         ```python
         assert Rollout(candidate="shopper-2", share=100).takes("shopper", "run-17")

@@ -440,7 +440,7 @@ class WaitingView(WireModel):
     question: bool = False
     """Whether it is a question (`reason`), which needs an answer and not a decision."""
     approvers: list[Approver] = Field(default_factory=list, exclude_if=operator.not_)  # R24.6
-    """Who has approved it so far, if a quorum decides; left out where nobody has, as the next two."""
+    """Its approvers so far, if a quorum decides; left out if there are none, as the next two."""
     missing: str = Field(default="", exclude_if=operator.not_)
     """The approvals that are missing: `1 more approval with the role finance, not by ann`."""
     roles: list[str] = Field(default_factory=list, exclude_if=operator.not_)
@@ -467,16 +467,16 @@ class WaitingView(WireModel):
     """The verdict on each rule that concerns it, one line each, violated ones first: `unknown: at_most(refund.euros,
     sum=100, per="run"): the sum is only known at the calls`; left out where the run has no such rule."""
     no_undo: list[str] = Field(default_factory=list, exclude_if=operator.not_)  # R23.4
-    """The calls of it whose effects nobody can take back, in a run that has tools with an undo."""
+    """Its calls whose effects cannot be undone, in a run that has tools with an undo."""
     sender: str = Field(default="", exclude_if=operator.not_)
-    """For whom the run works, as its starter has verified it; left out where nobody was named, as the next two."""
+    """The sender for whom the run works, verified by its starter; left out if none was named, as the next two."""
     tenant: str = Field(default="", exclude_if=operator.not_)
     session: str = Field(default="", exclude_if=operator.not_)
     """The key of the run's session."""
     said: str = Field(default="", exclude_if=operator.not_)
     """The last message of the person in that session, or its beginning."""
     informed: list[InformedRoute] = Field(default_factory=list, exclude_if=operator.not_)  # R19.5
-    """The routes by which people were informed of it, oldest first; left out where nobody was."""
+    """The routes that have notified people of it, oldest first; left out if there are none."""
 
     @property
     def sentence(self) -> str:

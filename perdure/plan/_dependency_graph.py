@@ -231,7 +231,7 @@ class Binding:
         self.writers = sorted({*ended, *self.writers})
 
     def bind_forward(self, writers: WriterIndex, *, final: bool) -> None:
-        """Search for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
+        """Search for later writers: settled once one covers the path, or when no further call can arrive (`final`)."""
         found, covered = writers.after(self.reference.path, self.reach)
         if covered or final:
             self.open = False

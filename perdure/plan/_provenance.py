@@ -108,7 +108,7 @@ class PlanProvenance:
         return result_sources(call, reported, recalled=isinstance(outcome, Returned) and outcome.recalled)
 
     def _read_inside(self, call: Call) -> Sources:
-        """Return the provenance of everything that a loop and the calls in it may have read."""
+        """Return the provenance of all values that a loop and the calls in it may have read."""
         read: set[Reference] = set()
         for form in call.written():
             read.update(form.spec.condition.references(), form.spec.template.references())

@@ -3,7 +3,7 @@
 A rule is *proven* if no outcome of the plan's calls can violate it, and *violated* if some outcome does, which a path
 shows. Otherwise it is *unknown*, because a value, a condition or a child run decides it. The check at each call
 (`perdure.rules.enforcement`) does not depend on this judge: a wrong proof would show a wrong verdict, and allow no
-call.
+forbidden call.
 
 The judge works on sets of calls as bits of integers. For each call it knows the calls that are certainly done before it
 begins (`done`), and those that have certainly ended (`ended`). Calls without a condition, branch or loop are *plain*:

@@ -22,7 +22,7 @@ class ToolReads(WireModel):
     definition: JsonObject | None = None
     messages: list[JsonObject] = Field(default_factory=list)
     owner: RunOwner | None = Field(default=None, exclude_if=operator.not_)
-    """Who asks, as the tool's code gets it; `None`: nobody was named (R19.1)."""
+    """The sender, for the tool's code; `None` if none was named (R19.1)."""
     undoes: str = Field(default="", exclude_if=operator.not_)
     """`<run id>/<call id>` of the call that this one undoes (R23.4)."""
 

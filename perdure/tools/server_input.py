@@ -55,7 +55,7 @@ class ServerQuestion(WireModel):
 
     @property
     def shown(self) -> JsonObject:
-        """Return all that a person sees, for the digest of a decision."""
+        """Return the data that a person sees, for the digest of a decision."""
         return {"server": self.server, "message": self.message, "form": self.form, "url": self.url}
 
     def content(self, answer: Json) -> JsonObject:
@@ -131,7 +131,7 @@ class ServerInput(WireModel):
     state: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The server's own note, which the next call returns to it."""
     repeats: bool = Field(default=False, exclude_if=operator.not_)
-    """Whether the server begins the call anew, and asks again what it has asked before."""
+    """Whether the server begins the call again, and repeats its earlier requests."""
 
 
 class ServerAnswers(WireModel):

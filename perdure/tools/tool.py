@@ -28,7 +28,7 @@ from perdure.values.state import OutputMethod
 
 
 def check_rule(rule: Json) -> str | None:
-    """Return what is wrong with an exception to an approval policy, if anything is (R7.1)."""
+    """Return the problem of an exception to an approval policy, if it has one (R7.1)."""
     if rule in ("never", "always"):
         return None
     if not isinstance(rule, dict) or not rule or not isinstance(rule.get("when", True), dict | bool):
