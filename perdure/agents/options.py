@@ -78,9 +78,9 @@ class PriceOptions(TypedDict, total=False):
     prompt: Required[float]
     completion: Required[float]
     cached: float | None
-    """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
+    """The price of prompt tokens from the server's cache; `None`, which is not printed: that of the others."""
     cache_write: float | None
-    """For prompt tokens that the server puts into its cache; as `cached`."""
+    """The price of prompt tokens that the server writes to its cache; `None` as for `cached`."""
 
 
 class ApprovalOptions(TypedDict, total=False):

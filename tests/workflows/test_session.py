@@ -31,7 +31,7 @@ from perdure.errors import (
 from perdure.hosting.server import embedded_server
 from perdure.runs.events import Event
 from perdure.runs.wire import RUN_QUERY, RunView
-from perdure.sessions.wire import COMPACT, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
+from perdure.sessions.wire import COMPACT, DESCRIBE, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionInfo, SessionView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values._formula_functions import FUNCTIONS
 from tests.support import Harness, harness
@@ -181,6 +181,15 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert "ann: hello" in it.model.requests[-1].text
         with pytest.raises(RunNotFoundError, match="has no message and no run 'm9'"):
             await session.wait("m9", 5)
+
+
+async def test_a_session_was_created_when_its_workflow_started(dev_server: WorkflowEnvironment) -> None:
+    """Its first task may be tried again, later, after a query was answered by it."""
+    async with desk(dev_server) as (session, _):
+        await session.send("hello", sender="ann")
+        info: SessionInfo = await session.handle.query(DESCRIBE, result_type=SessionInfo)
+        started = (await session.handle.describe()).start_time
+    assert info.created_at == started.isoformat(timespec="milliseconds")
 
 
 async def test_a_session_is_shown_between_a_messages_acceptance_and_its_runs_start(
