@@ -137,7 +137,7 @@ class Events:
                 events.append(ServerSentEvent(b"\n".join(self._data), self._name))
                 self._data = []
             self._name = ""
-            self._size = sum(map(len, self._rest)) if self._rest else 0
+            self._size = sum(map(len, self._rest))
         elif line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif line.startswith(b"event:"):

@@ -52,7 +52,7 @@ OnSpent: TypeAlias = Callable[[SpentBudget], None]
 
 ENDS_WITHIN: Final = timedelta(seconds=10)
 """Time for a cancelled child run to report its usage."""
-_TELLS_WITHIN: Final = timedelta(seconds=30)
+_USAGE_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class NotStartedError(Exception):
@@ -253,7 +253,7 @@ async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: D
                 SPENT_ACTIVITY,
                 child.id,
                 result_type=SpentBudget,
-                schedule_to_close_timeout=_TELLS_WITHIN,
+                schedule_to_close_timeout=_USAGE_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary=line(f"what {child.name} has used"),
             )

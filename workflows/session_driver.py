@@ -306,7 +306,7 @@ class SessionDriver:
         self.show()
 
 
-_TELLS_WITHIN: Final = timedelta(minutes=5)
+_RESULT_TIMEOUT: Final = timedelta(minutes=5)
 """Time for the query of a result that the run's end did not hold: a worker may have to start first."""
 _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
@@ -445,7 +445,7 @@ class ChildRun:
                 AFTER_ACTIVITY,
                 self.id,
                 result_type=RunResult,
-                schedule_to_close_timeout=_TELLS_WITHIN,
+                schedule_to_close_timeout=_RESULT_TIMEOUT,
                 start_to_close_timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(maximum_attempts=5),
                 summary=f"what {self.id} has left",

@@ -242,10 +242,10 @@ class Agent(Generic[OutputT]):
             self.sources += agent.sources
             self.not_carried += [each for each in agent.not_carried if each not in self.not_carried]
         elif not isinstance(tool, ToolFunction):  # the losses of an agent that `Agent.of` read are known
-            for each in functions.values():
-                self.not_carried += (lost := lost_parts(self.name, each))
-                for part in lost:
-                    warnings.warn(str(part), stacklevel=3)
+            lost = [part for each in functions.values() for part in lost_parts(self.name, each)]
+            self.not_carried += lost
+            for part in lost:
+                warnings.warn(str(part), stacklevel=3)
         for name, found in functions.items():
             if self._functions.setdefault(name, found).function != found.function:
                 raise AgentError(f"{where} has two tools called {name!r}: rename one of them")

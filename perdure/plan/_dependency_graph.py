@@ -695,7 +695,7 @@ class DependencyGraph:
         if (spec.after is not NO_ORDER or spec.after_end is not NO_ORDER) and not (
             self._bind(node, spec.after.paths, node.order, order=True)
             and self._bind(node, spec.after_end.paths, node.ends, order=True, any_end=True)
-            and self._name(node, spec.after.ids, spec.after_end.ids)
+            and self._bind_ids(node, spec.after.ids, spec.after_end.ids)
         ):
             return node
         self._wait_for_all(node)
@@ -724,12 +724,14 @@ class DependencyGraph:
                     return False
         return True
 
-    def _name(self, node: CallNode, well: Sequence[str], ended: Sequence[str]) -> bool:
-        """Record the calls that `_after` names by id. Return whether there is room for their edges."""
-        ids = [*well, *ended]
+    def _bind_ids(self, node: CallNode, succeeded: Sequence[str], ended: Sequence[str]) -> bool:
+        """Bind the node to the calls that `_after` names by id, as `succeeded` or only `ended`. Return whether their edges have
+        room.
+        """
+        ids = [*succeeded, *ended]
         if not self._count(node, len(ids)):
             return False
-        node.any_end = {*map(self.place_of, ended)}.difference(map(self.place_of, well))
+        node.any_end = {*map(self.place_of, ended)}.difference(map(self.place_of, succeeded))
         node.after = list(dict.fromkeys(map(self.place_of, ids)))
         node.absent = {index for index in node.after if index >= len(self.nodes)}
         for index in node.after:
