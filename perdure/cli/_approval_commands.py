@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -14,18 +15,19 @@ from rich.text import Text
 
 from perdure.agents.json_files import json_option
 from perdure.approvals.requests import WaitingView
-from perdure.cli import _commands as commands
-from perdure.cli._console import harmless, screen, table
-from perdure.cli._errors import CommandError, one_line_errors
-from perdure.cli._execute import Json, RunId, connected, execute
+from perdure.cli._console import harmless, read_key, screen, table
+from perdure.cli._execute import CommandError, Json, RunId, connected, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._keys import read_key
 from perdure.cli._options import configured, local_user
 from perdure.cli._run_view import deciding
-from perdure.client.selection import age
+from perdure.client.selection import WaitingRequest, age
+from perdure.errors import RunError
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps, loads
 from perdure.values.templates import changes
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
 
 approvals_app = Commands()
 CallId = Annotated[
@@ -248,7 +250,7 @@ def _walk(run_id: str | None, by: str) -> None:
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:
-        one = connected(lambda perdure: commands.next_pending(perdure, run_id, skipped))
+        one = connected(lambda perdure: _next_pending(perdure, run_id, skipped))
         if one is None:
             if not quiet:
                 console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
@@ -269,6 +271,20 @@ def _walk(run_id: str | None, by: str) -> None:
                 _decide(one.run_id, False, call=one.request.call, digest=one.request.digest, by=by, **decision)
             except SystemExit:
                 continue  # the error was printed; somebody else may have decided, so query again
+
+
+async def _next_pending(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
+    """Return the oldest waiting request of this run, or of all runs, that is not in `skipped`."""
+    if run_id is not None:
+        found, _ = await perdure.get_run(run_id).waiting_below()
+        return next((one for one in found if (one.run_id, one.request.call) not in skipped), None)
+    for listed in (await perdure.approvals()).waiting:
+        if (listed.run_id, listed.entry.call) not in skipped:
+            # The index lags: requests that are decided already are skipped.
+            with contextlib.suppress(RunError):
+                for request in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
+                    return WaitingRequest(listed.run_id, request)
+    return None
 
 
 def _decision(key: str, one: Any) -> JsonObject | None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from perdure.cli._chat_view import ChatView, PendingApproval, approval_lines
 from perdure.cli._console import harmless
-from perdure.cli._errors import FAILED
+from perdure.cli._execute import FAILED
 from perdure.cli._run_view import print_waiting
 from perdure.errors import MediaError, NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.sessions.wire import EVERYTHING

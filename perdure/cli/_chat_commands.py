@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.cli._errors import one_line_errors
-from perdure.cli._execute import Context, connected, context_option
+from perdure.cli._execute import Context, connected, context_option, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import configured, local_user
 from perdure.hosting.settings import Settings

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from perdure.cli._chat import Chat
 from perdure.cli._console import harmless
-from perdure.cli._errors import INTERRUPTED
+from perdure.cli._execute import INTERRUPTED
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure

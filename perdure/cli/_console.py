@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
+import click
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
 from rich.segment import Segment
@@ -19,6 +22,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from perdure.models.requests import ModelWait
+
 
 WIDTH_OF_A_PIPE: Final = 200
 """The width of lines without a terminal: readers of a pipe need unbroken lines."""
@@ -144,3 +148,50 @@ def _room(widths: dict[str, int]) -> int:
 def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
     """Return the least width of these columns."""
     return _room({title: min(each, _LEAST) if title in gives else each for title, each in widths.items()})
+
+
+def read_key() -> str:
+    """Return the next key, also a key that was pressed earlier."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read(1) or "q"
+    with _at_once() as possible:
+        return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if possible else click.getchar()
+
+
+async def next_key() -> str:
+    """Return the next key without blocking the event loop. After a cancellation, no thread continues to read."""
+    loop = asyncio.get_running_loop()
+    pressed: asyncio.Future[str] = loop.create_future()
+    terminal = sys.stdin.fileno()
+
+    def read() -> None:
+        if not pressed.done():
+            pressed.set_result(os.read(terminal, 1).decode(errors="replace"))
+
+    with _at_once() as possible:
+        if not possible:
+            return click.getchar()
+        loop.add_reader(terminal, read)
+        try:
+            return await pressed
+        finally:
+            loop.remove_reader(terminal)
+
+
+@contextmanager
+def _at_once() -> Iterator[bool]:
+    """Make the terminal deliver each key at once. Yield false if it does not support this (Windows)."""
+    try:
+        import termios
+        import tty
+    except ImportError:
+        yield False
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        # Not `click.getchar`: it discards keys that were typed while the question was printed.
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        yield True
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

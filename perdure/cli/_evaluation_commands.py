@@ -17,8 +17,7 @@ from rich.text import Text
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Json, connected
+from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since

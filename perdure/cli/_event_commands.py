@@ -13,8 +13,7 @@ from rich.text import Text
 
 from perdure.approvals.requests import ask_words, plan_words
 from perdure.cli._console import harmless, screen
-from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import connected
+from perdure.cli._execute import USAGE, CommandError, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.errors import CursorError
 from perdure.runs.evaluation import score_words

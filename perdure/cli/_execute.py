@@ -1,21 +1,85 @@
-"""Execution of commands that need a server: on an event loop, with a user's mistake as one line."""
+"""Execution of commands: on an event loop, with a user's mistake as one clear line and the right exit code (section 11)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from perdure.agents.json_files import json_option
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
-from perdure.errors import InputError
+from perdure.cli._console import harmless
+from perdure.errors import InputError, MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
+from perdure.values.problems import meant
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
+
+
+FAILED: Final = 1
+USAGE: Final = 2
+TIMEOUT: Final = 3
+INTERRUPTED: Final = 130
+
+
+class CommandError(Exception):
+    """A command fails: `str()` is the line to print, or `lines` if given; `code` is the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED, lines: Sequence[str] = ()) -> None:
+        super().__init__(message, code)
+        self.message = message
+        self.code = code
+        self.lines = lines
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
+    """Raise `CommandError` for a value that is not one of the choices; `None` means no value."""
+    if value is not None and value not in choices:
+        near = meant(value, choices)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise CommandError(f"{option}: {value!r} is not one of {', '.join(choices)}{hint}", USAGE)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn a user's mistake into one line on stderr and an exit code. A bug keeps its traceback."""
+    try:
+        yield
+    except CommandError as error:
+        _leave(str(error), error.code, error.lines)
+    except SettingsError as error:
+        _leave(str(error), USAGE)
+    except RunTimeoutError as error:
+        _leave(str(error), TIMEOUT)
+    except MessageRefusedError as error:
+        _leave(str(error), FAILED)
+    except ProtocolError as error:  # the input is invalid, and nothing was started
+        _leave(str(error), USAGE, [str(each) for each in getattr(error, "problems", ())])
+    except PerdureError as error:
+        _leave(str(error), FAILED)
+    except KeyboardInterrupt:
+        _leave("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of the output has closed the pipe. Without this, the interpreter reports it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(FAILED) from None
+
+
+def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
+    """Print a line for each mistake, and exit."""
+    for line in lines or [message]:
+        print(f"perdure: {harmless(' '.join(line.split()))}", file=sys.stderr)
+    raise SystemExit(code)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]

@@ -9,8 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
-from perdure.cli._execute import Context, Json, context_option
+from perdure.cli._execute import FAILED, USAGE, CommandError, Context, Json, context_option, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings

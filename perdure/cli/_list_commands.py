@@ -15,8 +15,7 @@ import typer
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import screen, table, wait_line
-from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Json, connected
+from perdure.cli._execute import USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import built_from
 from perdure.client.selection import STATUSES, ListedRun, Selection, read_since, schedule_id

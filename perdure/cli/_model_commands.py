@@ -13,8 +13,7 @@ from rich.text import Text
 from perdure.checking.report import CheckReport, Row, TaskResult
 from perdure.checking.tasks import TASKS, Task
 from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Json, execute
+from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice, execute, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings

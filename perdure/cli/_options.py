@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._execute import USAGE, CommandError, one_line_errors
 from perdure.hosting.settings import CONFIG, GATEWAY, PAGES, Settings, about, flag, load, using, variable
 from perdure.hosting.settings_display import shown_default
 

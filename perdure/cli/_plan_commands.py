@@ -14,7 +14,7 @@ from rich.text import Text
 from perdure.agents.files import Planned
 from perdure.agents.json_files import json_option
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._execute import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import configured, write_file
 from perdure.hosting.equipment import registry_of

@@ -11,7 +11,7 @@ from perdure.agents.agent import Agent as AgentInPython
 from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
 from perdure.agents.json_files import read_json
 from perdure.approvals.policy import Guard
-from perdure.cli._errors import USAGE, CommandError
+from perdure.cli._execute import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
 from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan

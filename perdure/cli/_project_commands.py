@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli._console import screen, table
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
-from perdure.cli._execute import Json, execute
+from perdure.cli._execute import USAGE, CommandError, Json, execute, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import ALL, configured, write_file
 from perdure.hosting.settings import Settings, unknown_variables

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from perdure.agents.agent import Agent
 from perdure.agents.rollouts import Rollout, read_rollouts, write_rollouts
 from perdure.cli._console import harmless, screen, table
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
-from perdure.cli._execute import Json, connected
+from perdure.cli._execute import USAGE, CommandError, Json, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Since, check_since
 from perdure.cli._options import configured

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,23 +13,44 @@ from rich.text import Text
 
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS
-from perdure.cli import _commands as commands
-from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Context, Json, Priority, RunId, connected, context_option
+from perdure.cli._console import harmless, screen
+from perdure.cli._execute import (
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    CommandError,
+    Context,
+    Json,
+    Priority,
+    RunId,
+    check_choice,
+    connected,
+    context_option,
+    one_line_errors,
+)
 from perdure.cli._help import Commands
 from perdure.cli._options import configured, local_user
-from perdure.cli._run_view import print_parts, print_result, print_run
+from perdure.cli._run_view import (
+    LiveRun,
+    print_exchanges,
+    print_parts,
+    print_result,
+    print_run,
+    print_waiting,
+    run_table,
+)
 from perdure.errors import RunError
 from perdure.hosting.settings import Settings
+from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
 if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
+    from perdure.client.perdure import Perdure
     from perdure.client.run import Run
     from perdure.runs.evaluation import RunScore
     from perdure.runs.undo import Effect
-    from perdure.runs.wire import RunView
 
 runs_app = Commands()
 
@@ -107,7 +130,7 @@ def run(
         "callback": callback,
         "priority": priority,
     }
-    view = connected(lambda perdure: commands.run_agent(perdure, found, given, **how))
+    view = connected(lambda perdure: _run_agent(perdure, found, given, **how))
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
@@ -169,7 +192,7 @@ def show(
     if prompt:
         print_parts(run_id, connected(lambda perdure: perdure.get_run(run_id).exchanges()), as_json=as_json)
         return
-    view = connected(lambda perdure: commands.show(perdure.get_run(run_id), verbose=verbose, aside=as_json))
+    view = connected(lambda perdure: _read_view(perdure.get_run(run_id), verbose=verbose, aside=as_json))
     if svg is not None or (draw and not as_json):
         from perdure.cli._plan_commands import print_drawing
         from perdure.runs.diagrams import draw_run
@@ -189,7 +212,7 @@ def show(
             return
         effects, score = connected(lambda perdure: _read_effects_and_score(perdure.get_run(run_id)))
         if effects:
-            from perdure.cli._undo_commands import print_effects
+            from perdure.cli._history_commands import print_effects
 
             print_effects(screen(), effects)
         if score is not None:
@@ -209,7 +232,7 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run live until it ends."""
-    _finish(connected(lambda perdure: commands.watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
+    _finish(connected(lambda perdure: _watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
 
 
 @runs_app.command()
@@ -245,3 +268,60 @@ def _finish(view: RunView, as_json: bool) -> None:
     else:
         print_result(screen(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)
+
+
+async def _run_agent(
+    perdure: Perdure, agent: Agent, value: object, *, task_queue: str, no_wait: bool, live: bool, **given: Any
+) -> RunView | str:
+    """Start a run and follow it to its end. Return its view, or with `no_wait` its id at once."""
+    run = await perdure.start(agent, value, task_queue=task_queue, **given)
+    if no_wait:
+        return run.id
+    print(f"run {run.id}", file=sys.stderr)
+    if not await perdure.has_worker(task_queue):
+        print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+    try:
+        return await _follow(run) if live else await _wait(run)
+    except asyncio.CancelledError:
+        raise CommandError(f"interrupted; the run goes on: perdure wait {run.id}", INTERRUPTED) from None
+
+
+async def _read_view(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
+    """Return the run's view. With `verbose`, print all prompts and answers first, with `aside` on stderr."""
+    view = await run.view()
+    if verbose:
+        print_exchanges(screen(stderr=aside), await run.exchanges())
+    return view
+
+
+async def _watch(run: Run, *, verbose: bool = False) -> RunView:
+    """Follow a run to its end. With `verbose`, print all prompts and answers then."""
+    await run.view()
+    view = await _follow(run)
+    if verbose:
+        print_exchanges(screen(), await run.exchanges())
+    return view
+
+
+async def _follow(run: Run) -> RunView:
+    view = RunView(run_id=run.id)
+    console = screen()
+    with LiveRun(console) as live:
+        async for view in run.views():
+            live.show(view)
+    console.print(run_table(view, console.width))
+    return view
+
+
+async def _wait(run: Run) -> RunView:
+    printing = [asyncio.create_task(_print_troubles(run)), asyncio.create_task(print_waiting(run))]
+    try:
+        return await run.wait()
+    finally:
+        for each in printing:
+            each.cancel()
+
+
+async def _print_troubles(run: Run) -> None:
+    async for trouble in run.troubles():
+        print(f"perdure: {harmless(str(trouble))}", file=sys.stderr)

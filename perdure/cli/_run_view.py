@@ -17,8 +17,7 @@ from rich.text import Text
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
 from perdure.cli._console import harmless, screen, table, wait_line
-from perdure.cli._errors import FAILED
-from perdure.cli._execute import connected
+from perdure.cli._execute import FAILED, connected
 from perdure.errors import counted
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView

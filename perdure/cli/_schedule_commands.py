@@ -14,8 +14,18 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import example_input
 from perdure.agents.json_files import json_option
 from perdure.cli._console import harmless, screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Context, Json, Priority, connected, context_option
+from perdure.cli._execute import (
+    FAILED,
+    USAGE,
+    CommandError,
+    Context,
+    Json,
+    Priority,
+    check_choice,
+    connected,
+    context_option,
+    one_line_errors,
+)
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.errors import ScheduleError

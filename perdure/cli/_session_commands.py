@@ -15,9 +15,18 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import harmless, screen, table
-from perdure.cli._errors import FAILED, TIMEOUT, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Context, Json, connected, context_option
-from perdure.cli._export_commands import Out, write_export
+from perdure.cli._data_commands import Out, write_export
+from perdure.cli._execute import (
+    FAILED,
+    TIMEOUT,
+    CommandError,
+    Context,
+    Json,
+    check_choice,
+    connected,
+    context_option,
+    one_line_errors,
+)
 from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured, local_user
 from perdure.errors import RunNotFoundError

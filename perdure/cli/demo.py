@@ -18,10 +18,9 @@ from rich.text import Text
 from perdure.activities.registry import Registry, load_tools
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
-from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, INTERRUPTED, USAGE, CommandError
+from perdure.cli._console import next_key, screen
+from perdure.cli._execute import FAILED, INTERRUPTED, USAGE, CommandError
 from perdure.cli._gateway import gateway
-from perdure.cli._keys import next_key
 from perdure.cli._run_view import LiveRun, print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run

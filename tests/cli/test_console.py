@@ -6,7 +6,7 @@ import pytest
 from rich.text import Text
 
 from perdure.cli._console import screen, table
-from perdure.cli._errors import one_line_errors
+from perdure.cli._execute import one_line_errors
 from perdure.errors import PerdureError
 
 ORDER = "a\x1b]0;title\x07b\x9b31mc\u202ed"

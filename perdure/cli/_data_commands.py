@@ -1,0 +1,289 @@
+"""Stored data as a whole: `perdure export`, `import`, `erase`, `codec` and `audit` (R24.5, R24.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from perdure.agents.json_files import json_option
+from perdure.cli._console import harmless, screen, table
+from perdure.cli._execute import FAILED, USAGE, CommandError, Json, RunId, connected, one_line_errors
+from perdure.cli._help import Commands
+from perdure.cli._options import configured, local_user, write_file
+from perdure.client.selection import read_since
+from perdure.errors import RunError, SettingsError
+from perdure.hosting.settings import Settings
+from perdure.runs.audit import DATABASES, VerifiedChain, verify_chain
+from perdure.values.json import JsonObject, dumps
+
+if TYPE_CHECKING:
+    from perdure.client.erasure import ErasureReport
+    from perdure.client.perdure import Perdure
+
+
+exports_app = Commands()
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")]
+
+
+@exports_app.command("export")
+def export(run_id: RunId, out: Out = None) -> None:
+    """Write a run as JSON, with its record and files: `import` restores it in another namespace. For a session: `session export`."""
+    write_export(connected(lambda perdure: perdure.get_run(run_id).export()), out)
+
+
+@exports_app.command("import")
+@configured("task_queue")
+def import_(
+    settings: Settings,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of export or session export.")],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="The session's key, or the run's id; default: the same.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The session's tenant here; default: the same.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Restore an exported session, which goes on from there, or an exported run, as a record. No model is asked and no call runs again."""
+    with one_line_errors():
+        exported: Any = json_option(f"@{file}", "FILE")
+        is_run = isinstance(exported, dict) and "run" in exported
+        if is_run and tenant is not None:
+            raise SettingsError("--tenant is for sessions: a run keeps its tenant")
+
+    async def restore(perdure: Perdure) -> JsonObject:
+        if is_run:
+            return {"run": (await perdure.import_run(exported, id=name, task_queue=settings.task_queue)).id}
+        restored = await perdure.import_session(exported, key=name, tenant=tenant, task_queue=settings.task_queue)
+        return {"session": restored.key, "tenant": restored.tenant}
+
+    restored = connected(restore)
+    print(dumps(restored) if as_json else restored.get("run") or restored["session"])
+
+
+def write_export(exported: JsonObject, out: Path | None) -> None:
+    """Write an export to a file that only its owner can read, or print it. Print to stderr why it cannot be restored."""
+    if (problem := exported.get("problem")) is not None:
+        print(f"perdure: this export cannot be restored: {problem}", file=sys.stderr)
+    if missing := sum(data is None for data in (exported.get("files") or {}).values()):
+        print(f"perdure: the export lacks {missing:,} files, which are not stored any more", file=sys.stderr)
+    if out is None:
+        print(dumps(exported))
+    else:
+        write_file(out, f"{dumps(exported)}\n", mode=0o600)
+
+
+erasure_app = Commands()
+
+
+@erasure_app.command()
+@configured("task_queue", "audit", "retention")
+def erase(
+    settings: Settings,
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; default: no tenant.")] = "",
+    sender: Annotated[str | None, typer.Option(metavar="NAME", help="The person whose data it is.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
+    ] = None,
+    old: Annotated[bool, typer.Option("--old", help="Only data older than its tenant's age in --retention.")] = False,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared",
+            help="Also sessions to which others have written, and evaluations with others' cases, as a whole.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who does it; default: the user of this machine.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a person's runs and sessions, or old ones, from Temporal and from external storage. This cannot be undone. Repeat it where it was broken off."""
+    with one_line_errors():
+        if old and (tenant or sender or before is not None or shared):
+            raise CommandError(
+                "--old has no --tenant, --sender, --before or --shared: the setting retention names tenants and ages",
+                USAGE,
+            )
+        if not old and not sender and before is None:
+            raise CommandError(
+                "name the person by --sender, or a time by --before, or both; or --old, with the setting retention",
+                USAGE,
+            )
+        try:
+            until = None if before is None else read_since(before, datetime.now(UTC))
+        except RunError as error:
+            raise CommandError(f"--before: {error}", USAGE) from None
+    who = by or local_user()
+    given: dict[str, Any] = {"tenant": tenant, "sender": sender, "before": until, "shared": shared, "by": who}
+
+    async def run(perdure: Perdure, *, dry_run: bool) -> list[ErasureReport]:
+        if old:
+            return await perdure.apply_retention(dry_run=dry_run, by=who)
+        return [await perdure.erase(dry_run=dry_run, **given)]
+
+    planned = connected(lambda perdure: run(perdure, dry_run=True))
+    with one_line_errors():
+        is_wanted = not dry_run and _is_confirmed(planned, yes=yes, as_json=as_json)
+    if not is_wanted:
+        _print_reports(planned, as_json=as_json)
+        return
+    reports = connected(lambda perdure: run(perdure, dry_run=False))
+    _print_reports(reports, as_json=as_json)
+    if any(report.executions for report in reports):
+        print(
+            "perdure: the server removes histories within minutes; repeat the command to see that nothing is left",
+            file=sys.stderr,
+        )
+    if settings.audit is not None:
+        print("perdure: the audit log keeps its lines: who decided what, and this erasure", file=sys.stderr)
+    left = [each for report in reports for each in report.remaining]
+    raise SystemExit(FAILED if any(each.what == "run" for each in left) else 0)
+
+
+def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> bool:
+    """Whether there is something to remove, and the person agrees. Raises `CommandError` without a terminal to ask."""
+    found = [report for report in planned if report.executions]
+    if not found or yes:
+        return bool(found)
+    if as_json or not sys.stdin.isatty():
+        what = "; ".join(f"{_tenant_label(report, len(found) > 1)}{_counts(report)}" for report in found[:5])
+        raise CommandError(f"nothing was removed: {what} would be. Add --yes", USAGE)
+    _print_reports(planned, as_json=False)
+    if not click.confirm("remove all of this for good?", err=True):
+        raise CommandError("nothing was removed")
+    return True
+
+
+def _tenant_label(report: ErasureReport, is_one_of_many: bool) -> str:
+    """Return the tenant of a report as the beginning of its line; empty if it is the only report."""
+    return f"{harmless(report.tenant) or 'no tenant'}: " if is_one_of_many else ""
+
+
+def _counts(report: ErasureReport) -> str:
+    named = (
+        ("session", len(report.sessions)),
+        ("run", len(report.runs) + len(report.session_runs)),
+        *([("evaluation", len(report.evaluations))] if report.evaluations else ()),
+        ("execution", report.executions),
+        ("stored value", report.values),
+        ("file", report.files),
+    )
+    return ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in named)
+
+
+def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
+    out = screen()
+    if not reports and not as_json:
+        out.print("nothing is older than its tenant's retention")
+    for report in reports:
+        if as_json:
+            print(dumps(report.as_json()))
+            continue
+        line = f"{_tenant_label(report, len(reports) > 1)}{'would remove' if report.dry_run else 'removed'} {_counts(report)}"
+        out.print(line, markup=False, soft_wrap=True)
+        runs = [*report.runs, *report.session_runs]
+        for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):
+            for id in ids:
+                out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
+        if report.remaining:
+            rows = [(each.what, harmless(each.id), harmless(each.why), each.until) for each in report.remaining]
+            out.print("remains:")
+            out.print(table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))
+
+
+codec_app = Commands(
+    no_args_is_help=True, help="The keys of encrypted values: which are needed, and a change to the newest."
+)
+
+
+@codec_app.command("status")
+@configured("codec_keys")
+def codec_status(
+    settings: Settings,
+    query: Annotated[
+        str | None, typer.Option(metavar="QUERY", help="Only these workflows, in Temporal's list filters.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the keys that histories and stored files need, and until when. It reads each history and each stored value, and decodes none."""
+    uses = connected(lambda perdure: perdure.key_uses(query))
+    here = [*(settings.codec_keys or {})]
+    if as_json:
+        print(dumps({"newest": here[0] if here else None, "keys": [each.as_json() for each in uses]}))
+        return
+    out = screen()
+    rows = []
+    for name in [*here, *(each.key for each in uses if each.key not in here)]:
+        use = next((each for each in uses if each.key == name), None)
+        place = "not encrypted" if not name else "missing here" if name not in here else ""
+        place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be taken out")
+        until = "" if use is None or use.until is None else use.until.isoformat(timespec="minutes")
+        numbers = (use.open, use.closed, use.files) if use else (0, 0, 0)
+        rows.append((name or "none", place, *(f"{number:,}" for number in numbers), until))
+    if not rows:
+        out.print("no workflows, and no keys")
+        return
+    titles = ("key", "here", "open", "ended", "files", "needed until")
+    out.print(table(titles, rows, out.width, right=("open", "ended", "files")))
+
+
+@codec_app.command("rewrite")
+def codec_rewrite(as_json: Json = False) -> None:
+    """Continue idle sessions, ledgers and audit logs under the newest key, and encode stored files anew. Repeat it while anything remains."""
+    report = connected(lambda perdure: perdure.rewrite_keys())
+    if as_json:
+        print(dumps(report.as_json()))
+    else:
+        out = screen()
+        out.print(f"{report.workflows:,} workflows and {report.files:,} files are under {report.key}", markup=False)
+        for id in report.remaining:
+            is_file = id.startswith("file ")
+            why = "no key here decodes it" if is_file else "a run is under way in it, or no worker answers"
+            out.print(f"not yet: {id}: {why}", markup=False, soft_wrap=True)
+    if report.remaining:
+        raise SystemExit(FAILED)
+
+
+audit_app = Commands(no_args_is_help=True, help="The audit log: who decided, what was refused, which rights were used.")
+
+
+@audit_app.command("verify")
+@configured("audit_token")
+def audit_verify(
+    settings: Settings,
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="Its files, the oldest first, or postgresql://USER@HOST/DATABASE."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Verify the chain of an audit log: no line is missing, changed or moved. Print its numbers and its last digest."""
+    chain = VerifiedChain()
+    with one_line_errors():
+        for place in places:
+            if place.startswith(DATABASES):
+                from perdure.activities.audit import AuditTable
+
+                chain = asyncio.run(AuditTable(place, settings.audit_token).verify(chain))
+                continue
+            try:
+                with Path(place).open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                    chain = verify_chain(lines, chain, source=f"{place}: line")
+            except OSError as error:
+                raise CommandError(f"{place}: {error.strerror or error}", USAGE) from None
+    if as_json:
+        print(dumps({"first": chain.first, "last": chain.last, "digest": chain.digest}))
+    elif chain.last == 0:
+        print("the log has no line")
+    else:
+        print(f"lines {chain.first:,} to {chain.last:,} are whole; the digest of line {chain.last:,} is {chain.digest}")
