@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -29,14 +30,9 @@ def list_price(model: str) -> Price | None:
     price = list_price("bedrock:anthropic.claude-haiku-4-5-20251001-v1:0")
     ```
     """
-    from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, and only workers need it
-
     named = parse_model(model)
-    try:
-        _, found = get_snapshot().find_provider_model(
-            named.name.partition("@")[0], None, _PROVIDERS[named.provider], None
-        )
-    except LookupError:
+    found = _find(named.name.partition("@")[0], _PROVIDERS[named.provider])
+    if found is None:
         return None
     prices = found.get_prices(datetime.now(UTC))
     prompt, completion = _dollars(prices.input_mtok), _dollars(prices.output_mtok)
@@ -48,6 +44,17 @@ def list_price(model: str) -> Price | None:
         cached=_dollars(prices.cache_read_mtok),
         cache_write=_dollars(prices.cache_write_mtok),
     )
+
+
+@functools.lru_cache(maxsize=1000)
+def _find(name: str, provider: str) -> Any:
+    """Return a model of the data; `None` for one that it does not have, as each run of a local model asks."""
+    from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, and only workers need it
+
+    try:
+        return get_snapshot().find_provider_model(name, None, provider, None)[1]
+    except LookupError:
+        return None
 
 
 def _dollars(price: Any) -> float | None:  # a `Decimal`, tiers, or nothing

@@ -35,7 +35,7 @@ from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import Capabilities
 from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
-from perdure.models.response_stream import ResponseStream, interruption
+from perdure.models.response_stream import ResponseStream, interruption, joined
 from perdure.queries import answer_of
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import MASK
@@ -613,6 +613,9 @@ _SHARE_OF_READS: Final = 0.03
 _LONGEST_READ: Final = 0.05
 _WAITED: Final = 0.001
 """Seconds. A piece that is read faster had arrived before."""
+_LONGEST_END: Final = 0.05
+"""Maximum of seconds between an answer's last event and the end of its response; without the end, the connection is
+closed."""
 
 
 def next_read(streamed: float) -> float:
@@ -630,27 +633,14 @@ async def read_answer(
     deliverer: Deliverer | None = None,
     reporter: WritingReporter | None = None,
 ) -> None:
-    """Read the answer as it arrives. Raise an error that `model_failure` accepts for a missing or incomplete answer."""
+    """Read the answer as it arrives. Raise an error that `model_failure` accepts for a missing or incomplete answer.
+
+    The answer is read to the end of its response: then its connection serves another Request.
+    """
     kind = response.headers.get("content-type", "")
     events = AwsEvents() if "amazon.eventstream" in kind else Events(document="json" in kind)
-    clock = asyncio.get_running_loop().time
-    began = asked = clock()
-    try:
-        async for piece in response.aiter_bytes():
-            waited = clock() - asked > _WAITED
-            ended = _take(events.push(piece), answer, deliverer)
-            if reporter is not None:
-                reporter.note()
-            if ended:
-                return
-            if waited and deliverer is not None and not answer.whole:  # else more has arrived
-                await asyncio.sleep(next_read(clock() - began))
-            asked = clock()
-    except EventTooLongError as error:
-        raise RefusalError(Refusal(str(error))) from None
-    except httpx2.HTTPError:
-        if not answer.whole:  # else only the end of the stream is missing
-            raise
+    if await _Reading(events, answer, deliverer, reporter).read(response):
+        return
     _take(events.end(), answer, deliverer)
     if answer.whole:
         return
@@ -659,24 +649,110 @@ async def read_answer(
     raise openai.APIConnectionError(message="the model's answer broke off", request=response.request)
 
 
+class _Reading:
+    """The reading of one answer. Pieces that arrive together are read together."""
+
+    def __init__(
+        self,
+        events: Events | AwsEvents,
+        answer: ResponseStream,
+        deliverer: Deliverer | None,
+        reporter: WritingReporter | None,
+    ) -> None:
+        self._events, self._answer = events, answer
+        self._deliverer, self._reporter = deliverer, reporter
+        self._pieces: list[bytes] = []
+        self._ended = False
+        """Whether the answer's last event was read, or the answer is too long."""
+        self._failure: Exception | None = None
+        self._limit = asyncio.timeout(None)
+        """The limit of the time that is left, once no further event is wanted."""
+
+    async def read(self, response: httpx2.Response) -> bool:
+        """Return whether the answer's last event was read; else the response has ended without it."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with self._limit:
+                    try:
+                        await self._read(response)
+                    except httpx2.HTTPError:
+                        self._take()
+                        if not self._answer.whole:  # else only the end of the stream is missing
+                            raise
+                    self._take()
+        finally:
+            self._pieces.clear()
+        if self._failure is not None:
+            raise self._failure
+        return self._ended
+
+    async def _read(self, response: httpx2.Response) -> None:
+        loop = asyncio.get_running_loop()
+        began = asked = loop.time()
+        async for piece in response.aiter_bytes():
+            self._pieces.append(piece)
+            if loop.time() - asked > _WAITED:
+                self._take()
+                if self._deliverer is not None and not (self._is_done() or self._answer.whole):
+                    await asyncio.sleep(next_read(loop.time() - began))
+            elif len(self._pieces) == 1:
+                loop.call_soon(self._take)  # runs when this task waits for the next piece
+            asked = loop.time()
+
+    def _is_done(self) -> bool:
+        return self._ended or self._failure is not None
+
+    def _take(self) -> None:
+        """Read the pieces that have arrived. After the last event only the end of the response is awaited, and nothing
+        after a failure.
+        """
+        arrived = b"".join(self._pieces)
+        self._pieces.clear()
+        if not arrived or self._is_done():
+            return
+        try:
+            self._ended = _take(self._events.push(arrived), self._answer, self._deliverer)
+        except EventTooLongError as error:
+            self._failure = RefusalError(Refusal(str(error)))
+        except Exception as error:
+            self._failure = error
+        if self._reporter is not None:
+            self._reporter.note()
+        if self._is_done():
+            wanted = self._failure is None and not self._answer.too_long
+            self._limit.reschedule(asyncio.get_running_loop().time() + (_LONGEST_END if wanted else 0))
+
+
 def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deliverer | None) -> bool:
     """Process events; return whether the last one was among them. Raise `RefusalError` for an error in place of an
     answer.
     """
+    documents: list[Json] = []
     for event in events:
         if event.data.strip() == b"[DONE]":
+            _take_documents(documents, answer, deliverer)
             answer.whole = True
             return True
-        for read in _documents(event):
-            for document in answer.documents(read):
-                if (refusal := refusal_of(None, document, event=event.name)) is not None:
-                    raise RefusalError(refusal)
-                closed = answer.take(document)
-                if deliverer is not None:
-                    deliverer.add(masked_value(closed) if closed else closed)
-        if answer.too_long:
-            return True
-    return False
+        found = [document for read in _documents(event) for document in answer.documents(read)]
+        if event.name == "error":
+            _take_documents(documents, answer, deliverer)
+            _take_documents(found, answer, deliverer, event.name)
+            documents = []
+        else:
+            documents += found
+    _take_documents(documents, answer, deliverer)
+    return answer.too_long
+
+
+def _take_documents(
+    documents: list[Json], answer: ResponseStream, deliverer: Deliverer | None, event: str = ""
+) -> None:
+    for document in joined(documents):
+        if (refusal := refusal_of(None, document, event=event)) is not None:
+            raise RefusalError(refusal)
+        closed = answer.take(document)
+        if closed and deliverer is not None:
+            deliverer.add(masked_value(closed))
 
 
 def _documents(event: ServerSentEvent) -> list[Json]:

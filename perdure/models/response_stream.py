@@ -7,7 +7,7 @@ it uses, and accepts any type; no document of a server raises an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
 from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
@@ -105,8 +105,69 @@ _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
 _TEXT_ALONE: Final = frozenset({"content", "role"})
 """Keys of a delta that has only text."""
+_CHUNK: Final = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "obfuscation"}
+)
+"""Keys of a chunk that has only a delta."""
+_CHOICE: Final = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _FILTERED: Final = ("content_filter", "refusal")
 """Beginnings of finish reasons that mean a refusal; Google's server adds its category behind a colon."""
+
+
+_Place: TypeAlias = tuple[Json, int | None]
+"""The model of a piece of text, and the index of the call whose arguments it continues; `None` for the answer's text."""
+
+
+def joined(documents: list[Json]) -> list[Json]:
+    """Return chunks that arrived together, with consecutive pieces of one text as one chunk.
+
+    So are pieces of one call's arguments. Most of the cost of a token does not depend on its length.
+    """
+    found: list[Json] = []
+    place: _Place | None = None
+    texts: list[str] = []
+    for document in documents:
+        piece = _piece(document)
+        if piece is not None and piece[0] == place:
+            texts.append(piece[1])
+            continue
+        if place is not None and len(texts) > 1:
+            found[-1] = _chunk(place, "".join(texts))
+        found.append(document)
+        place, texts = (None, []) if piece is None else (piece[0], [piece[1]])
+    if place is not None and len(texts) > 1:
+        found[-1] = _chunk(place, "".join(texts))
+    return found
+
+
+def _piece(document: Json) -> tuple[_Place, str] | None:
+    """Return the text of a chunk that has nothing else, and its place."""
+    if not isinstance(document, dict) or not document.keys() <= _CHUNK or document.get("usage") is not None:
+        return None
+    choices = document.get("choices")
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(choice, dict) or not choice.keys() <= _CHOICE or choice.get("finish_reason") is not None:
+        return None
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or choice.get("index") not in (None, 0) or document.get("object") == "error":
+        return None
+    if delta.keys() <= _TEXT_ALONE:
+        text, index = delta.get("content"), None
+    elif delta.keys() == {"tool_calls"} and isinstance(calls := delta["tool_calls"], list) and len(calls) == 1:
+        call = calls[0]
+        if not isinstance(call, dict) or call.keys() != {"index", "function"} or not isinstance(call["index"], int):
+            return None
+        function, index = call["function"], call["index"]
+        text = function["arguments"] if isinstance(function, dict) and function.keys() == {"arguments"} else None
+    else:
+        return None
+    return ((document.get("model"), index), text) if isinstance(text, str) else None
+
+
+def _chunk(place: _Place, text: str) -> JsonObject:
+    model, index = place
+    call: JsonObject = {"index": index, "function": {"arguments": text}}
+    return {"model": model, "choices": [{"delta": {"content": text} if index is None else {"tool_calls": [call]}}]}
 
 
 class ResponseStream:

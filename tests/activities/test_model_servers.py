@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
+from openai import AsyncOpenAI
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.endpoints import Endpoints
@@ -49,6 +51,42 @@ async def test_a_request_to_bedrock_is_signed(monkeypatch: pytest.MonkeyPatch) -
     assert scripted.requests[0].model == "anthropic.claude-opus-5-v1:0"
     assert "/eu-west-1/bedrock/aws4_request" in headers["authorization"]
     assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+
+
+TOKENS = [b'{"choices":[{"delta":{"content":"%d "}}]}' % number for number in range(9)]
+FINISH = b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_connection_serves_the_next_request_where_the_answer_ends(ends: bool) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).lower():
+                await reader.readexactly(int(head.partition(b"content-length:")[2].split()[0]))
+                events = b"".join(b"data: %s\n\n" % data for data in (*TOKENS, FINISH, b"[DONE]"))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
+                writer.write(b"%x\r\n%s\r\n" % (len(events), events))
+                if ends:
+                    writer.write(b"0\r\n\r\n")
+        except asyncio.IncompleteReadError:  # the client has closed the connection
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, AsyncOpenAI(base_url=f"http://{host}:{port}", api_key="none", max_retries=0) as client:
+        endpoints = Endpoints(client)
+        for _ in range(3):
+            stream = ResponseStream("m", 1, DIALECTS["tools"].reader(ReaderVocabulary()))
+            async with endpoints.ask("m", {"messages": [], "stream": True}) as response:
+                await read_answer(response, stream)
+            assert stream.result().text == "0 1 2 3 4 5 6 7 8"
+    assert connections == (1 if ends else 3)
 
 
 def test_no_library_of_a_provider_is_loaded_before_it_is_needed() -> None:

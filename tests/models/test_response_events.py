@@ -15,7 +15,7 @@ from perdure.models.dialects.tools import turn_messages
 from perdure.models.provider_errors import refusal_of, step_down, without
 from perdure.models.provider_extras import keys_beside
 from perdure.models.requests import ReaderVocabulary, RequestResult
-from perdure.models.response_stream import ResponseStream
+from perdure.models.response_stream import ResponseStream, joined
 from perdure.models.usage import RunUsage
 from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.cpu import Cpu
@@ -193,6 +193,40 @@ def test_nothing_that_a_server_sends_raises(documents: list[Any]) -> None:
             reading.take(document)
         reading.result().model_dump_json()
         reading.interrupted([], "it broke off").model_dump_json()
+
+
+PIECES = st.text('{}[]",:/*\\ \nacloutps=()', max_size=8)
+CHUNKS = st.one_of(
+    st.builds(lambda text: delta(content=text), PIECES),
+    st.builds(
+        lambda index, text: delta(tool_calls=[{"index": index, "function": {"arguments": text}}]),
+        st.integers(0, 1),
+        PIECES,
+    ),
+    st.builds(
+        lambda index, id: delta(tool_calls=[{"index": index, "id": id, "function": {"name": "look", "arguments": ""}}]),
+        st.integers(0, 1),
+        st.sampled_from(["a", "b"]),
+    ),
+    st.just(delta("stop")),
+    st.just({"choices": [], "usage": {"prompt_tokens": 3}}),
+    st.sampled_from(["one", "two"]).map(lambda model: {**delta(content="x"), "model": model}),
+)
+
+
+@given(documents=st.lists(CHUNKS, max_size=12), dialect=st.sampled_from(["solution", "tools", "script"]))
+def test_chunks_that_arrive_together_are_read_as_one_by_one(documents: list[Any], dialect: str) -> None:
+    one_by_one, together = answer(dialect), answer(dialect)
+    calls = [call for document in documents for call in one_by_one.take(document)]
+    assert [call for document in joined(documents) for call in together.take(document)] == calls
+    assert together.result() == one_by_one.result()
+    assert together.output_text() == one_by_one.output_text()
+
+
+def test_one_chunk_for_the_tokens_that_arrive_together() -> None:
+    written = [{**delta(content=token), "object": "chat.completion.chunk"} for token in ("to", "ge", "ther")]
+    found: list[Any] = joined([*written, delta("stop")])
+    assert [each["choices"][0]["delta"] for each in found] == [{"content": "together"}, {}]
 
 
 def test_r18_6_an_answer_without_end_is_ended() -> None:
