@@ -19,8 +19,8 @@ from perdure.activities import secrets
 from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
-from perdure.testing._servers import serve
-from tests.support import CHROMIUM
+from perdure.testing._servers import DEV_SETTINGS, serve
+from tests.support import CHROMIUM, ImpatientServers
 from tests.timeouts import HANG
 
 if TYPE_CHECKING:
@@ -73,9 +73,15 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
     """A dev server: lists workflows, keeps real time. It knows all search attributes from its first run on, whichever test that is."""
-    async with embedded_server(ui=False) as server:
+    async with embedded_server(ui=False, settings=DEV_SETTINGS) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def impatient_servers() -> AsyncIterator[ImpatientServers]:
+    async with AsyncExitStack() as stack:
+        yield ImpatientServers(stack)
 
 
 @pytest_asyncio.fixture(loop_scope="function")

@@ -11,7 +11,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,6 +39,7 @@ from perdure.hosting.worker import build_worker
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.testing._local import QuickTasks
+from perdure.testing._servers import DEV_SETTINGS
 from perdure.testing.scripted_model import Script, ScriptedModel, close_at_once
 from perdure.tools.decorator import tool_function
 from tests.forked_cli import FORKED, ForkedCli
@@ -146,19 +147,33 @@ async def check_replays(history: WorkflowHistory) -> None:
     assert (await replay_history(history, data_converter())).problem is None
 
 
-def impatient(events: int, size: int = 4_194_304) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:
+def impatient(events: int, size: int = 4_194_304) -> Callable[..., Awaitable[WorkflowEnvironment]]:
     """A fixture: a server that suggests to continue as new after so many events, or bytes."""
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="session")
-    async def impatient_server() -> AsyncIterator[WorkflowEnvironment]:
-        settings = {
-            "limit.historyCount.suggestContinueAsNew": events,
-            "limit.historySize.suggestContinueAsNew": size,
-        }
-        async with embedded_server(ui=False, settings=settings) as server:
-            yield server
+    @pytest_asyncio.fixture(scope="session", loop_scope="session")
+    async def impatient_server(impatient_servers: ImpatientServers) -> WorkflowEnvironment:
+        return await impatient_servers.get(events, size)
 
     return impatient_server
+
+
+class ImpatientServers:
+    """The servers that suggest to continue as new early: one for each limit, which ends with the test process."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._started: dict[tuple[int, int], WorkflowEnvironment] = {}
+
+    async def get(self, events: int, size: int) -> WorkflowEnvironment:
+        """Return the server that suggests it after so many events, or bytes."""
+        if (server := self._started.get((events, size))) is None:
+            settings = {
+                "limit.historyCount.suggestContinueAsNew": events,
+                "limit.historySize.suggestContinueAsNew": size,
+            }
+            server = await self._stack.enter_async_context(embedded_server(ui=False, settings=DEV_SETTINGS | settings))
+            self._started[events, size] = server
+        return server
 
 
 def storage_fixture() -> Callable[..., Path]:
@@ -196,7 +211,7 @@ async def harness(
     # The sandbox passes `perdure` through, so it finds an import inside a workflow and little else, for a fifth of a run's CPU time here.
     # The cases of `tests/conformance` run in it always, all runs in `make soak`.
     options.setdefault("sandboxed", "SOAK" in os.environ)
-    options.setdefault("grace", 5.0)  # what a test leaves hanging is not waited for as in production
+    options.setdefault("grace", 0.5)  # what a test leaves hanging is not waited for as in production
     options = {"workflow_pollers": 2, "activity_pollers": 2, **options}  # each costs a run CPU time, also on the server
     async with ScriptedModel(script, chunk=chunk, strict=False) as model:
         asking = options.pop("model", None) or AsyncOpenAI(

@@ -11,14 +11,15 @@ import asyncio
 import os
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
 from perdure import ToolContext, tool
+from perdure.hosting import worker
 from perdure.hosting.connection import data_converter
-from perdure.hosting.worker import build_worker
 from tests.support import registry
 
 
@@ -60,10 +61,14 @@ def main() -> None:
         """Reserve something."""
         return await note(text, context)
 
+    worker.STICKY = timedelta(seconds=1)  # a killed worker's tasks go to the next one earlier
+
     async def work() -> None:
         client = await Client.connect(address, data_converter=data_converter())
         asking = AsyncOpenAI(base_url=model, api_key="scripted", max_retries=0)
-        async with build_worker(client, registry([note, plain, reserve, release]), task_queue=queue, model=asking):
+        async with worker.build_worker(
+            client, registry([note, plain, reserve, release]), task_queue=queue, model=asking
+        ):
             await asyncio.Event().wait()
 
     asyncio.run(work())

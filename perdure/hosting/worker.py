@@ -37,6 +37,8 @@ from perdure.hosting.worker_group import WorkerGroup, drain
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
 
+STICKY = timedelta(seconds=5)
+"""Time after which a workflow whose worker is gone goes to another one. The SDK's default is twice as long."""
 _log: Final = logging.getLogger("perdure.worker")
 _COLLECTS: Final = (20_000, 20, 20)
 """Thresholds of the garbage collector. Python's default of 700 objects took a fifth of the time of a plan of 5,000 calls."""
@@ -95,8 +97,7 @@ def build_worker(
             activities=[*parts.activities, *users.activities.values()],
             workflow_runner=_sandbox() if sandboxed else mixed,
             patch_activation_callback=parts.activates,
-            # A workflow whose worker is gone goes to another one after five seconds, not after ten.
-            sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+            sticky_queue_schedule_to_start_timeout=STICKY,
             **own,
             **options,
         )

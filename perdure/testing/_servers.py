@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from temporalio.client import Client
 from temporalio.converter import DataConverter
@@ -21,6 +21,12 @@ from perdure.runs.wire import ATTRIBUTES
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"
 """A new server of this kind, the address of a running one, a client, or a Temporal environment."""
+
+DEV_SETTINGS: Final[dict[str, Any]] = {
+    # A session continues as new after each reply. By default, its next execution begins a second after the start of the last one.
+    "history.workflowIdReuseMinimalInterval": "1ms",
+}
+"""The dynamic configuration of a dev server for tests."""
 
 
 class FilesInMemory:
@@ -69,7 +75,7 @@ async def serve(
 @asynccontextmanager
 async def _dev_server(converter: DataConverter) -> AsyncIterator[WorkflowEnvironment]:
     """Start a dev server with the search attributes. Otherwise lists would not find its first run."""
-    async with embedded_server(ui=False, converter=converter) as server:
+    async with embedded_server(ui=False, settings=DEV_SETTINGS, converter=converter) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server
 

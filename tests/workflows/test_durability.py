@@ -131,6 +131,7 @@ POINTS = {
 }
 
 
+@pytest.mark.soak  # `test_chaos` kills one at a random point
 async def test_the_worker_is_killed_while_the_model_writes(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     """All points at once: each waits five seconds for the server to miss the worker."""
     async with asyncio.TaskGroup() as group:
@@ -185,6 +186,7 @@ async def test_the_worker_is_killed_during_a_tool(dev_server: WorkflowEnvironmen
     assert {each.heartbeat for each in calls} == {1.0}
 
 
+@pytest.mark.soak  # the suite waits for a heartbeat of one second
 async def test_a_call_whose_worker_is_killed_goes_to_another_after_ten_seconds_of_silence(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
@@ -245,16 +247,14 @@ async def answered(client: Client, run_id: str) -> None:
             return
 
 
+@pytest.mark.parametrize(
+    "recorded",
+    [True, pytest.param(False, marks=pytest.mark.soak)],
+    ids=["the answer is recorded", "the model still writes"],
+)
 async def test_the_worker_is_killed_between_a_tools_end_and_its_report(
-    dev_server: WorkflowEnvironment, tmp_path: Path
+    dev_server: WorkflowEnvironment, tmp_path: Path, recorded: bool
 ) -> None:
-    async with asyncio.TaskGroup() as group:
-        for name, recorded in {"the answer is recorded": True, "the model still writes": False}.items():
-            (tmp_path / name).mkdir()
-            group.create_task(killed_before_its_report(dev_server, tmp_path / name, recorded=recorded), name=name)
-
-
-async def killed_before_its_report(server: WorkflowEnvironment, folder: Path, *, recorded: bool) -> None:
     """An answer that the worker had not reported is lost with it: a second Request is asked for the rest. The tool's effect is not."""
     text = json.dumps({"calls": [CALLS[0] | {"die": True}, *CALLS[1:]], "output": {"ok": True}}, ensure_ascii=False)
     gate = asyncio.Event()
@@ -263,7 +263,7 @@ async def killed_before_its_report(server: WorkflowEnvironment, folder: Path, *,
         "calls": [{"_tool": "note", "text": "{†state.a}, and the rest", "_outputPath": "†state.c"}],
         "output": {"ok": True},
     }
-    async with site(server, [turn] if recorded else [turn, rest], folder) as it:
+    async with site(dev_server, [turn] if recorded else [turn, rest], tmp_path) as it:
         it.bell.quiet = True
         if recorded:
             gate.set()

@@ -131,7 +131,7 @@ async def test_nobody_approves_in_an_evaluation_unless_it_says_so(dev_server: Wo
 async def test_a_run_that_takes_too_long_is_not_passed(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [look, refund], model) as it:
         evaluation = await api(it).evaluate(
-            CLERK, dataset(1, MaxModelRequests(9)), decide="wait", timeout=3, id=fresh()
+            CLERK, dataset(1, MaxModelRequests(9)), decide="wait", timeout=1, id=fresh()
         )
         (score,) = (await evaluation.wait()).scores
     assert (score.status, score.passed, score.problems) == ("timed_out", False, [])

@@ -231,15 +231,15 @@ async def _noticed() -> AsyncIterator[asyncio.Event]:
 
 
 async def test_another_attempt_says_that_what_was_told_does_not_count(dev_server: WorkflowEnvironment) -> None:
-    answer, gate = f'{{"calls":[],"output":"{WORDS}"}}', asyncio.Event()
+    answer, breaks, gate = f'{{"calls":[],"output":"{WORDS}"}}', asyncio.Event(), asyncio.Event()
     script = [
-        Turn(answer, fault=Fault("hang", 40)),
+        Turn(answer, fault=Fault("cut", 42), gate=breaks, gate_after=40),
         Turn(answer.replace("rains", "snows"), gate=gate, gate_after=40),
     ]
-    # Longer than a slow machine takes to see what the second attempt writes before its gate.
-    async with harness(dev_server.client, [], script, model_timeout=5) as it:
+    async with harness(dev_server.client, [], script) as it:
         handle = await it.start(agent())
         first = await until(dev_server.client, handle.id, lambda it: it.assistant.text)
+        breaks.set()
         again = await until(dev_server.client, handle.id, lambda it: it.attempt > first.attempt)
         text = await until(dev_server.client, handle.id, lambda it: "snows" in it.assistant.text)
         gate.set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from datetime import timedelta
 from itertools import takewhile
 from typing import Any
 from uuid import uuid4
@@ -54,10 +55,9 @@ async def check_has_replayed(history: WorkflowHistory) -> None:
 async def test_a_policy_of_the_workers_own_is_asked_while_somebody_looks(dev_server: WorkflowEnvironment) -> None:
     @tool
     async def look(number: int) -> int:
+        looks = [run.query(RUN_QUERY, rpc_timeout=timedelta(seconds=1)) for _ in range(3)]
         with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a server keeps few queries for one task
-            await asyncio.gather(
-                *(run.query(RUN_QUERY) for _ in range(3)), run.signal("policy", {"timeout": 600 + number})
-            )
+            await asyncio.gather(*looks, run.signal("policy", {"timeout": 600 + number}))
         return number
 
     script = [{"calls": [{"_tool": "look", "number": number}], "output": None} for number in range(3)]
@@ -140,7 +140,8 @@ async def test_a_session_is_asked_for_its_hooks_and_its_limit_while_somebody_loo
 
         async def send(text: str) -> Receipt:
             with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a server keeps few queries for one task
-                await asyncio.gather(*(session.handle.query(SHOW) for _ in range(2)))
+                looks = [session.handle.query(SHOW, rpc_timeout=timedelta(seconds=1)) for _ in range(2)]
+                await asyncio.gather(*looks)
             return await session.send(text, sender="ann", rights=ALL)
 
         for receipt in await asyncio.gather(*(send(f"{number}") for number in range(6))):

@@ -209,7 +209,7 @@ async def test_decisions_that_come_together_while_somebody_looks_replay(
     ):
         handle = await it.start(agent("remove"))
         await until_asked(it, handle.id, *MANY)
-        looks = [handle.query(RUN_QUERY, rpc_timeout=timedelta(seconds=5)) for _ in MANY]
+        looks = [handle.query(RUN_QUERY, rpc_timeout=timedelta(seconds=1)) for _ in MANY]
         decisions = [{"call": call, "decision": "approve", "remember": True} for call in MANY]
         if way == "signal":
             decided: list[Awaitable[Any]] = [handle.signal(DECIDE, decision) for decision in decisions]

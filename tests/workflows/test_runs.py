@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -261,23 +262,26 @@ async def test_a_stream_that_breaks_off_is_asked_again(dev_server: WorkflowEnvir
     assert (view.status, view.requests, view.errors) == ("completed", 1, [])
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize(
-    "turn",
-    [
-        Turn(DONE, fault=Fault("silent")),
-        Turn(DONE, fault=Fault("hang", after=10)),
-        Turn(DONE, fault=Fault("cut", after=10)),
-        Turn("oops", status=500),
-    ],
-    ids=["silent", "hung", "body-cut-off", "500"],
-)
-async def test_r6_7_a_server_that_fails_before_the_first_call_is_asked_again(
-    dev_server: WorkflowEnvironment, turn: Turn, stream: bool
-) -> None:
+FAILS = {
+    "silent": Turn(DONE, fault=Fault("silent")),
+    "hung": Turn(DONE, fault=Fault("hang", after=10)),
+    "body cut off": Turn(DONE, fault=Fault("cut", after=10)),
+    "500": Turn("oops", status=500),
+}
+
+
+async def test_r6_7_a_server_that_fails_before_the_first_call_is_asked_again(dev_server: WorkflowEnvironment) -> None:
+    """All failures at once: for some, the run waits three seconds for an answer."""
+    async with asyncio.TaskGroup() as group:
+        for name, turn in FAILS.items():
+            for stream in (True, False):
+                group.create_task(asked_again(dev_server, turn, stream), name=f"{name}, {stream=}")
+
+
+async def asked_again(server: WorkflowEnvironment, turn: Turn, stream: bool) -> None:
     # An answer that a slow machine is late with would be asked for again, too.
     patience = 3 if turn.fault is not None and turn.fault.kind != "cut" else HANG
-    async with harness(dev_server.client, [], [turn, DONE], model_timeout=patience) as it:
+    async with harness(server.client, [], [turn, DONE], model_timeout=patience) as it:
         view = await it.run(agent(config={"stream": stream}))
         it.model.check()
     assert (view.status, view.requests, view.errors) == ("completed", 1, [])
@@ -354,10 +358,11 @@ async def test_while_a_request_is_asked_the_calls_before_it_are_listed_once(dev_
 
 
 async def test_a_run_that_has_ended_is_shown_from_its_history_where_no_worker_answers(
-    dev_server: WorkflowEnvironment,
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(dev_server.client, [add], [DONE]) as it:
         answered = await it.run(agent("add"))
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     view = await it.view(answered.run_id)
     assert (answered.trouble, view.trouble) == ("", FROM_HISTORY)
     assert (view.status, view.output) == ("completed", DONE["output"])

@@ -394,11 +394,14 @@ async def test_r18_10_who_waits_for_a_session_whose_tasks_fail_waits_on_and_hear
     async with Worker(
         dev_server.client, task_queue=queue, workflows=[Broken], workflow_runner=UnsandboxedWorkflowRunner()
     ):
-        handle = await dev_server.client.start_workflow(SESSION_WORKFLOW, id=session.id, task_queue=queue)
+        second = timedelta(seconds=1)  # the server gives up a failed task but the first when its time is over
+        handle = await dev_server.client.start_workflow(
+            SESSION_WORKFLOW, id=session.id, task_queue=queue, task_timeout=second
+        )
         async with asyncio.timeout(HANG):
             while True:
                 try:
-                    await handle.query(SHOW)
+                    await handle.query(SHOW, rpc_timeout=second)
                 except WorkflowQueryFailedError:
                     pass
                 except RPCError as error:
@@ -423,6 +426,7 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
         raise RuntimeError("a fault of the engine's")
 
     monkeypatch.setitem(FUNCTIONS, "abs", broken)
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=2))
     let = {"_tool": "_let", "value": {"_expr": "abs(1)"}, "_outputPath": "†state.x"}
     async with desk(dev_server, [{"calls": [let], "output": None}]) as (session, it):
         receipt = await session.send("hello", sender="anna")

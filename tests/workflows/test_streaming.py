@@ -100,9 +100,15 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize(("after", "released"), CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("kind", ["cut", "hang"])
-async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment, after: int, released: int, kind: Any) -> None:
+async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment) -> None:
+    """All cuts at once: a run waits three seconds for a server that hangs."""
+    async with asyncio.TaskGroup() as group:
+        for name, (after, released) in CUTS.items():
+            for kind in ("cut", "hang"):
+                group.create_task(broken_off(dev_server, after, released, kind), name=f"{kind} {name}")
+
+
+async def broken_off(server: WorkflowEnvironment, after: int, released: int, kind: Any) -> None:
     book, gate = Notebook(), asyncio.Event()
     broken = Turn(SOLUTION, fault=Fault(kind, after), gate=gate if released else None, gate_after=after)
     # A retry is answered with other calls: they must never mix with those released before.
@@ -110,7 +116,7 @@ async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment, after:
     script = [broken, DONE] if released else [broken, other, DONE]
     # An answer that a slow machine is late with would be asked for again, too.
     patience = 3 if kind == "hang" else HANG
-    async with harness(dev_server.client, [book.tool], script, model_timeout=patience) as it:
+    async with harness(server.client, [book.tool], script, model_timeout=patience) as it:
         handle = await it.start(agent("note"))
         if released:
             await asyncio.wait_for(book.wait_for(released), HANG)
