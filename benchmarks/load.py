@@ -20,7 +20,7 @@ from benchmarks.common import bench_server, model_process
 from benchmarks.scaling import agent, note, script
 from perdure.errors import PerdureError
 from perdure.gateway.bounds import VALUES
-from perdure.gateway.tokens import new_token
+from perdure.gateway.callers import new_token
 from perdure.hosting.server import free_port
 
 READERS, WRITERS, SESSIONS, TOKENS, RATE, IDLE = 500, 100, 100, 10, 50, 6

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from playwright.async_api import Browser, FloatRect, Page, async_playwright
 
-from perdure.demo.script import FIRST
+from perdure.demo.scenario import FIRST
 from scripts.waiting_demo import waiting_demo
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -15,8 +15,7 @@ from perdure.activities.registry import load_tools
 from perdure.agents.files import read_agent
 from perdure.cli.demo import TASK
 from perdure.client.run_operations import AgentHandle, start_run
-from perdure.demo.script import SCRIPT
-from perdure.demo.workspace import fill
+from perdure.demo.scenario import SCRIPT, fill
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.runs.wire import WAITING_QUERY

@@ -20,20 +20,24 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
     is_cancelled_exception,
 )
-from temporalio.exceptions import (
-    TimeoutError as TimedOutError,
+from temporalio.exceptions import TimeoutError as TimedOutError
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ChildWorkflowCancellationType,
+    ChildWorkflowHandle,
+    ParentClosePolicy,
 )
-from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
+from perdure.workflows.dispatch import WAIT, ask_limited
+from perdure.workflows.failures import not_taken_up
 from perdure.workflows.notifications import NotificationSender, deliver
 from perdure.workflows.observability import now
 from perdure.workflows.resets import LeftBehind, end_former, ends_former, on_reset
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_transcript import TranscriptTasks
-from perdure.workflows.session_turns import RunTurns
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import STEER, RunWaits
@@ -42,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.runs.delegates import input_size, referred
     from perdure.runs.routes import Delivered
-    from perdure.runs.version_switches import LEFT_CHILDREN_END
+    from perdure.runs.version_switches import ASKS_BY_ACTIVITY, LEFT_CHILDREN_END
     from perdure.runs.wire import (
         AGENT_ATTRIBUTE,
         AGENT_WORKFLOW,
@@ -59,11 +63,14 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.wire import (
         AFTER_ACTIVITY,
         ENDED,
+        TURN_ACTIVITY,
+        UNLIMITED_RUNS_PATCH,
         UPDATE_RUN_ACTIVITY,
         RunUpdate,
         RunUpdateResult,
         SessionInput,
     )
+    from perdure.tools.invocation import runs_queue
     from perdure.values.json import Sent
     from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, bytes_text
     from perdure.values.sizes import Sizes
@@ -540,3 +547,67 @@ class SessionReplies:
             return Delivered(status="refused", why=refused), text
         sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})
         return await deliver(DELIVER_ACTIVITY, sent, _RETRY, f"{delivery.kind} → {delivery.route}"), text
+
+
+_TURN_BEATS: Final = timedelta(seconds=60)
+_LONGEST_TURN: Final = timedelta(days=365)
+
+
+class RunTurns:
+    """The turns of this execution's runs: runs that wait for a turn, or hold one."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._holding: asyncio.Task[None] | None = None
+
+    def give(self, run_id: str) -> None:
+        """Give a run its turn: a worker has room for it."""
+        self._taken.add(run_id)
+
+    async def take(self, run_id: str, wanted: Callable[[], bool], *, local: bool) -> None:
+        """Wait until a worker has room for the run, or the run is no longer `wanted`. Return at once without a limit.
+        `local`: ask for the limit as 0.1.0 did.
+        """
+        while wanted() and await self._are_limited(local=local):
+            holding = self._holding = asyncio.create_task(_hold(run_id))
+            await self._until_taken(run_id, holding, wanted)
+            if run_id in self._taken or not holding.done() or not _not_taken_up(holding):
+                return
+
+    async def _are_limited(self, *, local: bool) -> bool:
+        """Whether workers limit the number of active runs. Where a worker begins to limit it, the next execution follows."""
+        if not local and workflow.patched(UNLIMITED_RUNS_PATCH):
+            return False
+        return (await ask_limited(local=local or not workflow.patched(ASKS_BY_ACTIVITY))).runs
+
+    async def _until_taken(self, run_id: str, holding: asyncio.Task[None], wanted: Callable[[], bool]) -> None:
+        await workflow.wait_condition(lambda: run_id in self._taken or holding.done() or not wanted())
+
+    def leave(self) -> None:
+        """Return the turn: the run has ended, or will not begin."""
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+
+
+def _not_taken_up(holding: asyncio.Task[None]) -> bool:
+    """Whether workers no longer give turns. The caller then queries whether there is still a limit."""
+    error = None if holding.cancelled() else holding.exception()
+    return isinstance(error, ActivityError) and not_taken_up(error)
+
+
+async def _hold(run_id: str) -> None:
+    try:
+        await workflow.execute_activity(
+            TURN_ACTIVITY,
+            run_id,
+            task_queue=runs_queue(workflow.info().task_queue),
+            start_to_close_timeout=_LONGEST_TURN,
+            schedule_to_start_timeout=WAIT,
+            heartbeat_timeout=_TURN_BEATS,
+            cancellation_type=ActivityCancellationType.TRY_CANCEL,
+            summary=f"room for {run_id}"[:200],
+        )
+    except ActivityError as error:
+        if not is_cancelled_exception(error):
+            raise

@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.activities.prompt_files import skill_tools
-from perdure.activities.tools.clock import now
+from perdure.activities.tools.basic import now, task_complete
 from perdure.activities.tools.commands import command_tools
 from perdure.activities.tools.files import file_tools
-from perdure.activities.tools.finish import task_complete
 from perdure.activities.tools.http import http_tools
 from perdure.activities.transcripts import recall
 from perdure.tools.decorator import ToolFunction, tool_function

@@ -14,7 +14,7 @@ from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, DecisionKind, Outcome, Plan
-from perdure.tools.question import question_parts
+from perdure.tools.definitions import question_parts
 from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT

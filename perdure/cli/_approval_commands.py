@@ -209,7 +209,7 @@ def inbox(
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
 ) -> None:
     """Serve a page on which people decide, until Ctrl-C."""
-    from perdure.pages.serve import serve_inbox  # only this command needs a web server
+    from perdure.pages.adapter import serve_inbox  # only this command needs a web server
 
     execute(lambda: serve_inbox(host=host, port=port, token=settings.inbox_token))
 

@@ -14,8 +14,7 @@ from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
-from perdure.gateway.app import check_agents_folder, check_reachable, create_app
-from perdure.gateway.health import health
+from perdure.gateway.app import check_agents_folder, check_reachable, create_app, health
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.gateway.server import run_start_hooks, run_stop_hooks, served

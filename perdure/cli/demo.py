@@ -24,8 +24,7 @@ from perdure.cli._gateway import gateway
 from perdure.cli._run_view import LiveRun, print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
-from perdure.demo.script import SCRIPT
-from perdure.demo.workspace import fill
+from perdure.demo.scenario import SCRIPT, fill
 from perdure.hosting.process import until_interrupted
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, changed

@@ -1,4 +1,4 @@
-"""Lists of approval requests across the namespace, and decisions, through a Temporal client.
+"""Lists of approval requests across the namespace, decisions, and standing approvals (R23.3), through a Temporal client.
 
 Lists come from visibility and query no run. A query to one run returns its approval requests in full.
 """
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -30,8 +30,18 @@ from perdure.client._pending_activities import task_failure, unanswered
 from perdure.client._run_lists import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
 from perdure.client.errors import clear_errors, no_answer
 from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, of_tenant
-from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
-from perdure.queries import TIMEOUT, answer_of, cancellable, query_problem, read_memo
+from perdure.errors import DecisionError, DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
+from perdure.queries import TIMEOUT, answer_of, cancellable, query_problem, read_memo, update_ledger
+from perdure.runs.agent import parse_agent
+from perdure.runs.procedures import PROCEDURE, procedure_digest
+from perdure.runs.standing_approvals import (
+    GRANT,
+    REVOKE,
+    StandingAnswer,
+    StandingApproval,
+    StandingRevocation,
+    parse_standing_approval,
+)
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_QUERY
 from perdure.values.json import Json, JsonObject, dumps
 
@@ -290,3 +300,55 @@ def _unanswered(run_id: str) -> NoWorkerError:
     return NoWorkerError(
         f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs"
     )
+
+
+def standing_approval_of(
+    document: JsonObject,
+    *,
+    uses: int,
+    until: str,
+    by: str,
+    bounds: JsonObject,
+    sources: Sequence[str],
+    name: str | None,
+    reason: str,
+) -> StandingApproval:
+    """Return a standing approval of this agent file. Raise `DecisionError` unless the agent is a procedure, and for
+    invalid bounds.
+    """
+    agent = parse_agent(document)
+    if PROCEDURE not in agent.metadata:
+        raise DecisionError(f"{agent.name} is not a procedure: make one of a run with 'perdure promote'")
+    given: dict[str, Json] = {
+        "name": name or agent.name,
+        "procedure": agent.name,
+        "digest": procedure_digest(agent),
+        "bounds": bounds,
+        "sources": [*sources],
+        "uses": uses,
+        "until": until,
+        "by": by,
+        "reason": reason,
+    }
+    return parse_standing_approval(given)
+
+
+async def grant_standing_approval(
+    client: Client, tenant: str, task_queue: str, wanted: StandingApproval
+) -> StandingApproval:
+    """Grant a standing approval. Raise `DecisionRefusedError` if the ledger rejects it."""
+    return _kept(await update_ledger(client, tenant, task_queue, GRANT, wanted, StandingAnswer))
+
+
+async def revoke_standing_approval(
+    client: Client, tenant: str, task_queue: str, name: str, by: str
+) -> StandingApproval:
+    """Revoke a standing approval. Raise `DecisionRefusedError` if none has this name."""
+    wanted = StandingRevocation(name=name, by=by)
+    return _kept(await update_ledger(client, tenant, task_queue, REVOKE, wanted, StandingAnswer))
+
+
+def _kept(answer: StandingAnswer) -> StandingApproval:
+    if answer.approval is None:
+        raise DecisionRefusedError(answer.refused)
+    return answer.approval

@@ -20,7 +20,7 @@ from perdure.agents.media import Media, media_met, media_without_bytes
 from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
-from perdure.client import approvals, run_operations, standing_approvals
+from perdure.client import approvals, run_operations
 from perdure.client.approvals import PAGE
 from perdure.client.erasure import Eraser, ErasureReport, retention_ends
 from perdure.client.errors import clear_errors
@@ -862,7 +862,7 @@ class Perdure:
         ```
         """
         # R23.3
-        wanted = standing_approvals.standing_approval_of(
+        wanted = approvals.standing_approval_of(
             procedure.document(),
             uses=uses,
             until=until,
@@ -873,7 +873,7 @@ class Perdure:
             reason=reason,
         )
         with clear_errors(self.client):
-            return await standing_approvals.grant(self.client, tenant, self.task_queue, wanted)
+            return await approvals.grant_standing_approval(self.client, tenant, self.task_queue, wanted)
 
     async def standing_approvals(self, *, tenant: str = "") -> list[StandingApproval]:
         """Return the standing approvals of a tenant, the newest first, also those that are no longer valid.
@@ -899,7 +899,7 @@ class Perdure:
         ```
         """
         with clear_errors(self.client):
-            return await standing_approvals.revoke(self.client, tenant, self.task_queue, name, by)
+            return await approvals.revoke_standing_approval(self.client, tenant, self.task_queue, name, by)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether a worker takes runs from the task queue (default: this object's). Workers that ended count for some

@@ -19,7 +19,7 @@ from typing_extensions import TypeVar, Unpack
 from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
-from perdure.client import approvals, run_operations, undos
+from perdure.client import approvals, run_operations
 from perdure.client._event_relay import parse_topics, place, relay_of
 from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, task_failure
 from perdure.client._run_lists import STATUS
@@ -470,7 +470,7 @@ class Run(Generic[OutputT]):
         """
         # R23.4
         with clear_errors(self._client, self.id):
-            return (await undos.effects_of(self._client, self.id)).effects
+            return (await run_operations.effects_of(self._client, self.id)).effects
 
     async def undone(self) -> list[Effect]:
         """Return `effects` if any effect of the run was ever undone; else an empty list, without a query.
@@ -481,7 +481,7 @@ class Run(Generic[OutputT]):
         """
         with clear_errors(self._client, self.id):
             return (
-                (await undos.effects_of(self._client, self.id)).effects
+                (await run_operations.effects_of(self._client, self.id)).effects
                 if await was_undone(self._client, self.id)
                 else []
             )
@@ -496,7 +496,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            return (await undos.plan_undo_of(self._client, self.id, to, no_effect))[1]
+            return (await run_operations.plan_undo_of(self._client, self.id, to, no_effect))[1]
 
     async def undo(self, *, to: str | None = None, no_effect: Sequence[str] = (), by: str = "") -> Run[Any]:
         """Start a run that undoes the effects of this run, in the reverse order of the data flow, and return it.
@@ -514,7 +514,7 @@ class Run(Generic[OutputT]):
         """
         # R23.4
         with clear_errors(self._client, self.id):
-            handle = await undos.start_undo(self._client, self.id, to, no_effect, by)
+            handle = await run_operations.start_undo(self._client, self.id, to, no_effect, by)
         return Run(self._client, handle.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:

@@ -20,11 +20,10 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import PerdureError, RunNotFoundError, SettingsError
-from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates
+from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates, ServerWatch
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
-from perdure.gateway.server_watch import ServerWatch
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import same_context
 from perdure.values.problems import none_of

@@ -13,7 +13,7 @@ from perdure.client.run import Run
 from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import poll, stream_problem, with_pauses

@@ -1,4 +1,4 @@
-"""The frame around all adapters: checks before a route is called, and headers and log of its response."""
+"""The frame around all adapters: checks before a route is called, and headers and log of its response; and the paths `/livez` and `/readyz`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.activities.secrets import masked_value
 from perdure.client.perdure import Perdure
-from perdure.errors import SettingsError, clip
+from perdure.errors import PerdureError, SettingsError, clip
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
-from perdure.gateway.callers import READ, UNSIGNED, Caller
+from perdure.gateway.callers import READ, UNSIGNED, Caller, NoTokens, OneToken, TokenFile, Tokens
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
-from perdure.gateway.tokens import NoTokens, OneToken, TokenFile, Tokens
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
 from perdure.queries import record_entries
@@ -373,3 +372,21 @@ def check_reachable(settings: Settings) -> None:
         raise SettingsError(
             f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT, or set gateway_oidc"
         )
+
+
+def health(gateway: Gateway) -> Adapter:
+    """Return the adapter of the two paths. Everybody may call them; the answer is one word."""
+
+    async def live(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_: Request) -> Response:
+        if gateway.stopping.is_set():
+            return PlainTextResponse("draining\n", 503)
+        try:
+            await gateway.perdure.has_worker()
+        except PerdureError:
+            return PlainTextResponse("the server is lost\n", 503)
+        return PlainTextResponse("ready\n")
+
+    return Adapter("health", [Route("/livez", live), Route("/readyz", ready)], access="open")

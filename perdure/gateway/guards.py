@@ -19,9 +19,8 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.gateway.callers import Caller
+from perdure.gateway.callers import FORM, Caller, OneToken, Tokens
 from perdure.gateway.errors import HttpError
-from perdure.gateway.tokens import FORM, OneToken, Tokens
 from perdure.hosting.oidc import SignedInPerson
 from perdure.sessions.wire import EVERYTHING
 from perdure.values.json import dumps

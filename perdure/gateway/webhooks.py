@@ -20,16 +20,19 @@ from perdure.gateway.adapter import Adapter, AdapterMaker, Agents, Gateway
 from perdure.gateway.bounds import LARGE, read_json
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
-from perdure.gateway.signatures import delivery_id, event_of, is_wanted, verify
 from perdure.gateway.triggers import (
     Mapped,
     MappingError,
     Trigger,
     agent_place,
+    delivery_id,
+    event_of,
+    is_wanted,
     map_delivery,
     parse_triggers,
     place_faults,
     read_triggers,
+    verify,
 )
 from perdure.sessions.wire import digest
 from perdure.values.json import JsonObject, dumps

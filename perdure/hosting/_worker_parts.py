@@ -1,16 +1,29 @@
-"""Parts of a worker: the same for Perdure's own and for a user's worker with the plugin."""
+"""Parts of a worker and its options: the same for Perdure's own and for a user's worker with the plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Final, Literal
 
 import networkx  # noqa: F401 imported here, so that no workflow task imports it for a plan with a cycle
 from openai import AsyncOpenAI
 from temporalio.client import Client
-from temporalio.worker import Interceptor, PatchActivationInput, Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import (
+    Interceptor,
+    PatchActivationInput,
+    PollerBehavior,
+    PollerBehaviorAutoscaling,
+    PollerBehaviorSimpleMaximum,
+    ResourceBasedSlotConfig,
+    Worker,
+    WorkerDeploymentConfig,
+    WorkerTuner,
+)
 
-from perdure.activities import other_runs, transcripts
+from perdure.activities import other_workflows, transcripts
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.audit import AuditWriter, audit
 from perdure.activities.calls import ToolActivity
@@ -18,9 +31,9 @@ from perdure.activities.deliveries import DeliverActivity, NotificationRoutes, N
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.evaluations import ScoreActivity
 from perdure.activities.hooks import HookActivity
-from perdure.activities.ledger import find_standing_approvals, reserve, use_standing_approval
 from perdure.activities.model_texts import SampleActivity
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
+from perdure.activities.other_workflows import find_standing_approvals, plan_undo_of, reserve, use_standing_approval
 from perdure.activities.preparation import PrepareActivity, next_task
 from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
@@ -29,7 +42,6 @@ from perdure.activities.resets import end_former, end_left_behind, execution, re
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
-from perdure.activities.undo import plan_undo_of
 from perdure.errors import SettingsError
 from perdure.hooks.events import LOCAL_SESSION_HOOKS_PATCH, SESSION_HOOKS_PATCH
 from perdure.hosting.settings import Settings
@@ -158,16 +170,16 @@ class WorkerParts:
                 use_standing_approval,
                 audit,
                 AuditWriter(settings.audit, settings.audit_token).write,
-                other_runs.read_child_input,
-                other_runs.read_usage,
+                other_workflows.read_child_input,
+                other_workflows.read_usage,
                 plan_undo_of,
                 next_task,
                 SummaryActivity(endpoints_in_use, models, underway).summarize,
                 SampleActivity(endpoints_in_use, underway).sample,
                 transcripts.archive,
                 transcripts.find,
-                other_runs.read_result,
-                other_runs.update_run,
+                other_workflows.read_result,
+                other_workflows.update_run,
                 DeliverActivity(registry.routes, underway).deliver,
                 NotifyActivity(routes, underway).notify,
                 scoring.check,
@@ -192,5 +204,56 @@ class WorkerParts:
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Yield a worker for each limited model and tool of this queue, and one that limits runs."""
         return limited_workers(
-            client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options
+            client, self.settings, task_queue, self._request, self._tool, other_workflows.hold_turn, options
         )
+
+
+TARGET_MEMORY = 0.8
+"""The memory target, as a share, if only the CPU target is set: a run's memory cannot be known before."""
+
+
+def tuning(settings: Settings) -> dict[str, Any]:
+    """Return the options of `temporalio.worker.Worker`."""
+    longest = timedelta(seconds=settings.heartbeat)
+    options: dict[str, Any] = {
+        "max_cached_workflows": settings.cached_workflows,
+        "workflow_task_poller_behavior": _pollers(settings.workflow_pollers),
+        "activity_task_poller_behavior": _pollers(settings.activity_pollers),
+        # An activity learns of its cancellation by a heartbeat. By default the SDK may delay a heartbeat for a minute.
+        "max_heartbeat_throttle_interval": longest,
+        "default_heartbeat_throttle_interval": longest,
+        "graceful_shutdown_timeout": timedelta(seconds=settings.grace),
+        "deployment_config": deployment(settings),
+    }
+    if settings.threads is not None:
+        options["workflow_task_executor"] = ThreadPoolExecutor(settings.threads, "perdure_workflow_")
+    if settings.target_cpu is None and settings.target_memory is None:
+        return options | {
+            "max_concurrent_activities": settings.activities,
+            "max_concurrent_workflow_tasks": settings.workflow_tasks,
+        }
+    return options | {
+        "tuner": WorkerTuner.create_resource_based(
+            target_cpu_usage=settings.target_cpu or 1.0,
+            target_memory_usage=settings.target_memory or TARGET_MEMORY,
+            activity_config=ResourceBasedSlotConfig(maximum_slots=settings.activities),
+            workflow_config=ResourceBasedSlotConfig(maximum_slots=settings.workflow_tasks),
+        )
+    }
+
+
+def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return a worker's version (R13.7); `None` if it has none. Raises `SettingsError` if only half of it is set."""
+    name, build = settings.deployment_name, settings.build_id
+    if name is None and build is None:
+        return None
+    if name is None or build is None:
+        raise SettingsError("deployment_name and build_id go together: set both, or neither")
+    version = WorkerDeploymentVersion(deployment_name=name, build_id=build)
+    return WorkerDeploymentConfig(
+        version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
+    )
+
+
+def _pollers(number: int | Literal["auto"]) -> PollerBehavior:
+    return PollerBehaviorAutoscaling() if number == "auto" else PollerBehaviorSimpleMaximum(number)

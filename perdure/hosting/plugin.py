@@ -32,8 +32,7 @@ from perdure.activities.registry import Registry
 from perdure.agents.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
-from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
-from perdure.hosting._worker_slots import deployment
+from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts, deployment
 from perdure.hosting.codec import WORKFLOW_TYPES, worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.equipment import check_agents, equipped, registry_of

@@ -24,8 +24,7 @@ from perdure.activities.registry import Registry
 from perdure.errors import PerdureError, SettingsError
 from perdure.hosting import logs
 from perdure.hosting._health import Health, export_waiting
-from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
-from perdure.hosting._worker_slots import tuning
+from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts, tuning
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.process import beside, interrupts, leave_at_once

@@ -26,8 +26,8 @@ from perdure.pages._decision_forms import Find
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
 from perdure.runs.diagrams import COLOURS, DRAWN, draw_run, to_svg
-from perdure.runs.differences import differences, plan_graph
 from perdure.runs.evaluation import RunScore
+from perdure.runs.run_player import differences, plan_graph
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject

@@ -1,4 +1,4 @@
-"""The pages as adapters of the gateway."""
+"""The pages as adapters of the gateway; and the servers of `perdure inbox` and `perdure codec-server`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 
+from perdure.client.perdure import Perdure
 from perdure.client.run import Run
+from perdure.errors import SettingsError
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.callers import Caller
+from perdure.gateway.callers import Caller, check_token
+from perdure.gateway.guards import Guards, is_loopback
+from perdure.gateway.server import served
 from perdure.gateway.streams import EventStream
+from perdure.hosting.codec import CODEC
+from perdure.hosting.connection import data_converter
+from perdure.hosting.process import until_interrupted
+from perdure.pages._codec import CodecServer
 from perdure.pages._conversations import Conversations
-from perdure.pages._costs import CostsPage
-from perdure.pages._files import FilePages
-from perdure.pages._inbox import Inbox
+from perdure.pages._inbox import Inbox, inbox_app
 from perdure.pages._oidc import oidc_routes
 from perdure.pages._runs import RunPages
-from perdure.pages._schedules import SchedulesPage
 from perdure.pages._site import STATIC, Site
-from perdure.pages._standing import StandingPage
+from perdure.pages._tenant_pages import CostsPage, FilePages, SchedulesPage, StandingPage
 
 
 def pages(gateway: Gateway) -> Adapter:
@@ -71,3 +76,23 @@ def _site(gateway: Gateway) -> Site:
         takes_tokens=takes_tokens or not provider,
         takes_files=gateway.perdure.stores_media,
     )
+
+
+async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
+    """Serve until interrupted. Raises `SettingsError` for an empty token, a taken port, or an address that others reach without a token."""
+    if token is None and not is_loopback(host):
+        raise SettingsError(
+            f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN",
+        )
+    check_token(token)  # before a server is needed
+    async with served(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):
+        await until_interrupted()
+
+
+async def serve_codec(*, host: str, port: int, token: str, origin: str) -> None:
+    """Serve until interrupted. Raises `SettingsError` without a codec, a token or an origin, or when the port is taken."""
+    converter = data_converter()
+    if converter.payload_codec is None and converter.external_storage is None:
+        raise SettingsError(f"there is nothing to decode: set {CODEC}, as for the workers")
+    async with served(CodecServer(converter, token, origin).app, "codec server", host, port):
+        await until_interrupted()

@@ -13,9 +13,8 @@ from perdure.queries._answers import (
     query_problem,
     update_with_start,
 )
-from perdure.queries._audit import record_entries
 from perdure.queries._effects import read_effects, undone_calls, was_undone
-from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
+from perdure.queries._shared_workflows import list_accounts, list_standing_approvals, record_entries, update_ledger
 from perdure.queries._transcripts import SessionReader, read_segment, start_segment
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
 

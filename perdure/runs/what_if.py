@@ -21,7 +21,6 @@ from perdure.models.usage import Price
 from perdure.rules import parse_rules
 from perdure.runs.agent import Context, parse_agent, with_model
 from perdure.runs.diagrams import Drawing, draw_run
-from perdure.runs.differences import differences, plan_graph
 from perdure.runs.run_player import (
     UNKNOWN,
     AskedCall,
@@ -30,7 +29,9 @@ from perdure.runs.run_player import (
     RecordedRun,
     RefusedCall,
     RunSetup,
+    differences,
     first_setup,
+    plan_graph,
     play_changed,
     play_record,
 )

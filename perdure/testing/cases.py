@@ -31,7 +31,7 @@ from perdure.client.histories import Exchange, audit_run, executions, started_be
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
-from perdure.runs.differences import differences, plan_graph
+from perdure.runs.run_player import differences, plan_graph
 from perdure.runs.schedules import with_time
 from perdure.runs.wire import (
     AGENT_WORKFLOW,

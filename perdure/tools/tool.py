@@ -15,8 +15,7 @@ from typing import Final, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
-from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
-from perdure.tools.question import question_problem
+from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition, question_problem
 from perdure.tools.quorum import QUORUM_KEYS, quorum_of
 from perdure.tools.undo import Undo, undo_problem
 from perdure.values.json import Json, JsonObject, shorten

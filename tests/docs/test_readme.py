@@ -30,7 +30,7 @@ from perdure import Agent, Perdure
 from perdure.activities.tools import ToolSettings, built_in
 from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
-from perdure.demo.script import FIRST
+from perdure.demo.scenario import FIRST
 from perdure.testing import ChatRequest, Turn, approve, run_locally
 from perdure.tools.tool import ENGINE_ACTIVITIES
 from tests.support import ROOT, agent, harness, perdure

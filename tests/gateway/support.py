@@ -16,8 +16,8 @@ from temporalio.client import Client
 from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
 from perdure.gateway.adapter import AdapterMaker, Gateway
+from perdure.gateway.callers import FORM, new_token
 from perdure.gateway.server import served
-from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
 from tests.timeouts import HANG
 

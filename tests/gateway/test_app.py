@@ -20,11 +20,11 @@ from perdure import errors
 from perdure.errors import PerdureError
 from perdure.gateway import caller_of
 from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.app import health
 from perdure.gateway.bounds import Rates, read_json
+from perdure.gateway.callers import TokenFile, new_token
 from perdure.gateway.errors import STATUS, HttpError, problem_of
-from perdure.gateway.health import health
 from perdure.gateway.streams import EventStream, frame
-from perdure.gateway.tokens import TokenFile, new_token
 from tests.gateway.support import bearer, gateway, secret_of, write_tokens
 from tests.support import logged, perdure
 

@@ -12,7 +12,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
-from perdure.gateway.tokens import read_tokens, write_tokens
+from perdure.gateway.callers import read_tokens, write_tokens
 from perdure.pages.adapter import pages, sign_in
 from tests.gateway.support import bearer, gateway, some_name
 from tests.gateway.support import write_tokens as tokens_of

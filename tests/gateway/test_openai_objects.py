@@ -16,8 +16,16 @@ from perdure.gateway.openai import _requests as requests
 from perdure.gateway.openai import _requests as requests_module
 from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._events import ResponseEvents
-from perdure.gateway.openai._ids import ResponseId, conversation_key, of_call, response_id
-from perdure.gateway.openai._objects import FoundRun, message_item, response_object, via
+from perdure.gateway.openai._objects import (
+    FoundRun,
+    ResponseId,
+    conversation_key,
+    message_item,
+    of_call,
+    response_id,
+    response_object,
+    via,
+)
 from perdure.gateway.openai._requests import read_input
 from perdure.models.requests import RequestView
 from perdure.models.usage import RunUsage, Usage

@@ -16,7 +16,7 @@ from perdure import Agent, Perdure
 from perdure.errors import ServerError
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
-from perdure.gateway.health import health
+from perdure.gateway.app import health
 from perdure.hosting.connection import data_converter
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.timeouts import HANG

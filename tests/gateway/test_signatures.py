@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from perdure.gateway.signatures import (
+from perdure.gateway.triggers import (
     SECRETS,
     TOLERANCE,
     Scheme,

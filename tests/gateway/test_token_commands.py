@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.cli.app import app
-from perdure.gateway.tokens import TokenFile
+from perdure.gateway.callers import TokenFile
 
 
 @pytest.fixture(autouse=True)

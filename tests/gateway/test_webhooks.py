@@ -21,7 +21,7 @@ from perdure.errors import SettingsError
 from perdure.gateway import SessionMapping, Trigger, create_app
 from perdure.gateway.api.adapter import api
 from perdure.gateway.server import served
-from perdure.gateway.signatures import Scheme
+from perdure.gateway.triggers import Scheme
 from perdure.gateway.webhooks import trigger_adapter, triggers
 from perdure.hosting.settings import changed, load
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens

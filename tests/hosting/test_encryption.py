@@ -28,8 +28,7 @@ from perdure.client.approvals import list_waiting
 from perdure.client.histories import exchanges
 from perdure.client.run import watch_run
 from perdure.client.run_operations import fetch_run
-from perdure.demo.script import SCRIPT
-from perdure.demo.workspace import fill
+from perdure.demo.scenario import SCRIPT, fill
 from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec

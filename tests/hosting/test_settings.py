@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from perdure.cli.app import app
 from perdure.errors import SettingsError
-from perdure.hosting._worker_slots import tuning
+from perdure.hosting._worker_parts import tuning
 from perdure.hosting.settings import Settings, changed, in_force, load, using
 from perdure.hosting.settings_display import secrets_of
 from scripts.settings import TABLES, page

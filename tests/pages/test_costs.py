@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from perdure.client.selection import ListedRun
-from perdure.pages._costs import DailyCost, added_up
 from perdure.pages._site import spent
+from perdure.pages._tenant_pages import DailyCost, added_up
 
 DAY = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

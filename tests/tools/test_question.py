@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perdure import tool
 from perdure.errors import ToolDefinitionError
-from perdure.tools.question import question_parts, question_problem
+from perdure.tools.definitions import question_parts, question_problem
 from perdure.tools.tool import parse_tool, resolve_tools
 
 PAYS: dict[str, Any] = {"properties": {"euros": {"type": "number"}, "customer": {"type": "string"}}}

@@ -20,7 +20,7 @@ from temporalio.worker import Replayer, WorkerDeploymentConfig
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
 from perdure.errors import SettingsError
 from perdure.hosting._health import Health
-from perdure.hosting._worker_slots import deployment
+from perdure.hosting._worker_parts import deployment
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel

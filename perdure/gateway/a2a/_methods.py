@@ -60,7 +60,7 @@ from perdure.client.selection import STATUSES, Selection
 from perdure.client.session import Session
 from perdure.client.tenancy import IdempotentStart
 from perdure.errors import RunEndedError, RunError, RunNotFoundError
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.a2a._events import TaskUpdates, Update
 from perdure.gateway.a2a._messages import (
     A2aMessage,

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.answers import AnswerStream, Delivery, answers_of_results, deliver
 from perdure.gateway.bounds import read_json

@@ -16,7 +16,7 @@ from perdure.client.run import Run
 from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import PerdureError, RunNotFoundError
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
 from perdure.gateway.ai_sdk._requests import PageChatRequest, read

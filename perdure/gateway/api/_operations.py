@@ -16,7 +16,7 @@ from starlette.routing import Route
 from typing_extensions import TypeVar
 
 from perdure.client.run import Run
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import Caller, caller_of

@@ -1,4 +1,4 @@
-"""Runs over HTTP."""
+"""Runs over HTTP, and the undo of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from perdure.client.run import Run
 from perdure.client.selection import Selection
-from perdure.gateway._keys import HEADER
+from perdure.gateway._idempotency import HEADER
 from perdure.gateway.adapter import check_same_context
 from perdure.gateway.api._forms import (
     DecisionBody,
@@ -20,11 +20,14 @@ from perdure.gateway.api._forms import (
     StartedRun,
     StartRun,
     TranscriptQuery,
+    UndoQuery,
+    UndoRun,
     WaitQuery,
 )
 from perdure.gateway.api._operations import OBJECT, ApiRequest, Operation, answered, paged, waited
-from perdure.gateway.callers import APPROVE, READ, SEND
+from perdure.gateway.callers import APPROVE, READ, SEND, UNDO
 from perdure.gateway.errors import HttpError
+from perdure.runs.undo import UndoPlan
 from perdure.runs.wire import RunResult
 from perdure.sessions.wire import SESSION_PREFIX, WaitResult
 from perdure.values.references import MISSING
@@ -216,3 +219,55 @@ RUNS: Final = (
     Operation("showRun", "GET", _R, "Show a run as it stands or ended.", show, READ, answers={200: RunResult}),
 )
 """A longer path comes before its prefix, because ids may contain slashes."""
+
+
+async def list_effects(request: ApiRequest) -> Response:
+    found = await (await request.run()).effects()
+    return answered({"effects": [each.as_json() for each in found]})
+
+
+async def plan_undo(request: ApiRequest[UndoRun, UndoQuery]) -> Response:
+    query = request.query
+    found = await (await request.run()).undo_plan(to=query.to, no_effect=query.calls)
+    return answered(found.as_json())
+
+
+async def undo_run(request: ApiRequest[UndoRun]) -> Response:
+    body, run = request.body, await request.run()
+    started = await run.undo(to=body.to, no_effect=body.no_effect, by=request.caller.sender)
+    return answered({"runId": started.id}, 201, {"Location": f"/v1/runs/{quote(started.id)}"})
+
+
+_EFFECTS: Final = {"type": "object", "properties": {"effects": {"type": "array", "items": OBJECT}}}
+UNDOS: Final = (
+    Operation(
+        "listEffects",
+        "GET",
+        f"{_R}/effects",
+        "List what a run has done outside, and what was undone of it.",
+        list_effects,
+        READ,
+        answers={200: _EFFECTS},
+    ),
+    Operation(
+        "planUndo",
+        "GET",
+        f"{_R}/undo",
+        "Show what an undo of a run would take back, and what stays.",
+        plan_undo,
+        READ,
+        query=UndoQuery,
+        answers={200: UndoPlan},
+    ),
+    Operation(
+        "undoRun",
+        "POST",
+        f"{_R}/undo",
+        "Take back what a run that has ended has done.",
+        undo_run,
+        UNDO,
+        body=UndoRun,
+        answers={201: StartedRun},
+    ),
+)
+"""These come before `showRun`, whose path matches any suffix."""

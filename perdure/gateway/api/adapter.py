@@ -14,14 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.api._agents import AGENTS
+from perdure.gateway.api._agents import AGENTS, SCHEDULES, STANDING_APPROVALS
 from perdure.gateway.api._events import EVENTS
 from perdure.gateway.api._operations import PLACES, Operation, answered
-from perdure.gateway.api._runs import RUNS
-from perdure.gateway.api._schedules import SCHEDULES
+from perdure.gateway.api._runs import RUNS, UNDOS
 from perdure.gateway.api._sessions import SESSIONS
-from perdure.gateway.api._standing_approvals import STANDING_APPROVALS
-from perdure.gateway.api._undos import UNDOS
 from perdure.values.json import JsonObject
 
 _REF: Final = "#/components/schemas/{model}"

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
-from perdure.gateway.openai._errors import refused
-from perdure.gateway.openai._requests import Changes, ClientInput, ClientRequest, read_input
+from perdure.gateway.openai._requests import Changes, ClientInput, ClientRequest, read_input, refused
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.wire import SETTINGS, digest
 from perdure.values.json import Json, JsonObject, WireModel

@@ -14,16 +14,16 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from perdure.gateway.openai._agent_file import Record
-from perdure.gateway.openai._errors import after_start, ended_badly, error_body
-from perdure.gateway.openai._ids import ResponseId
 from perdure.gateway.openai._objects import (
     FoundRun,
+    ResponseId,
     about_completion,
     completion_object,
     empty_response,
     message_item,
     response_object,
 )
+from perdure.gateway.openai._requests import after_start, ended_badly, error_body
 from perdure.gateway.openai._runs import RunFinder
 from perdure.gateway.streams import frame
 from perdure.runs.event_stream import EventAdapter

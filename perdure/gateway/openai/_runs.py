@@ -25,7 +25,7 @@ from perdure.errors import (
     RunExistsError,
     RunNotFoundError,
 )
-from perdure.gateway._keys import RequestKey, reused
+from perdure.gateway._idempotency import RequestKey, reused
 from perdure.gateway.adapter import Gateway, check_same_context
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
@@ -39,10 +39,20 @@ from perdure.gateway.openai._agent_file import (
     settings_of,
     with_history,
 )
-from perdure.gateway.openai._errors import not_found, refused, unsupported
-from perdure.gateway.openai._ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
-from perdure.gateway.openai._objects import FoundRun, RequiredAction, answer_of, via
-from perdure.gateway.openai._requests import Changes, ClientRequest
+from perdure.gateway.openai._objects import (
+    FoundRun,
+    RequiredAction,
+    ResponseId,
+    answer_of,
+    conversation_key,
+    key_of,
+    new_key,
+    of_call,
+    of_run,
+    response_id,
+    via,
+)
+from perdure.gateway.openai._requests import Changes, ClientRequest, not_found, refused, unsupported
 from perdure.gateway.streams import poll, with_pauses
 from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView

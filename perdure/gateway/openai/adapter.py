@@ -17,7 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import RunNotFoundError
-from perdure.gateway._keys import RequestKey
+from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import READ, SEND, Caller, caller_of
@@ -25,10 +25,29 @@ from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.openai import _events as events
 from perdure.gateway.openai._agent_file import Record
-from perdure.gateway.openai._errors import after_start, as_openai, ended_badly, invalid, not_found, refused, unsupported
-from perdure.gateway.openai._ids import COMPLETION, ResponseId, conversation_key, new_key, response_id
-from perdure.gateway.openai._objects import FoundRun, completion_object, empty_response, response_object
-from perdure.gateway.openai._requests import RequestBody, read_chat, read_request
+from perdure.gateway.openai._objects import (
+    COMPLETION,
+    FoundRun,
+    ResponseId,
+    completion_object,
+    conversation_key,
+    empty_response,
+    new_key,
+    response_id,
+    response_object,
+)
+from perdure.gateway.openai._requests import (
+    RequestBody,
+    after_start,
+    as_openai,
+    ended_badly,
+    invalid,
+    not_found,
+    read_chat,
+    read_request,
+    refused,
+    unsupported,
+)
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
 from perdure.gateway.streams import EventStream, gone
 from perdure.sessions.wire import SessionInfo

@@ -1,4 +1,4 @@
-"""The client of a tenant's ledger: queries, and updates that start it."""
+"""Clients of the workflows that many runs share: a tenant's ledger, and a task queue's audit log (R24.4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.queries._answers import TIMEOUT, cancellable, update_with_start
+from perdure.runs.audit import AUDIT_WORKFLOW, RECORD, AuditBatch, AuditState, audit_id
 from perdure.runs.ledger import ACCOUNTS_QUERY, LEDGER_WORKFLOW, AccountView, LedgerInput, ledger_id
 from perdure.runs.standing_approvals import STANDING_QUERY, StandingApproval
 from perdure.values.json import WireModel
@@ -58,3 +59,21 @@ async def _ask_ledger(client: Client, tenant: str, query: str, now: str, kind: t
             return []
         raise
     return found
+
+
+_TO_SERVER: Final = timedelta(seconds=10)
+
+
+async def record_entries(client: Client, task_queue: str, batch: AuditBatch) -> None:
+    """Send entries to the audit workflow of the queue. The first batch starts it."""
+    await client.start_workflow(
+        AUDIT_WORKFLOW,
+        AuditState(),
+        id=audit_id(task_queue),
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal=RECORD,
+        start_signal_args=[batch],
+        static_summary="the audit log",
+        rpc_timeout=_TO_SERVER,
+    )

@@ -1,4 +1,4 @@
-"""Activities that reach another run: a child's input and usage, the end of a session's run, and updates to it."""
+"""Activities that reach other workflows: runs, the ledger of a tenant, and the plan of an undo."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.queries import GONE, ask_other, client, fetch, other_run, own_run
-from perdure.queries import cancellable
+from perdure.errors import RunError
+from perdure.queries import cancellable, list_standing_approvals, read_effects, update_ledger
 from perdure.runs.claim_check import CHILD, USAGE
 from perdure.runs.delegates import GIVEN_ACTIVITY, SPENT_ACTIVITY, GivenInput, SpentBudget
-from perdure.runs.wire import RUN_QUERY, RunResult, RunView
-from perdure.sessions.wire import (
-    AFTER_ACTIVITY,
-    TURN,
-    TURN_ACTIVITY,
-    UPDATE_RUN_ACTIVITY,
-    RunUpdate,
-    RunUpdateResult,
+from perdure.runs.ledger import RESERVE, RESERVE_ACTIVITY, ReservationAnswer, ReserveInput
+from perdure.runs.standing_approvals import (
+    FIND_STANDING_ACTIVITY,
+    USE,
+    USE_STANDING_ACTIVITY,
+    FindStandingInput,
+    StandingAnswer,
+    StandingApproval,
+    UseStandingInput,
 )
+from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted, plan_undo
+from perdure.runs.wire import RUN_QUERY, RunResult, RunView
+from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RUN_ACTIVITY, RunUpdate, RunUpdateResult
 
 _UPDATE_WITHIN: Final = timedelta(seconds=5)
 _LOOK: Final = 10.0
@@ -111,3 +116,44 @@ async def update_run(update: RunUpdate) -> RunUpdateResult:
             return RunUpdateResult(refused=f"the run {update.run_id} has ended")
         raise
     return RunUpdateResult(answer=answer)
+
+
+@activity.defn(name=UNDO_PLAN_ACTIVITY)
+async def plan_undo_of(wanted: UndoWanted) -> UndoStart:
+    """Return the undo run of a run, from the present state of the run and its undo runs."""
+    try:
+        found = await read_effects(client(), wanted.run_id)
+        if found.open:
+            raise RunError(f"{wanted.run_id} is being undone already, by {found.open}")
+        plan, run_input = plan_undo(found, wanted.calls)
+    except RunError as error:
+        raise ApplicationError(str(error), type="not_undone", non_retryable=True) from None
+    except (RPCError, WorkflowQueryFailedError) as error:
+        raise ApplicationError(str(error), type="not_read") from None
+    return UndoStart(
+        id=found.next_id,
+        input=run_input,
+        cannot=[f"{each.call} {each.tool}" for each in plan.cannot],
+        waits=[f"{each.call} {each.tool}" for each in plan.waits],
+    )
+
+
+@activity.defn(name=RESERVE_ACTIVITY)
+async def reserve(wanted: ReserveInput) -> ReservationAnswer:
+    """Reserve amounts in the tenant's ledger. A repeated attempt counts once: the key is the same."""
+    queue = activity.info().task_queue
+    return await update_ledger(client(), wanted.tenant, queue, RESERVE, wanted.reservation, ReservationAnswer)
+
+
+@activity.defn(name=FIND_STANDING_ACTIVITY)
+async def find_standing_approvals(wanted: FindStandingInput) -> list[StandingApproval]:
+    """Return the valid standing approvals of a procedure, the oldest first."""
+    found = await list_standing_approvals(client(), wanted.tenant)
+    return [each for each in reversed(found) if each.digest == wanted.digest and each.status != "revoked"]
+
+
+@activity.defn(name=USE_STANDING_ACTIVITY)
+async def use_standing_approval(wanted: UseStandingInput) -> StandingAnswer:
+    """Use a standing approval in a run. A repeated attempt counts once: the run is the same."""
+    queue = activity.info().task_queue
+    return await update_ledger(client(), wanted.tenant, queue, USE, wanted.use, StandingAnswer)
