@@ -25,6 +25,9 @@ Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEn
 DEV_SETTINGS: Final[dict[str, Any]] = {
     # A session continues as new after each reply. By default, its next execution begins a second after the start of the last one.
     "history.workflowIdReuseMinimalInterval": "1ms",
+    # A server deletes an execution only when it has recorded how far its queues are: by default every 30 seconds.
+    "history.transferProcessorUpdateAckInterval": "20ms",
+    "history.visibilityProcessorUpdateAckInterval": "20ms",
 }
 """The dynamic configuration of a dev server for tests."""
 
