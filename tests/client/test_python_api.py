@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -302,7 +303,10 @@ async def test_no_server_is_one_clear_error() -> None:
         await Perdure.connect(address)
 
 
-async def test_r19_10_a_client_connects_when_it_is_used_and_again_after_the_server_was_away() -> None:
+async def test_r19_10_a_client_connects_when_it_is_used_and_again_after_the_server_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     address = f"127.0.0.1:{(port := free_port())}"
     lazy = await Perdure.connect(address, lazy=True)
     waits = asyncio.create_task(Perdure.connect(address, wait=HANG))
@@ -403,7 +407,10 @@ class Broken:
         raise RuntimeError("a fault of the engine's")
 
 
-async def test_r18_10_a_run_whose_tasks_fail_says_so(dev_server: WorkflowEnvironment) -> None:
+async def test_r18_10_a_run_whose_tasks_fail_says_so(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     queue = f"broken-{uuid.uuid4().hex[:8]}"
     async with Worker(dev_server.client, task_queue=queue, workflows=[Broken]):
         perdure = Perdure(dev_server.client, task_queue=queue)

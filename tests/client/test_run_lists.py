@@ -26,6 +26,7 @@ from perdure.hosting.server import embedded_server
 from perdure.queries import SearchAttributes, add_attributes
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import AGENT_ATTRIBUTE, ATTRIBUTES
+from perdure.testing._local import QuickTasks
 from tests.cli.test_session_commands import commands
 from tests.client.test_approval_lists import remove, removing
 from tests.support import DONE, agent, harness, perdure
@@ -146,7 +147,8 @@ async def test_a_run_whose_search_attributes_are_taken_away_says_so_and_goes_on_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with embedded_server(ui=False) as server:
-        client, found = server.client, asyncio.Event()
+        client = Client(**server.client.config() | {"interceptors": [QuickTasks()]})  # a refused task is repeated at its timeout
+        found = asyncio.Event()
 
         @tool
         async def lose() -> None:

@@ -241,7 +241,11 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("more", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["plain", "deaf"])
+@pytest.mark.parametrize(
+    "more",
+    ["", pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", marks=pytest.mark.soak)],  # dev waits 11 seconds
+    ids=["plain", "deaf"],
+)
 async def test_an_interrupt_in_the_middle_of_a_reload_ends_all_of_it(tmp_path: Path, more: str) -> None:
     """A module that never ends its import, also one that ignores the signal, holds up nothing and stays nowhere."""
     async with dev(tmp_path, "--grace", "1", ends=False) as it:

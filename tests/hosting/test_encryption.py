@@ -147,12 +147,12 @@ async def test_nothing_of_the_demos_run_can_be_read_in_what_temporal_stores(
     async with harness(client, [], SCRIPT, registry=tools) as it:
         run_id, visible = await run_demo(it, tmp_path)
         prompts = [request.shown for request in it.model.requests]
+        view, said = await fetch_run(client, run_id), await exchanges(client, run_id)
     handle = client.get_workflow_handle(run_id)
     history = await handle.fetch_history()
     kept = [*visible, *history.events]
     for message in kept:
         clear_search_attributes(message)
-    view, said = await fetch_run(client, run_id), await exchanges(client, run_id)
     secret = words(" ".join([TASK, view.result().model_dump_json(), *prompts, str(said), "nobody reads rotated files"]))
     secret -= names(history) | TEMPORALS
     assert {"filling", "devops", "measure", "dump"} - secret == {"dump"}
@@ -172,8 +172,9 @@ async def test_nothing_of_the_demos_run_can_be_read_in_what_temporal_stores(
     places = {path.rpartition(".")[2] for path, _ in found}
     assert {"summary", "details", "fields", "encoded_attributes", "payloads"} <= places
     # And that this test would have found them:
-    for _, one in found:
-        one.CopyFrom((await data_converter().payload_codec.decode([one]))[0])  # type: ignore[union-attr]
+    plain = await data_converter().payload_codec.decode([one for _, one in found])  # type: ignore[union-attr]
+    for (_, one), decoded in zip(found, plain, strict=True):
+        one.CopyFrom(decoded)
     assert len(seen()) > 50  # prompts are not stored at all
 
 

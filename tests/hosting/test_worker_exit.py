@@ -27,6 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STUCK = """
 import sys, time
 from perdure import tool
+from perdure.hosting import worker_group
 from perdure.values._formula_functions import FUNCTIONS
 
 def for_ever(*_):
@@ -38,6 +39,7 @@ def for_ever(*_):
             pass
 
 FUNCTIONS["abs"] = for_ever
+worker_group.LEAVES_AFTER = 1.0
 
 @tool
 def nothing() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -14,11 +15,13 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Perdure, tool
+from perdure.gateway.guards import Guards
 from perdure.hosting.server import embedded_server, free_port
+from perdure.pages._inbox import inbox_app
 from tests.cli.test_commands import one_line
 from tests.forked_cli import ForkedCli
-from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure
+from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure, serving
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, decide, plan
 
@@ -216,13 +219,17 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
     assert view.calls[0].approval.decision == "approve"
 
 
-async def test_the_oldest_request_whose_run_answers_is_shown(server: WorkflowEnvironment) -> None:
+async def test_the_oldest_request_whose_run_answers_is_shown(
+    server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with harness(server.client, TOOLS, plan("/away")) as away:
         left = await away.start(asking())
         await away.until_waiting(left.id, "1.0")
     try:  # no worker answers for it now
         async with waiting(server, plan("/here"), asking(), "1.0") as (it, run_id):
-            async with inbox(server) as address, httpx2.AsyncClient(timeout=HANG) as http:
+            monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=2))
+            app = inbox_app(Perdure(server.client), Guards(None))
+            async with serving(app) as address, httpx2.AsyncClient(timeout=HANG) as http:
                 page = await http.get(address)
                 alone = await http.get(address, params={"run": left.id, "call": "1.0"})
             await decide(it, run_id, call="1.0", decision="approve")
