@@ -147,7 +147,8 @@ async def test_a_run_whose_search_attributes_are_taken_away_says_so_and_goes_on_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with embedded_server(ui=False) as server:
-        client = Client(**server.client.config() | {"interceptors": [QuickTasks()]})  # a refused task is repeated at its timeout
+        # A refused task is repeated at its timeout.
+        client = Client(**server.client.config() | {"interceptors": [QuickTasks()]})
         found = asyncio.Event()
 
         @tool

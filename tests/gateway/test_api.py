@@ -357,7 +357,8 @@ async def test_two_tenants_do_not_find_each_others(dev_server: WorkflowEnvironme
 
         async def check(name: str, unknown: str, headers: Any, method: str, path: str, sent: Any) -> None:
             answers = [
-                await http.request(method, path.format(quoted(one)), json=sent, headers=headers) for one in (name, unknown)
+                await http.request(method, path.format(quoted(one)), json=sent, headers=headers)
+                for one in (name, unknown)
             ]
             texts = {answer.text.replace(one, "…") for one, answer in zip((name, unknown), answers, strict=True)}
             assert ({answer.status_code for answer in answers}, len(texts)) == ({404}, 1), (path, texts)
