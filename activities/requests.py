@@ -26,8 +26,8 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
+from perdure.activities.queue_rates import QueueRates
 from perdure.activities.secrets import known_secrets, masked, masked_error, masked_value
-from perdure.activities.token_rates import QueueRates
 from perdure.errors import RunError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files

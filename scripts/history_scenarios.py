@@ -31,7 +31,7 @@ from temporalio.service import RPCError
 
 from perdure import Agent, Notification, Perdure, ToolError, hook, refuse, tool
 from perdure.approvals.requests import APPROVE_ACTIVITY
-from perdure.client.forks import fork_run
+from perdure.client.recorded_runs import fork_run
 from perdure.errors import PerdureError
 from perdure.hooks import (
     AfterToolCall,

@@ -22,7 +22,7 @@ from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.evaluations import start_score
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
-from perdure.workflows.messages import Mailbox
+from perdure.workflows.mailbox import Mailbox
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, run_journal
 from perdure.workflows.preparation import prepare

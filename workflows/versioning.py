@@ -12,7 +12,6 @@ from temporalio.common import VersioningBehavior
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
-from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.notifications import NotificationWorkflow
@@ -29,6 +28,16 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import AGENT_WORKFLOW
     from perdure.sessions.transcript import SEGMENT_WORKFLOW
     from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
+    from perdure.values.json import Json
+
+
+@workflow.defn(name=KEY_WORKFLOW)
+class KeyWorkflow:
+    """A workflow without input or action: its id is made of the key, its memo holds a digest of the request."""
+
+    @workflow.run
+    async def run(self, *_: Json) -> None:
+        """End."""
 
 
 def _versioned(name: str, workflow_class: Any, type_name: str, behavior: VersioningBehavior) -> type:

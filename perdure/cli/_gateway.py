@@ -15,9 +15,9 @@ from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.app import check_agents_folder, check_reachable, create_app, health
+from perdure.gateway.http_server import run_start_hooks, run_stop_hooks, served
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.gateway.server import run_start_hooks, run_stop_hooks, served
 from perdure.gateway.webhooks import triggers
 from perdure.hosting import dev, logs
 from perdure.hosting.connection import connect, reached

@@ -13,8 +13,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents.media import Media
-from perdure.client.forks import fork_input, start_fork
 from perdure.client.histories import audit_run
+from perdure.client.recorded_runs import fork_input, start_fork
 from perdure.client.run_operations import AgentHandle, describe
 from perdure.client.session_operations import Address, clear_session_errors, first_line, start_session
 from perdure.errors import JsonError, MediaError, ProtocolError, RunError, RunExistsError

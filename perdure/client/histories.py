@@ -49,12 +49,12 @@ from perdure.values.json import shorten
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
-from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
+from perdure.workflows.versioning import KeyWorkflow
 
 _NONE: Final[Mapping[str, type]] = MappingProxyType({})
 WORKFLOWS: Final[dict[str, type]] = {

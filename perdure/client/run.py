@@ -403,7 +403,7 @@ class Run(Generic[OutputT]):
         print(await fork.result())
         ```
         """
-        from perdure.client.forks import fork_run  # imports the workflows, for a replay
+        from perdure.client.recorded_runs import fork_run  # imports the workflows, for a replay
 
         given: list[Json] | None = None
         if input is not MISSING:
@@ -454,10 +454,10 @@ class Run(Generic[OutputT]):
         ```
         """
         # R23.3
-        from perdure.client import procedures  # imports the workflows, for a replay
+        from perdure.client.recorded_runs import promote_run  # imports the workflows, for a replay
 
         with clear_errors(self._client, self.id):
-            return await procedures.promote_run(self._client, self.id, name, parameters or {}, like)
+            return await promote_run(self._client, self.id, name, parameters or {}, like)
 
     async def effects(self) -> list[Effect]:
         """Return the calls that have, or may have, changed something outside, each with the state of its undo. The list

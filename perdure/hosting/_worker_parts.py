@@ -36,11 +36,11 @@ from perdure.activities.named_functions import ApproveActivity, ChooseActivity, 
 from perdure.activities.other_workflows import find_standing_approvals, plan_undo_of, reserve, use_standing_approval
 from perdure.activities.preparation import PrepareActivity, next_task
 from perdure.activities.prompt_files import PromptFolders, skill_tools
+from perdure.activities.queue_rates import QueueRates
 from perdure.activities.registry import Registry
 from perdure.activities.requests import RequestActivity
 from perdure.activities.resets import end_former, end_left_behind, execution, read_former_record
 from perdure.activities.secrets import Masking, keep_secret
-from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
 from perdure.hooks.events import LOCAL_SESSION_HOOKS_PATCH, SESSION_HOOKS_PATCH

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from perdure.activities.active_executions import ActiveExecutions
-from perdure.activities.token_rates import set_queue_rate
+from perdure.activities.queue_rates import set_queue_rate
 from perdure.hosting.codec import worker_context
 from perdure.hosting.settings import Settings
 from perdure.models.token_rates import MINUTE, initial_rate, limited_names

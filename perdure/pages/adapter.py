@@ -14,7 +14,7 @@ from perdure.errors import SettingsError
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.callers import Caller, check_token
 from perdure.gateway.guards import Guards, is_loopback
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.gateway.streams import EventStream
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter

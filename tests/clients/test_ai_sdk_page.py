@@ -17,7 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from examples.chat.agent import order
 from examples.chat.app import PAGE, app
 from perdure import Perdure
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.testing.scripted_model import Turn
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import some_name

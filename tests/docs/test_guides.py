@@ -20,7 +20,7 @@ from perdure.activities.deliveries import check_apprise
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.gateway.triggers import parse_triggers
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, load

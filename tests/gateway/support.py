@@ -17,7 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
 from perdure.gateway.adapter import AdapterMaker, Gateway
 from perdure.gateway.callers import FORM, new_token
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.hosting.settings import Settings, changed, load
 from tests.timeouts import HANG
 

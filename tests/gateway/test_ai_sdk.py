@@ -18,7 +18,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, ToolContext, tool
 from perdure.gateway import chat_response, resume_response
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.testing.scripted_model import Turn
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui import EVERYTHING, PAYS, SHOPPER, pay

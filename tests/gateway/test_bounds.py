@@ -13,10 +13,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from perdure.gateway import caller_of, streams
-from perdure.gateway import server as module
+from perdure.gateway import http_server as module
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.app import create_app
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.gateway.streams import EventStream, frame
 from perdure.hosting.settings import load
 from tests.gateway.support import bearer, gateway, write_tokens

@@ -19,9 +19,9 @@ from perdure.gateway import Caller, create_app
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.callers import new_token
+from perdure.gateway.http_server import served
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.gateway.server import served
 from perdure.hosting.settings import Settings, changed, load
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import Served, bearer, some_name, write_agents, write_tokens

@@ -20,7 +20,7 @@ from perdure import Perdure, ToolContext, tool
 from perdure.errors import SettingsError
 from perdure.gateway import SessionMapping, Trigger, create_app
 from perdure.gateway.api.adapter import api
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.gateway.triggers import Scheme
 from perdure.gateway.webhooks import trigger_adapter, triggers
 from perdure.hosting.settings import changed, load

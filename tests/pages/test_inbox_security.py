@@ -16,7 +16,7 @@ from perdure import tool
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.pages._inbox import STREAMS, inbox_app
 from tests.cli.test_commands import one_line
 from tests.gateway.test_bounds import opened

@@ -22,7 +22,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import SettingsError
 from perdure.gateway.app import check_reachable
-from perdure.gateway.server import served
+from perdure.gateway.http_server import served
 from perdure.hosting.oidc import OidcConfig
 from perdure.hosting.settings import changed, load
 from perdure.pages.adapter import pages, sign_in

@@ -15,8 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolError, tool
 from perdure.client.approvals import decide
-from perdure.client.forks import fork_run
 from perdure.client.histories import executions
+from perdure.client.recorded_runs import fork_run
 from perdure.errors import RunError
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest
