@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openai import AsyncOpenAI
+from temporalio.api.enums.v1 import TimeoutType
 from temporalio.client import Client
 
 from perdure import ToolContext, ToolError, branch, tool
@@ -28,6 +29,8 @@ from perdure.testing import ScriptedModel, run_locally
 from perdure.values.references import MISSING
 
 Case = dict[str, Any]
+PLAYS = 3
+"""The most plays of a case whose worker was held."""
 
 
 @dataclass
@@ -79,8 +82,46 @@ async def play(
 ) -> Played:
     """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect.
 
-    `server`: a server of others that has the turns; then the caller reads the prompts there.
+    A case is played again when the machine has held the worker for so long that the server counted its Request as lost: the repeated
+    Request takes another turn. `server`: a server of others that has the turns; then the caller reads the prompts there.
     """
+    more: dict[str, Any] = {
+        "dialect": dialect,
+        "model_name": model_name,
+        "server": server,
+        "cached_workflows": cached_workflows,
+    }
+    for _ in range(PLAYS):
+        played = await _play(client, case, timeout, **more, **worker)
+        if not compare(case, played) or not await _lost_its_worker(client, played.view.run_id):
+            break
+    return played
+
+
+async def _lost_its_worker(client: Client, run_id: str) -> bool:
+    """Whether the server gave up an attempt of the run because its worker sent no heartbeat."""
+    history = await client.get_workflow_handle(run_id).fetch_history()
+    failures = [
+        each
+        for event in history.events
+        for each in (
+            event.activity_task_started_event_attributes.last_failure,
+            event.activity_task_timed_out_event_attributes.failure,
+        )
+    ]
+    return any(each.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT for each in failures)
+
+
+async def _play(
+    client: Client,
+    case: Case,
+    timeout: float,
+    *,
+    dialect: str,
+    model_name: str | None,
+    server: AsyncOpenAI | None,
+    **worker: Any,
+) -> Played:
     canned = Canned(case.get("tools", {}))
     config = {**case["agent"].get("config", {}), "dialect": dialect}
     if model_name is not None:
@@ -92,7 +133,6 @@ async def play(
         model=server or model,
         tools=[canned.tool()],
         server=client,
-        cached_workflows=cached_workflows,
         sandboxed=True,
         **worker,
     ) as local:
