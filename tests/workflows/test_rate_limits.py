@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
@@ -16,6 +18,7 @@ from perdure import tool
 from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import Turn
 from tests.support import DONE, agent, harness
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,26 +38,35 @@ async def begun(client: Client, run_id: str) -> dict[str, list[datetime]]:
     return found
 
 
-async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironment) -> None:
-    workers: set[str] = set()
+async def until_both_poll(client: Client, queue: str) -> None:
+    """Wait until two workers have asked the server for this queue's tasks: which of them gets one is the server's matter."""
+    asked = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    async with asyncio.timeout(HANG):
+        while len((await client.workflow_service.describe_task_queue(asked)).pollers) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
+
+async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironment) -> None:
     @tool
     def ring() -> None:
-        workers.add("first")
-
-    @tool(name="ring")
-    def ring_too() -> None:
-        workers.add("second")
+        pass
 
     queue = f"test-{uuid.uuid4().hex[:8]}"
-    other = await Client.connect(dev_server.client.service_client.config.target_host, data_converter=data_converter())
+    host = dev_server.client.service_client.config.target_host
+    other = await Client.connect(host, data_converter=data_converter(), identity="another worker")
     limits: dict[str, Any] = {"task_queue": queue, "model_limits": {"m": 120.0}, "tool_limits": {"ring": 120.0}}
     plan = [{"type": "plan", "plan": [{"_tool": "ring"} for _ in range(6)]}]
     rings = agent("ring", context=plan, config={"start": "plan", **MODELS})
     async with (
         harness(dev_server.client, [ring], [DONE] * 6, **limits) as it,
-        harness(other, [ring_too], [DONE] * 6, **limits),
+        harness(other, [ring], [DONE] * 6, **limits),
     ):
+        for name in ("model/m", "tool/ring"):
+            await until_both_poll(dev_server.client, f"{queue}/{name}")
         handles = [await it.start(rings), *[await it.start(agent(config=MODELS)) for _ in range(5)]]
         await asyncio.gather(*(handle.result() for handle in handles))
     times = [await begun(dev_server.client, handle.id) for handle in handles]
@@ -64,7 +76,6 @@ async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironme
         assert len(started) == 6
         # Two a second, and three at the beginning: a second and a half for six.
         assert (started[-1] - started[0]).total_seconds() > 1.2
-    assert workers == {"first", "second"}
 
 
 async def test_a_call_that_waits_for_its_turn_goes_on_when_nobody_limits_it_any_more(
