@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
@@ -143,14 +143,20 @@ async def test_the_log_continues_as_new_while_its_sink_is_away_and_no_entry_is_l
                 await it.until_waiting(handle.id, *[f"1.{left}" for left in range(each, 12)])
                 await handle.execute_update(DECIDE, {"call": f"1.{each}", "decision": "approve", "by": "bob"})
             await handle.result()
+        log = impatient_server.client.get_workflow_handle(audit_id(it.task_queue))
+        async with asyncio.timeout(HANG):  # the write that nobody takes is cancelled for it
+            while not before(history := await log.fetch_history()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         path.parent.mkdir()
         found = await entries(path, 24)
-        log = impatient_server.client.get_workflow_handle(audit_id(it.task_queue))
-        history = await log.fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
+        earlier = await impatient_server.client.get_workflow_handle(log.id, run_id=before(history)).fetch_history()
     assert [each["data"]["call"] for each in found] == [f"1.{each}" for each in range(12)] * 2
-    assert started.continued_execution_run_id
-    await replay_history(history, data_converter())
+    await replay_history(earlier, data_converter())
+
+
+def before(history: WorkflowHistory) -> str:
+    """The run id of the execution that this one continues; empty for the first one."""
+    return history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
 
 
 async def test_the_gateway_records_rights_and_a_session_its_deletion(
