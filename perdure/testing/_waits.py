@@ -212,7 +212,8 @@ class Clock:
         found.wakes += pending.timers.values()
         unreported = [child for child in pending.children.values() if child in self._ended]
         found.unreported += unreported
-        if unreported and not self.skips:  # the skipping server never reports a termination
+        # The skipping server never reports a termination.
+        if pending.signals or pending.starting or any(not self.skips or each in self._reported for each in unreported):
             found.busy = True
         if pending.taken_by in self._dead:
             found.lost.append(pending.taken_until)

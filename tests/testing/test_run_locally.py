@@ -8,7 +8,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ import pytest
 from temporalio.api.command.v1 import Command, ScheduleActivityTaskCommandAttributes
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import CommandType, EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.testservice.v1 import LockTimeSkippingRequest
 from temporalio.api.workflowservice.v1 import (
@@ -26,6 +27,7 @@ from temporalio.api.workflowservice.v1 import (
     PollWorkflowTaskQueueRequest,
     RespondWorkflowTaskCompletedRequest,
 )
+from temporalio.client import Client, FetchWorkflowHistoryEventsInput, Interceptor, OutboundInterceptor
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -647,6 +649,36 @@ async def test_a_session_goes_on_after_the_termination_of_its_run(server: Litera
                 AssertionError, match=f"{run.id} was terminated, and the skipping server does not report"
             ):
                 await session.ask("next", sender="ann")
+
+
+async def test_a_run_has_ended_and_its_session_has_no_event_of_that_yet() -> None:
+    """A slow machine has many looks in between, and they counted as nothing that happens any more."""
+
+    class Behind(OutboundInterceptor):
+        """Histories as they were before any child's end was reported."""
+
+        def fetch_workflow_history_events(self, input: FetchWorkflowHistoryEventsInput) -> Any:
+            return self._until_then(super().fetch_workflow_history_events(input))
+
+        async def _until_then(self, events: AsyncIterator[HistoryEvent]) -> AsyncIterator[HistoryEvent]:
+            async for event in events:
+                if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
+                    return
+                yield event
+
+    class Slow(Interceptor):
+        def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+            return Behind(next)
+
+    async with run_locally(Agent("talker", output=str), model=[{"calls": [], "output": "hello"}]) as local:
+        session = local.session("ann")
+        receipt = await session.send("hello", sender="ann")
+        await session.reply(receipt)
+        behind = Client(local.client.service_client, interceptors=[Slow()])
+        clock = Clock(local.following.clock._server, behind)
+        await clock.look([session.id])
+        look = await clock.look([session.id])
+    assert (look.unreported, look.deciding, look.busy) == ([receipt.run_id], set(), True)
 
 
 async def test_r19_3_the_worker_dies_in_a_sessions_run() -> None:
