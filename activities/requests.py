@@ -287,7 +287,7 @@ async def _wait(event: asyncio.Event, until: float) -> None:
             await event.wait()
 
 
-UNWATCHED: Final = 0.25
+UNWATCHED: Final = 1.0
 """Seconds that the first text waits without watchers: an answer that is complete by then is reported by its result
 alone.
 """
@@ -316,12 +316,12 @@ class WritingReporter:
         self,
         heart: Heartbeat,
         writing: TextWriter,
-        seen: asyncio.Task[AttemptState],
+        seen: asyncio.Task[AttemptState] | None,
         context: RequestContext,
         is_near: Callable[[], bool],
     ) -> None:
         """Create the reporter. The `context` has the time until which somebody watches, as of the `seen` history or
-        later.
+        later; `None`: the history was not seen, because the run in this process gave the context.
 
         `is_near`: whether the run in this process keeps the context up to date, so that it needs no query.
         """
@@ -418,13 +418,15 @@ class WritingReporter:
         return (self._written(),) if self._take() or self.told else ()
 
     def _looked(self, look: AttemptState) -> None:
-        if self._events is None and self._seen.done():
+        if self._events is None and self._seen is not None and self._seen.done():
             self._events = self._seen.result().events
         if self._watched:  # by the run in this process
             if not self._knows:
                 self._knows = True
                 self._woken.set()
-        elif look.events and look.events != self._events and not (self._looking or self._is_near()):
+        elif self._is_near():
+            self._events = look.events  # its context knows what these events say
+        elif look.events and look.events != self._events and not self._looking:
             self._start(self._find_out(look))
 
     async def _find_out(self, look: AttemptState) -> None:
@@ -469,11 +471,11 @@ class RequestActivity:
 
         title = f"Request {request.number} of {activity.info().workflow_id}"
         async with self._underway.working(title), supervised_heartbeat() as heart:
-            looking = asyncio.create_task(look())
+            near = _near(request)
+            seen = asyncio.create_task(look()) if near is None else None
             # A query fetches the context: a history does not hold queries, so it does not grow with every context
             # (R6.8). If the run is in this process, so is its context.
             try:
-                near = _near(request)
                 context = await fetch(CONTEXT, str(request.number)) if near is None else near
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
@@ -486,7 +488,7 @@ class RequestActivity:
             if trace is not None and trace.content:
                 trace.given = context.messages
             writing = TextWriter(request.number, attempt, known_secrets(), MASK)
-            reporter = WritingReporter(heart, writing, looking, context, lambda: near is not None and _holds_run())
+            reporter = WritingReporter(heart, writing, seen, context, lambda: near is not None and _holds_run())
             if activity.info().heartbeat_details:
                 await reporter.supersede()
             while True:

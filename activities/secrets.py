@@ -85,14 +85,16 @@ def known_secrets() -> list[str]:
 
 def _forms() -> list[tuple[str, str]]:
     """Return each of `known_secrets` with its form in JSON."""
-    values = (os.environ.get(name, "") for name in _secret_names(tuple(os.environ)))
+    # Each value that leaves the worker asks for this, and iterating `os.environ` itself decodes every name.
+    names = _secret_names(tuple(getattr(os.environ, "_data", os.environ)))
+    values = (os.environ.get(name, "") for name in names)
     return _forms_of(frozenset(value for value in values if len(value) >= _SHORTEST) | _known | _OF_ACTIVITY.get())
 
 
 @functools.lru_cache(maxsize=4)
-def _secret_names(names: tuple[str, ...]) -> list[str]:
-    """Return the variables of these names that hold secrets. Called for each value that leaves the worker."""
-    return [name for name in names if looks_secret(name)]
+def _secret_names(names: tuple[str | bytes, ...]) -> list[str]:
+    """Return the variables of these names that hold secrets."""
+    return [name for name in map(os.fsdecode, names) if looks_secret(name)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -49,7 +49,8 @@ class Contexts:
         self._control = _lists_occur(context, prepared.tools, agent.output_schema) if taught == "auto" else taught
         self._names_control = taught == "auto" and not self._control
         self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
-        self._beside: dict[tuple[bool, bool, int], list[tuple[str, int]]] = {}
+        self._beside: dict[tuple[bool, bool, int], tuple[int, int]] = {}
+        """Characters and bytes of these parameters."""
 
     def make(
         self,
@@ -66,11 +67,11 @@ class Contexts:
 
         A context that is too large is too long for any model: the model sees it shortened from then on (R9.7).
         """
-        context = self._make(tools, progress, state, limit, final, server, revision)
-        if self._size_of(context) > self._max_payload and not progress.tight:
+        context, size = self._make(tools, progress, state, limit, final, server, revision)
+        if size > self._max_payload and not progress.tight:
             progress.tight = True
-            context = self._make(tools, progress, state, limit, final, server, revision)
-        if (size := self._size_of(context)) > self._max_payload:
+            context, size = self._make(tools, progress, state, limit, final, server, revision)
+        if size > self._max_payload:
             room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
             context.messages, context.stable = fit_messages(context.messages, room, self._sizes), 0
         return context
@@ -84,7 +85,8 @@ class Contexts:
         final: bool,
         server: str,
         revision: RevisedPlan | None,
-    ) -> RequestContext:
+    ) -> tuple[RequestContext, int]:
+        """Return a context, and its size in bytes, about."""
         kinds = [merged.kind for merged in self._context.data]
         if self._dialect.keeps_turns:  # the turns show the later writes
             shown = self._provenance.shown_start(self._context.initial_state)
@@ -106,26 +108,24 @@ class Contexts:
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
         if kind not in self._parameters:  # schemas are composed once for each run, not for each Request
-            self._parameters[kind] = self._dialect.parameters(ask)
+            self._parameters[kind] = parameters = self._dialect.parameters(ask)
+            self._beside[kind] = len(text := dumps(parameters)), len(text.encode(errors="surrogatepass"))
         prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._provenance)
         messages = prompt.messages(limit, revision)
-        if kind not in self._beside:
-            self._beside[kind] = (
-                [("beside the messages", len(dumps(self._parameters[kind])))] if self._parameters[kind] else []
-            )
-        return RequestContext(
+        characters, size = self._beside[kind]
+        beside = [("beside the messages", characters)] if self._parameters[kind] else []
+        vocabulary = self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._output_form})
+        size += 1000 + len(vocabulary.model_dump_json().encode()) + sum(map(self._sizes.of, messages))
+        context = RequestContext(
             messages=messages,
             stable=prompt.stable,
             parameters=self._parameters[kind],
-            parts=summed([*prompt.parts, *self._beside[kind]]),
+            parts=summed([*prompt.parts, *beside]),
             left_out=self._parts.left_out,
             dialect=self._agent.config.dialect,
-            vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._output_form}),
+            vocabulary=vocabulary,
         )
-
-    def _size_of(self, context: RequestContext) -> int:
-        beside = 1000 + self._sizes.of(context.parameters) + len(context.vocabulary.model_dump_json().encode())
-        return beside + sum(map(self._sizes.of, context.messages))
+        return context, size
 
 
 def _lists_occur(context: Context, tools: Iterable[Tool], output: JsonObject | bool) -> bool:

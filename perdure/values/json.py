@@ -191,8 +191,14 @@ def _no_constant(name: str) -> Json:
 
 def dumps(value: ReadOnlyJson, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return compact JSON (or indented), with unescaped Unicode."""
+    if indent is None and not sort_keys:
+        return _COMPACT.encode(value)
     separators = None if indent else (",", ":")
     return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""Made once: `json.dumps` makes an encoder for each value."""
 
 
 def has_null(value: Json) -> bool:
