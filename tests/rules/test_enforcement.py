@@ -24,7 +24,7 @@ from perdure.rules import (
     precedes,
 )
 from perdure.tools.tool import parse_tool
-from tests.cpu import least_laps
+from tests.cpu import takes_less
 from tests.plan.test_plan import any_tool, new_plan
 
 TOOLS = {name: any_tool(name) for name in ("check", "refund", "mail", "delete", "backup")}
@@ -227,7 +227,7 @@ def test_500_calls_with_50_rules_take_little_time() -> None:
             count_at_most("mail", 100 + n),
             precedes("backup", "delete", when={"maxProperties": 10 + n}),
         ]
-    assert least_laps(lambda: judge_plan(plan, RuleBook(rules))) < 60  # a tenth of a second is about 25
+    assert takes_less(lambda: judge_plan(plan, RuleBook(rules)), 60)  # a tenth of a second is about 25
     verdicts = judge_plan(plan, RuleBook(rules))
     assert len(verdicts) == 50
     assert [each.status for each in verdicts[:5]] == ["proven", "violated", "proven", "proven", "proven"]
@@ -246,7 +246,7 @@ def test_a_plan_that_is_judged_call_by_call_takes_little_time() -> None:
             plan.add({"_tool": "refund", "euros": 5, "x": f"†state.c{n}"})
             assert judge.breach(plan.calls[-1]) is None
 
-    assert least_laps(judge_all) < 60
+    assert takes_less(judge_all, 60)
 
 
 def test_ends_of_calls_change_the_verdicts() -> None:

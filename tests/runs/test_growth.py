@@ -40,7 +40,7 @@ def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[RunState
     for number in range(1, requests + 1):
         run.situation()
         run.begin_request(ModelChoice("m", "only"))
-        if number % 10 == 0 or number == requests:
+        if number % 30 == 0 or number == requests:
             largest = max(largest, len(run.request_context(number).model_dump_json(by_alias=True).encode()))
         plan = run.open_plan(number)
         raw = {"_tool": "read", "n": number, **call}

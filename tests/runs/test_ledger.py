@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from perdure.runs.ledger import Account, Ledger, Reservation, ReservedAmount, Settlement
-from perdure.values.limits import MAX_KEPT_RESERVATIONS
 
 
 def asks(key: str, amount: float, **more: Any) -> Reservation:
@@ -70,12 +69,13 @@ def test_a_ledger_takes_no_amounts_that_it_cannot_sum(amount: float) -> None:
             wrong()
 
 
-def test_the_oldest_reservations_are_kept_as_a_sum() -> None:
-    ledger, count = Ledger(), MAX_KEPT_RESERVATIONS + 10
+def test_the_oldest_reservations_are_kept_as_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.runs.ledger.MAX_KEPT_RESERVATIONS", 100)
+    ledger, count = Ledger(), 110
     for number in range(count):
         assert ledger.reserve(asks(str(number), 1, limit=1e9), "2026-01-31").refused == ""
     amounts = ledger.accounts["euros"].amounts["2026-01-31"]
-    assert len(amounts) < MAX_KEPT_RESERVATIONS
+    assert len(amounts) < 100
     assert (used(ledger, "2026-01-31"), ledger.views("2026-01-31")[0].reservations) == (count, count)
 
 

@@ -34,7 +34,6 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, Reply, ToolContext, ToolError, hook, reply_route, tool
 from perdure.errors import ToolDefinitionError
 from perdure.hooks import BeforeToolCall
-from perdure.hosting.server import embedded_server
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
@@ -365,14 +364,10 @@ async def test_several_runs_are_waited_for_at_once_and_each_is_decided_once() ->
     assert [view.status for view in views] == ["completed"] * 6
 
 
-async def test_nobody_looks_at_a_run_that_has_ended() -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_nobody_looks_at_a_run_that_has_ended(dev_server: WorkflowEnvironment) -> None:
     """Else each run of a test makes each wait longer. One that the server has forgotten would be waited for."""
-    # A server forgets an execution once it has noted, every 30 s by default, that its close is done with.
-    soon = {f"history.{queue}ProcessorUpdateAckInterval": "100ms" for queue in ("transfer", "visibility", "timer")}
-    async with (
-        embedded_server(ui=False, settings=soon) as server,
-        run_locally(payer, model=lambda _: DONE, server=server) as local,
-    ):
+    async with run_locally(payer, model=lambda _: DONE, server=dev_server) as local:
         view = await local.run()
         gone = WorkflowExecution(workflow_id=view.run_id)
         service = local.client.workflow_service

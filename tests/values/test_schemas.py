@@ -16,7 +16,7 @@ from perdure.values._schema_keywords import VALIDATORS
 from perdure.values._schema_nodes import PatternError, UncoveredError, compile_pattern
 from perdure.values.limits import MOST_STEPS, CheckBudget, CheckSteps
 from perdure.values.schemas import Schema, draft_of
-from tests.cpu import Cpu, least_laps
+from tests.cpu import Cpu, takes_less
 
 CASES = json.loads((Path(__file__).parents[1] / "json_schema" / "cases.json").read_text(encoding="utf-8"))
 NAMES = {
@@ -124,7 +124,7 @@ def test_r18_6_alternatives_inside_each_other_end_in_a_clear_line(references: bo
     checked = Schema(schema)
     [line] = checked.errors(value, references=references)
     assert "too many steps" in line
-    assert least_laps(lambda: checked.errors(value, references=references)) < 400
+    assert takes_less(lambda: checked.errors(value, references=references), 400)
     assert checked.problem is None
 
 
