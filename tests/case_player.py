@@ -133,8 +133,7 @@ async def _play(
         model=server or model,
         tools=[canned.tool()],
         server=client,
-        sandboxed=True,
-        **worker,
+        **{"sandboxed": True, **worker},
     ) as local:
         run = await local.start(case.get("input", MISSING), id=f"{case['name']}-{uuid.uuid4().hex[:8]}")
         deciding = asyncio.create_task(_decide(run.handle, case.get("decisions", [])))

@@ -281,7 +281,7 @@ async def idles(it: Harness, key: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [80, pytest.param(200, marks=pytest.mark.soak)])
 async def test_in_a_terminal_answers_calls_and_approvals_in_place(
     desk: str, width: int, dev_server: WorkflowEnvironment
 ) -> None:

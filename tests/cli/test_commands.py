@@ -250,6 +250,7 @@ async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
     assert re.search(r"Its page  http://127\.0\.0\.1:\d+/runs/devops-\w+\n", demo.out)
 
 
+@pytest.mark.soak
 async def test_r17_5_the_demo_stays_with_its_page_until_it_is_interrupted() -> None:
     demo = await asyncio.create_subprocess_exec(
         *(*await ForkedCli.command(), "demo", "--yes", "--stay"), cwd=ROOT, stdout=asyncio.subprocess.PIPE

@@ -147,6 +147,7 @@ async def test_a_watched_run_leaves_one_picture(dev_server: WorkflowEnvironment,
     assert "all gone" in rows[-2] + rows[-3] + rows[-4]
 
 
+@pytest.mark.soak
 async def test_the_demo_on_a_low_terminal_leaves_no_ghosts_and_says_which_keys_there_are() -> None:
     keys = {"[a]pprove or [r]eject?": b"x", "is neither": b"a"}
     text = await on_terminal("demo", width=80, env={}, keys=keys)

@@ -78,6 +78,7 @@ async def until(reader: Reader, condition: Any) -> None:
             reader.applied.clear()
 
 
+@pytest.mark.soak  # the server waits ten seconds for each killed worker
 async def test_the_worker_is_killed_while_tools_run_and_while_it_writes(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:

@@ -194,7 +194,7 @@ async def test_r17_4_an_agent_is_a_tool_with_its_schemas_and_tells_how_far_it_is
 async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancelled(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    async with serving(dev_server, tmp_path) as (at, tokens):
+    async with serving(dev_server, tmp_path, some_name("shop")) as (at, tokens):
         ann, eve, *_ = tokens
         call = {"name": "payer", "arguments": {"request": "pay 5"}, "task": {"ttl": 60_000}}
         begun = (await rpc(at, ann, "tools/call", **call))["result"]["task"]
@@ -243,7 +243,7 @@ async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
 
 
 async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_gateway(
-    dev_server: WorkflowEnvironment, tmp_path: Path
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(dev_server, tmp_path) as (at, tokens):
         perdure = at.gateway.perdure
@@ -267,7 +267,9 @@ async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_
                 # Another sender's, another session's, another request's, and one of no session: they mean another call.
                 if near is at:  # for each a gateway waits until the call could have begun
                     strangers = ((tokens[1], session, id), (tokens[0], "other", id), (tokens[0], "", id))
-                    await asyncio.gather(*(cancel(at, *stranger) for stranger in strangers))
+                    with monkeypatch.context() as patch:
+                        patch.setattr("perdure.gateway.mcp._methods._FOUND_WITHIN", 0.5)
+                        await asyncio.gather(*(cancel(at, *stranger) for stranger in strangers))
                 assert (await run.view()).status == "running"
                 await cancel(near, tokens[0], session, id)
                 assert (await run.wait(HANG)).status == "cancelled"

@@ -188,8 +188,8 @@ async def test_temporals_own_command_line_shows_a_run_through_it(dev_server: Wor
     try:
         line = (await asyncio.wait_for(server.stderr.readline(), HANG)).decode()
         address = line.removeprefix("codec server  ").partition(";")[0]
-        shown = {}
-        for token in (TOKEN, "wrong"):
+
+        async def show(token: str) -> str:
             showing = await asyncio.create_subprocess_exec(
                 *(temporal, "workflow", "show", "--workflow-id", handle.id, "--output", "json"),
                 *("--address", client.service_client.config.target_host),
@@ -197,7 +197,10 @@ async def test_temporals_own_command_line_shows_a_run_through_it(dev_server: Wor
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
-            shown[token] = (await asyncio.wait_for(showing.communicate(), HANG))[0].decode()
+            return (await asyncio.wait_for(showing.communicate(), HANG))[0].decode()
+
+        tokens = (TOKEN, "wrong")
+        shown = dict(zip(tokens, await asyncio.gather(*map(show, tokens)), strict=True))
     finally:
         server.terminate()
         assert await asyncio.wait_for(server.wait(), HANG) == 0

@@ -158,7 +158,7 @@ atexit.register(leave)
 """A worker's process that ends when there is a file `go`: its signal handlers are gone by then."""
 
 
-@pytest.mark.parametrize("interrupts", [1, 2])
+@pytest.mark.parametrize("interrupts", [pytest.param(1, marks=pytest.mark.soak), 2])
 async def test_an_interrupt_that_meets_a_worker_after_its_draining_is_no_failure(
     tmp_path: Path, interrupts: int
 ) -> None:
@@ -190,8 +190,6 @@ async def test_a_fault_is_one_line_and_the_code_before_stays(tmp_path: Path) -> 
         it.write("agents/speaker.json", "{")  # words.py is not right yet: that is said first
         assert "(words.py, line 2); the code before stays" in await it.until("changed")
         assert await ended(await begun(perdure)) == "old"
-        it.write("words.py", "WORD = 'none'\nWORD = nothing\n")
-        assert "NameError: name 'nothing' is not defined (words.py, line 2); the code" in await it.until("changed")
         it.write("words.py", "WORD = 'new'\n")
         assert "speaker.json is not valid JSON" in await it.until("changed")
         it.write("agents/speaker.json", json.dumps(AGENT))

@@ -230,6 +230,7 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         await expect(page.get_by_role("alert")).to_contain_text("is not a time: use 90min")
 
 
+@pytest.mark.soak
 async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen(
     server: WorkflowEnvironment, browser: Browser, tmp_path: Path
 ) -> None:
