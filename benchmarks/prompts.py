@@ -36,12 +36,20 @@ async def lookup(key: str, sleep_ms: int, note: str) -> str:
     raise NotImplementedError
 
 
-def contexts(dialect: str) -> list[RequestContext]:
-    """Return the Requests of a run that makes one call a turn, and then answers."""
+WITH_USE: Final[JsonObject] = {
+    "_safe": False,
+    "_output": {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False},
+}
+"""A tool that changes something and returns an object: the prompt teaches `_after` and `_outputMethod`."""
+
+
+def contexts(dialect: str, more: JsonObject | None = None) -> list[RequestContext]:
+    """Return the Requests of a run that makes one call a turn, and then answers. `more`: of the tool's definition."""
     agent = parse_agent({**DOCUMENT, "config": {"dialect": dialect}})
     function = tool_function(lookup)
     assert function is not None
-    prepared = PreparedWorker(tools=[parse_tool(function.definition, activities=["lookup"])], models=Models())
+    offered = parse_tool(function.definition | (more or {}), activities=["lookup"])
+    prepared = PreparedWorker(tools=[offered], models=Models())
     run = RunState(agent, Context(agent, {"request": TASK}, has_input=True), prepared)
     found = []
     for turn in range(TURNS + 1):
@@ -50,7 +58,8 @@ def contexts(dialect: str) -> list[RequestContext]:
         plan = run.open_plan(run.progress.number)
         # As in the comparison with peers: only `solution` writes the path of each result.
         kept = {"_outputPath": f"†state.k{turn:02}"} if dialect == "solution" else {}
-        call: JsonObject = {"_tool": "lookup", **_arguments(turn), **kept}
+        named = {"_id": f"call_{turn}"} if dialect == "tools" else {}  # the server's, as in the loop
+        call: JsonObject = {"_tool": "lookup", **_arguments(turn), **kept, **named}
         plan.add(call)
         plan.close()
         for ready in plan.take_ready():
@@ -87,9 +96,9 @@ def loop_texts() -> list[list[Any]]:
     return found
 
 
-def perdure_texts(dialect: str) -> list[list[Any]]:
+def perdure_texts(dialect: str, more: JsonObject | None = None) -> list[list[Any]]:
     """Return the texts of Perdure's requests: messages, and the parameters beside them."""
-    return [[each.messages, *each.parameters.values()] for each in contexts(dialect)]
+    return [[each.messages, *each.parameters.values()] for each in contexts(dialect, more)]
 
 
 def characters(requests: list[list[Any]]) -> int:
@@ -115,7 +124,9 @@ def table() -> str:
         "|---|--:|--:|--:|--:|",
     ]
     theirs = loop_texts()
-    for name, requests in {"loop": theirs, **{name: perdure_texts(name) for name in DIALECTS}}.items():
+    ours = {name: perdure_texts(name) for name in DIALECTS}
+    ours |= {f"{name}, with `_after` and `_outputMethod`": perdure_texts(name, WITH_USE) for name in DIALECTS}
+    for name, requests in {"loop": theirs, **ours}.items():
         share = characters(requests) / characters(theirs)
         counted = "– | –" if count is None else _counted(count, requests, theirs)
         lines.append(f"| {name} | {characters(requests) // TOKEN:,} | {share:.2f} | {counted} |")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from perdure.tools.tool import Tool
@@ -111,6 +111,7 @@ _REFERENCE_SCHEMA: Final[JsonObject] = {
     "type": "string",
     "pattern": "^[( ]*†",
 }
+_TEXT: Final[JsonObject] = {"type": "string"}
 # The prompt teaches references and meta-properties, so no schema describes them.
 
 _FORMULA_SCHEMA: Final[JsonObject] = {
@@ -140,19 +141,22 @@ def compose(
     max_calls: int | None = None,
     instances: Sequence[str] = (),
     control: bool = False,
+    untaught: Collection[str] = (),
 ) -> JsonObject:
-    """Return the JSON Schema of a Solution. With `control`, formulas and conditions are allowed (R16.2, R16.3).
+    """Return the JSON Schema of a Solution. With `control`, formulas and conditions are allowed (R16.2, R16.3). It has
+    none of the meta-properties in `untaught`.
 
     `calls` is first, so that calls can start while the rest is still being written. With `final` no calls are
     allowed and the output may not be null (R9.5). The output accepts references as parameters do (R6.4).
     """
     definitions = _definitions(control)
     output_schema = output if isinstance(output, dict) else {}
-    output_schema = _or_reference(_move_definitions(output_schema, "output", definitions, references=True), control)
+    output_schema = _move_definitions(output_schema, "output", definitions, REFERENCE)
+    output_schema = _or_reference(output_schema, REFERENCE, control)
     properties: JsonObject = {}
     if not final:
         for tool in tools.values():
-            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions, instances, control)
+            definitions[f"call:{tool.name}"] = _call_schema(tool, definitions, instances, control, untaught)
         items: Json = {"anyOf": [{"$ref": f"#/$defs/{_pointer(f'call:{name}')}"} for name in tools]} if tools else False
         properties["calls"] = {"type": "array", "items": items}
         if max_calls is not None:
@@ -167,27 +171,46 @@ def compose(
     }
 
 
-def function_schema(tool: Tool, instances: Sequence[str] = (), *, control: bool = False) -> JsonObject:
+def function_schema(
+    tool: Tool, instances: Sequence[str] = (), *, control: bool = False, untaught: Collection[str] = ()
+) -> JsonObject:
     """Return the JSON Schema of one tool's arguments, for native function calls, in which the call itself names the
-    tool."""
-    definitions = _definitions(control)
-    schema = _call_schema(tool, definitions, instances, control)
+    tool. It has none of the meta-properties in `untaught`.
+
+    It only describes, because calls are validated here. So it does not repeat that a tool forbids further arguments, and
+    has no patterns of references: llama.cpp refuses all functions if one has a pattern without `$` at its end.
+    """
+    definitions = _definitions(control) if control else {}
+    schema = _call_schema(tool, definitions, instances, control, untaught, REFERENCE if control else _TEXT)
     schema.pop("description", None)
+    if tool.parameters.get("additionalProperties") is False:
+        del schema["additionalProperties"]
     properties = {name: child for name, child in schema["properties"].items() if name != "_tool"}
+    if "_outputPath" in properties:
+        properties["_outputPath"] = _TEXT
     required = [name for name in schema["required"] if name != "_tool"]
+    schema |= {"type": "object", "properties": properties, "required": required}
     if not any(part.get("$ref") == REFERENCE["$ref"] for part in subschemas({**schema, "$defs": definitions})):
-        del definitions["reference"]
-    defined = {"$defs": definitions} if definitions else {}
-    return {**schema, "type": "object", "properties": properties, "required": required} | defined
+        definitions.pop("reference", None)
+    return schema | ({"$defs": definitions} if definitions else {})
 
 
 def _definitions(control: bool) -> JsonObject:
     return {"reference": {"anyOf": [_REFERENCE_SCHEMA, _FORMULA_SCHEMA]} if control else _REFERENCE_SCHEMA}
 
 
-def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], control: bool) -> JsonObject:
-    parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, references=True)
-    properties = {name: _or_reference(schema, control) for name, schema in parameters.get("properties", {}).items()}
+def _call_schema(
+    tool: Tool,
+    definitions: JsonObject,
+    instances: Sequence[str],
+    control: bool,
+    untaught: Collection[str],
+    reference: JsonObject = REFERENCE,
+) -> JsonObject:
+    parameters = _move_definitions(tool.parameters, f"call:{tool.name}", definitions, reference)
+    properties = {
+        name: _or_reference(schema, reference, control) for name, schema in parameters.get("properties", {}).items()
+    }
     meta: JsonObject = {"_tool": {"const": tool.name}}
     required = ["_tool", *parameters.get("required", [])]
     if tool.latent:
@@ -206,6 +229,8 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
         properties["_outputMethod"] = {"enum": list(METHODS)}
     properties["_after"] = {"type": "array", "items": {"type": "string"}}
     call = {key: value for key, value in parameters.items() if key not in ("properties", "required")}
+    for name in untaught:
+        properties.pop(name, None)
     call |= {"properties": meta | properties, "required": required}
     if tool.description:
         call["description"] = tool.description
@@ -213,51 +238,54 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
     return call
 
 
-def _or_reference(schema: SchemaPart, control: bool = False) -> SchemaPart:
+def _or_reference(schema: SchemaPart, reference: JsonObject, control: bool = False) -> SchemaPart:
     """Return a parameter's schema that also accepts a reference, itself and at any depth inside (R3.1), or a
     formula."""
     if not isinstance(schema, dict) or not schema:
         return schema
-    inner = _inside(schema)
+    inner = _inside(schema, reference)
     if not control and schema.get("type") == "string" and not schema.keys() & _NARROWS_TEXT:
         return inner
     described = {"description": inner.pop("description")} if "description" in inner else {}
-    return described | {"anyOf": [inner, REFERENCE]}
+    if reference is _TEXT and inner.keys() == {"type"}:
+        kinds = inner["type"] if isinstance(inner["type"], list) else [inner["type"]]
+        return described | {"type": list(dict.fromkeys([*kinds, "string"]))}
+    return described | {"anyOf": [inner, reference]}
 
 
 _NARROWS_TEXT: Final = frozenset({"enum", "const", "pattern", "format", "minLength", "maxLength"})
 
 
-def _inside(schema: JsonObject) -> JsonObject:
+def _inside(schema: JsonObject, reference: JsonObject) -> JsonObject:
     """Return the schema with references allowed inside the value, but not in its place."""
     inner = dict(schema)
     for key in ("properties", "patternProperties"):
         if isinstance(schema.get(key), dict):
-            inner[key] = {name: _or_reference(child) for name, child in schema[key].items()}
+            inner[key] = {name: _or_reference(child, reference) for name, child in schema[key].items()}
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            inner[key] = _or_reference(schema[key])
+            inner[key] = _or_reference(schema[key], reference)
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if isinstance(schema.get(key), list):
             # An alternative of a schema that already accepts a reference need not accept one again.
             each = _or_reference if key == "prefixItems" else _inside_any
-            inner[key] = [each(child) for child in schema[key]]
+            inner[key] = [each(child, reference) for child in schema[key]]
     return inner
 
 
-def _inside_any(schema: SchemaPart) -> SchemaPart:
-    return _inside(schema) if isinstance(schema, dict) else schema
+def _inside_any(schema: SchemaPart, reference: JsonObject) -> SchemaPart:
+    return _inside(schema, reference) if isinstance(schema, dict) else schema
 
 
 def _move_definitions(
-    schema: JsonObject, owner: str, definitions: JsonObject, *, references: bool = False
+    schema: JsonObject, owner: str, definitions: JsonObject, reference: JsonObject | None = None
 ) -> JsonObject:
-    """Return the schema with its `$defs` moved to the composed schema's, under new names; with `references`,
+    """Return the schema with its `$defs` moved to the composed schema's, under new names; with a schema of references,
     they accept references as parameters do."""
     schema = modern(schema)
     for name, definition in schema.pop("$defs", {}).items():
         moved = _rebase(definition, owner)
-        definitions[f"{owner}/{name}"] = _inside_any(moved) if references else moved
+        definitions[f"{owner}/{name}"] = moved if reference is None else _inside_any(moved, reference)
     rebased: JsonObject = _rebase(schema, owner)
     return rebased
 
@@ -272,6 +300,11 @@ def _rebase(schema: SchemaPart, owner: str) -> SchemaPart:
     if isinstance(reference, str):
         moved["$ref"] = f"#/$defs/{_pointer(owner)}~1{reference.removeprefix('#/$defs/')}"
     return moved
+
+
+def _unpointer(reference: str) -> str:
+    """Return the name of the definition that a reference leads to."""
+    return reference.removeprefix("#/$defs/").replace("~1", "/").replace("~0", "~")
 
 
 def _pointer(name: str) -> str:
@@ -296,6 +329,7 @@ _ALLOWED: Final = frozenset(
     }
 )
 """Keywords of the subset; all others are left out, and validated here again. Descriptions are in the prompt."""
+_READ: Final = _ALLOWED | set(_UNSUPPORTED)
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
@@ -316,13 +350,25 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
 
 def _convert(composed: JsonObject, shapes: int) -> tuple[JsonObject, _StrictConverter]:
     maker = _StrictConverter()
+    calls = composed["properties"].get("calls", {})
+    maker.several = bool(calls.get("items")) and len(calls["items"]["anyOf"]) > 1
+    for name, definition in composed.get("$defs", {}).items():
+        if isinstance(definition, dict) and len(definition) < 3 and _is_short(dumps(definition)):
+            maker.short[f"#/$defs/{_pointer(name)}"] = definition
     definitions = {
         name: maker.convert(maker.in_shapes(definition, _owner(name), shapes), _owner(name), (), 0)
         for name, definition in composed.get("$defs", {}).items()
+        if f"#/$defs/{_pointer(name)}" not in maker.short
     }
     definitions |= maker.shared
     root = maker.convert({key: value for key, value in composed.items() if key != "$defs"}, "the output", (), 0)
-    return {**root, "$defs": definitions}, maker
+    if isinstance(calls := root["properties"].get("calls"), dict) and "anyOf" in calls["items"]:
+        # Nothing else refers to the calls' definitions, so the calls need none.
+        named = [definitions.pop(_unpointer(each["$ref"])) for each in calls["items"]["anyOf"]]
+        calls["items"]["anyOf"] = [
+            shape for each in named for shape in (each["anyOf"] if each.keys() == {"anyOf"} else [each])
+        ]
+    return {**root, **({"$defs": definitions} if definitions else {})}, maker
 
 
 def _owner(name: str) -> str:
@@ -332,7 +378,11 @@ def _owner(name: str) -> str:
 
 
 _SHORT: Final = 40
-"""The most characters of a schema that is repeated in each shape, because a reference is as long."""
+"""The most characters of a schema that is repeated wherever it is used, because a reference is as long."""
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _SHORT and '"$ref"' not in text
 
 
 def _types_of(schema: JsonObject) -> list[str]:
@@ -350,6 +400,14 @@ _NAMES_STRICTNESS: Final[dict[type, str]] = {
 }
 
 
+def _any_of(options: list[SchemaPart]) -> JsonObject:
+    """Return the schema of values that fit one of the options: a list of types, if one is a plain type and one is null."""
+    match options:
+        case [{"type": str(kind), **more}, {"type": "null", **other}] if not more and not other:
+            return {"type": [kind, "null"]}
+    return {"anyOf": options}
+
+
 class _StrictConverter:
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -357,61 +415,80 @@ class _StrictConverter:
         self.shared: JsonObject = {}
         """Schemas of parameters that several shapes have, by name."""
         self._names: dict[str, str] = {}
+        self._found: dict[str, SchemaPart] = {}
+        """Results of `_share`, by the schema's `repr`."""
+        self.several = False
+        """Whether several tools share the schemas of meta-properties."""
+        self.short: JsonObject = {}
+        """Definitions that stand in place of each reference to them, by the reference."""
 
     def in_shapes(self, definition: SchemaPart, owner: str, count: int) -> SchemaPart:
         """Return a call as up to `count` shapes: without a meta-property, with the output path alone, and with all of
         them, some of which are `null`."""
-        properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
+        if not isinstance(definition, dict):
+            return definition
+        properties: JsonObject = definition.get("properties", {})
         optional = {name for name in properties if name.startswith("_")} - set(definition.get("required", ()))
         if "_tool" not in properties or not optional or count == 1:
             return definition
+        required = definition.get("required", ())
         properties = {
-            name: child if name.startswith("_") else self._share(child, owner, name)
+            name: child if name == "_tool" else self._share(child, owner, name, optional=name not in required)
             for name, child in properties.items()
         }
-        shapes: list[JsonObject] = [{**definition, "properties": properties}]
-        for kept in ({"_outputPath"} & optional, set[str]())[: count - 1]:
+        fewer = [kept for kept in ({"_outputPath"} & optional, set[str]()) if kept != optional]
+        shapes: list[JsonObject] = []
+        for kept in dict.fromkeys(map(frozenset, [optional, *fewer[: count - 1]])):
             shape = {name: child for name, child in properties.items() if name not in optional or name in kept}
-            if shape.keys() != shapes[0]["properties"].keys():
-                required = [*definition["required"], *kept]
-                shapes.insert(0, {**definition, "properties": shape, "required": required})
+            if len(kept) == 1:  # it is never `null`: a call without it has another shape
+                shape |= {name: definition["properties"][name] for name in kept}
+            shapes.insert(0, {**definition, "properties": shape, "required": list(shape)})
         return {"anyOf": shapes}
 
-    def _share(self, schema: SchemaPart, owner: str, name: str) -> SchemaPart:
+    def _share(self, schema: SchemaPart, owner: str, name: str, *, optional: bool) -> SchemaPart:
         """Return a reference to a parameter's converted schema, or a schema that is no longer than one."""
-        before = self.properties
+        schema = self._maybe_null(schema, optional=optional)
+        if name.startswith("_") and not self.several:
+            return schema
+        if (shared := self._found.get(written := repr(schema))) is not None:
+            return shared
+        before, problems = self.properties, len(self.problems)
         converted = self.convert(schema, owner, (name,), 1)
         text = dumps(converted)
-        if len(text) <= _SHORT:
-            return schema
-        if text in self._names:
-            self.properties = before
-        else:
-            self._names[text] = f"p{len(self._names)}"
-            self.shared[self._names[text]] = converted
-        return {"$ref": f"#/$defs/{self._names[text]}"}
+        if len(text) > _SHORT:
+            if text in self._names:
+                self.properties = before
+            else:
+                self._names[text] = f"p{len(self._names)}"
+                self.shared[self._names[text]] = converted
+            schema = {"$ref": f"#/$defs/{self._names[text]}"}
+        if problems == len(self.problems):  # else each owner has its own
+            self._found[written] = schema
+        return schema
 
     def convert(self, schema: SchemaPart, owner: str, path: tuple[str | int, ...], depth: int) -> SchemaPart:
         """Return the schema in the subset; note a problem if the subset cannot express it."""
         if schema is False:  # an array without items
             return {"type": "null"}
-        if not isinstance(schema, dict) or not schema.keys() & (_ALLOWED | set(_UNSUPPORTED)):
+        if not isinstance(schema, dict) or _READ.isdisjoint(schema):
             self._problem(owner, path, "takes any value")
             return {}
         if used := [keyword for keyword in _UNSUPPORTED if keyword in schema]:
             self._problem(owner, path, f"uses {', '.join(map(repr, used))}")
             return {}
         if "$ref" in schema:
-            return {"$ref": schema["$ref"]}
+            short = self.short.get(schema["$ref"])
+            return {"$ref": schema["$ref"]} if short is None else self.convert(short, owner, path, depth)
         strict = {key: value for key, value in schema.items() if key in _ALLOWED}
-        if types := _types_of(strict):
+        if ("const" in strict or "enum" in strict) and (types := _types_of(strict)):
             # Only listed values are valid, so the type beside the list does not matter.
             strict["type"] = types[0] if len(types) == 1 else types
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:
             # Not a step of the path: the parameter's name says more than the number of an alternative.
-            strict["anyOf"] = [self.convert(child, owner, path, depth) for child in schema["anyOf"]]
+            del strict["anyOf"]
+            strict |= _any_of([self.convert(child, owner, path, depth) for child in schema["anyOf"]])
         if depth > _MAX_DEPTH:
             self._problem(owner, path, f"is nested more than {_MAX_DEPTH} deep")
             return strict
@@ -452,10 +529,10 @@ class _StrictConverter:
     def _maybe_null(schema: Json, *, optional: bool) -> Json:
         if not optional:
             return schema
+        null: JsonObject = {"type": "null"}
         if isinstance(schema, dict) and isinstance(options := schema.get("anyOf"), list):
-            null: JsonObject = {"type": "null"}
             return schema if null in options else {**schema, "anyOf": [*options, null]}
-        return {"anyOf": [schema, {"type": "null"}]}
+        return _any_of([schema, null])
 
     def _problem(self, owner: str, path: tuple[str | int, ...], what: str) -> None:
         self.problems.append(f"{owner}: {json_path(path)} {what}")

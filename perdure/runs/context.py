@@ -27,8 +27,9 @@ from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, contains_list, dumps
 from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SESSION_MESSAGE, MAX_UNHEARD
 from perdure.values.media import excerpt
+from perdure.values.messages import PlanMessage
 from perdure.values.problems import first_problem
-from perdure.values.schemas import allows_list
+from perdure.values.schemas import allows_list, is_plain
 from perdure.values.sizes import Sizes, preview
 from perdure.values.state import State
 
@@ -48,6 +49,7 @@ class Contexts:
         taught = agent.config.control_taught
         self._control = _lists_occur(context, prepared.tools, agent.output_schema) if taught == "auto" else taught
         self._names_control = taught == "auto" and not self._control
+        self._untaught = _untaught(agent, context, prepared)
         self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
         self._beside: dict[tuple[bool, bool, int], tuple[int, int]] = {}
         """Characters and bytes of these parameters."""
@@ -104,6 +106,7 @@ class Contexts:
             kinds=kinds,
             control=self._control,
             names_control=self._names_control,
+            untaught=self._untaught,
             server=server,
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
@@ -134,6 +137,23 @@ def _lists_occur(context: Context, tools: Iterable[Tool], output: JsonObject | b
     schemas += [merged.data_schema for merged in (*context.data, context.state) if merged.data_schema is not None]
     values = [context.values(), context.initial_state]
     return any(map(allows_list, schemas)) or any(map(contains_list, values))
+
+
+def _untaught(agent: AgentSpec, context: Context, prepared: PreparedWorker) -> frozenset[str]:
+    """Return the meta-properties for which the run has no use.
+
+    `_outputMethod` adds to a list, an object or a text: the run has none if the state begins empty, and results and output
+    are plain values. `_after` orders effects: safe tools have none, and no rule asks for an order. A plan in the context
+    may have both, and the model has to understand it.
+    """
+    if any(isinstance(item, PlanMessage) for item in context.items):
+        return frozenset()
+    results = [True if tool.output is None else tool.output for tool in prepared.tools]
+    adds = bool(context.initial_state) or context.state.data_schema is not None
+    adds = adds or not all(map(is_plain, [agent.output_schema, *results]))
+    orders = bool(agent.config.rules or prepared.worker_rules)
+    orders = orders or not all(tool.safe or tool.latent for tool in prepared.tools)
+    return frozenset({"_outputMethod"} if not adds else ()) | frozenset({"_after"} if not orders else ())
 
 
 CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from perdure.models.dialects.common import DialectRequest, written_names
+from perdure.models.dialects.common import DialectRequest, taught_lines, written_names
 from perdure.models.dialects.registry import Dialect
 from perdure.models.dialects.tools import function_names, turn_messages
 from perdure.plan import HELD
@@ -160,7 +160,7 @@ class Prompt:
         dialect, ask = self._dialect, self._ask
         for text in self._context.system:
             yield "agent", text
-        yield "base", dialect.how if ask.known else f"{dialect.only_output(ask)}."
+        yield "base", taught_lines(dialect.how, ask.untaught) if ask.known else f"{dialect.only_output(ask)}."
         if ask.known and (ask.control or ask.names_control):
             yield "control", dialect.control if ask.control else dialect.control_named
         if self._context.instances:

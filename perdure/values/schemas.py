@@ -136,6 +136,17 @@ def allows_list(schema: SchemaPart) -> bool:
     return schema is True
 
 
+def is_plain(schema: SchemaPart) -> bool:
+    """Return whether only texts, numbers, booleans and null fit the schema, as far as its `type` and `anyOf` show."""
+    if not isinstance(schema, dict):
+        return False
+    if isinstance(options := schema.get("anyOf"), list) and options:
+        return all(map(is_plain, options))
+    kinds = schema.get("type", [])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    return bool(kinds) and not {"array", "object"} & set(kinds)
+
+
 _NAME_A_TYPE: Final = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties"})
 
 

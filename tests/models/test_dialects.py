@@ -523,7 +523,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "||": ('"a || b"', '"a || b"', "a or b"),
     "&&": ('"a && b"', '"a && b"', "a and b"),
     "{†": ("{†state.", "{†state.", "{†state."),
-    "†input": ("†input.", "†input.", "input."),
+    "†input": ("†input[", "†input.", "input."),
     "merge": ("merge",) * 3,
     "assign": ("assign",) * 3,
     "push": ("push",) * 3,

@@ -16,7 +16,7 @@ from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
-from perdure.values.json import JsonObject, loads_commented
+from perdure.values.json import JsonObject, dumps, loads_commented
 from perdure.values.schemas import or_null
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
@@ -341,3 +341,39 @@ def test_r16_4_control_auto_teaches_loops_where_a_list_can_occur(
         auto_taught = control == "auto" or (control is None and dialect == "script")
         assert (DIALECTS[dialect].control in first) is (taught and auto_taught)
         assert ("work as in Python" in first) is (dialect == "script" and auto_taught and not taught)
+
+
+RULE: dict[str, Any] = {"rule": "count_at_most", "of": "look", "count": 2}
+
+
+@pytest.mark.parametrize(
+    ("definition", "more", "untaught"),
+    [
+        ({}, {}, {"_after", "_outputMethod"}),
+        ({"_output": {"anyOf": [TEXT, {"type": ["number", "null"]}]}}, {}, {"_after", "_outputMethod"}),
+        ({"_safe": False}, {}, {"_outputMethod"}),
+        ({}, {"config": {"rules": [RULE]}}, {"_outputMethod"}),
+        ({"_output": LIST}, {}, {"_after"}),
+        ({"_output": TYPED}, {}, {"_after"}),
+        ({"_output": {}}, {}, {"_after"}),
+        ({}, {"schema": {}}, {"_after"}),
+        ({}, {"context": [{"type": "state", "state": {"log": ""}}]}, {"_after"}),
+        ({}, {"context": [{"type": "state", "schema": {"type": "object"}}]}, {"_after"}),
+        ({}, {"context": [{"type": "plan", "plan": [{"_tool": "look", "_outputPath": "†state.a"}]}]}, set()),
+    ],
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_r9_2_prompt_and_schema_have_the_meta_properties_for_which_the_run_has_a_use(
+    definition: Any, more: Any, untaught: set[str], dialect: str
+) -> None:
+    tool = parse_tool({"name": "look", "_safe": True, "_output": TEXT} | definition, activities=["look"])
+    document: Any = {"name": "a", "schema": TEXT, **more, "config": {**more.get("config", {}), "dialect": dialect}}
+    document["context"] = [{"type": "tool", "tool": "look"}, *more.get("context", [])]
+    agent = parse_agent(document)
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[tool], models=Models()))
+    first = chat(run)[0]["content"]
+    beside = dumps(run.request_context(run.progress.number).parameters)
+    for name in ("_after", "_outputMethod"):
+        assert (name in first) is (name not in untaught)
+        assert (name in beside) is (name not in untaught and dialect != "script")
+    assert "_outputPath" in beside or dialect == "script"

@@ -32,11 +32,11 @@ from perdure.values.templates import TextForm
 
 HOW_TO_PLAN: Final = """\
 You plan; an engine acts. Answer with one JSON object: {"calls": [{"_tool": name, parameters…, "_outputPath": "†state.name"}], "output": …}.
-Each call runs once what it reads is there, all that can in parallel.
-- A parameter may be a reference: "†state.name.items[0]", "†state[\\"odd key\\"]", "†input.x"; inside a text {†state.name}. Refer to \
-results, never copy them. Without an _outputPath a result is only shown to you.
+Calls run in parallel, each once what it reads is there.
+- Refer to results, never copy them: a parameter may be "†state.name.items[0]" or "†input[\\"odd key\\"]", or text with {†state.name}. \
+Without an _outputPath a result is only shown to you.
 - "a || b": the first that exists; "a && b": waits for both, is b. Output paths too: "†state.ok || †state.error": success writes the \
-first, failure {"code","message"} to the last; what reads the other is skipped.
+first, failure {code, message} to the last; what reads the other is skipped.
 - "_outputMethod": merge, assign, push or concat adds to a value.
 - "_after": ["†state.a", "ended †state.b"]: order without a value, once a has succeeded and b has ended, however.
 output: null while you need results to decide; else the answer, which may refer to results. It ends the task.
@@ -72,6 +72,7 @@ class SolutionDialect:
             max_calls=ask.max_calls,
             instances=ask.instances,
             control=ask.control,
+            untaught=ask.untaught,
         )
         strict, problems = make_strict(plain)
         schema = (

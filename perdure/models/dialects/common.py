@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -117,6 +117,8 @@ class DialectRequest:
     """Whether the prompt teaches formulas and conditions (R16)."""
     names_control: bool = False
     """Whether the prompt only names formulas and conditions."""
+    untaught: frozenset[str] = frozenset()
+    """Meta-properties for which the run has no use: neither the prompt nor a schema has them."""
     server: str = ""
     """The server that gets the Request; see `perdure.models.provider_extras`."""
 
@@ -124,6 +126,11 @@ class DialectRequest:
     def known(self) -> Mapping[str, Tool]:
         """The tools that the prompt lists."""
         return self.tools if self.taught is None else self.taught
+
+
+def taught_lines(text: str, untaught: Collection[str]) -> str:
+    """Return a dialect's instructions without the lines about meta-properties for which the run has no use."""
+    return "\n".join(line for line in text.split("\n") if not any(name in line for name in untaught))
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:

@@ -186,13 +186,12 @@ def _claimed(arguments: str) -> JsonObject:
 
 HOW_TO_CALL: Final = """\
 Make all calls that you can at once: they run in parallel.
-- "_outputPath": "†state.name" keeps a result. Any argument, also of the same answer, may refer to it: "†state.name.field", or to \
-"†input.x"; inside a text {†state.name}. Refer to results, never copy them.
-- "a || b": the first that exists; "a && b": waits for both, is b. "_outputPath": "†state.ok || †state.error": success writes the \
-first, failure the last.
+- "_outputPath": "†state.x" keeps a result. Never copy it: any argument, also of the same answer, may be "†state.x.field" or \
+"†input.y", or text with {†state.x}.
+- "a || b": the first that exists; "a && b": waits for both, is b. "_outputPath": "†state.ok || †state.error": failure writes the last.
 - "_outputMethod": merge, assign, push or concat adds to a value.
 - "_after": ["†state.a", "ended †state.b"]: order without a value, once a has succeeded and b has ended, however.
-An answer without calls ends the task; it may hold {†state.name.field}."""
+An answer without calls ends the task; it may hold {†state.x}."""
 
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
@@ -235,7 +234,7 @@ class ToolsDialect:
         function = {
             "name": name,
             "description": " ".join(tool_notes(tool, LOOPS))[:1024],
-            "parameters": function_schema(tool, ask.instances, control=ask.control),
+            "parameters": function_schema(tool, ask.instances, control=ask.control, untaught=ask.untaught),
         }
         return {"type": "function", "function": function}
 
