@@ -311,6 +311,35 @@ async def test_the_runs_of_a_session_count_together() -> None:
     assert refunds() == [60, 40]
 
 
+@pytest.mark.parametrize("per", ["session", "tenant/day"])
+async def test_what_was_undone_still_counts(per: Any, dev_server: WorkflowEnvironment) -> None:
+    @tool
+    def take_back(euros: float) -> str:
+        """Take a payment back."""
+        begun.append(("take_back", euros))
+        return "taken back"
+
+    @tool(undo=take_back)
+    def refund(customer: str, euros: float) -> str:
+        """Pay money back."""
+        begun.append(("refund", euros))
+        return f"{euros:g} euros for {customer}"
+
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 100, per=per)], output=str)
+    over: dict[str, Any] = {"calls": [], "output": "over"}
+    async with run_locally(
+        clerk, model=[plan(pays(60)), over, plan(pays(60)), over], tools=[take_back], server=dev_server
+    ) as local:
+        session = local.session(uuid.uuid4().hex, tenant=uuid.uuid4().hex)
+        receipt = await session.send("pay 60", sender="ann")
+        await session.reply(receipt)
+        assert receipt.run_id is not None
+        undo = await Perdure(dev_server.client, task_queue=local.perdure.task_queue).get_run(receipt.run_id).undo()
+        assert (await undo.wait()).status == "completed"
+        await session.ask("pay 60", sender="ann")
+    assert begun == [("refund", 60), ("take_back", 60)]
+
+
 @pytest.mark.parametrize("end", ["cancelled", "terminated"])
 async def test_the_calls_of_a_session_s_run_count_however_it_ends(dev_server: WorkflowEnvironment, end: str) -> None:
     clerk = Agent(

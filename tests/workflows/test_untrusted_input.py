@@ -74,10 +74,19 @@ ODD: list[list[Any]] = [
 SIGNALS = ["approve", "reject", "edit", "replace", "answer", DECIDE, POLICY, CALLS_SIGNAL]
 
 
-async def failed_tasks(it: Harness, run_id: str) -> int:
-    """Workflow tasks of the run that failed: each would be tried again for ever."""
+HELD = ("TMPRL1101", "Not in workflow event loop")
+"""Words of a task that failed because the machine held it for two seconds: the SDK's detector interrupts it, and it is tried again."""
+
+
+async def failed_tasks(it: Harness, run_id: str) -> list[str]:
+    """Why workflow tasks of the run failed, but for those that the machine held: each would be tried again for ever."""
     history = await it.client.get_workflow_handle(run_id).fetch_history()
-    return sum(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events)
+    messages = [
+        event.workflow_task_failed_event_attributes.failure.message
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    ]
+    return [message for message in messages if not any(words in message for words in HELD)]
 
 
 async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> None:
@@ -101,7 +110,7 @@ async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> No
         await handle.signal("approve", {"call": "1.0"})
         result = await handle.result()
         failed = await failed_tasks(it, handle.id)
-    assert (result.status, removed.count("/odd"), failed) == ("completed", 1, 0)
+    assert (result.status, removed.count("/odd"), failed) == ("completed", 1, [])
     problems = [refused["problem"] for refused in view.refusals]
     assert "one JSON object is expected, not no arguments" in problems
     assert "one JSON object is expected, not 2 arguments" in problems
@@ -125,7 +134,7 @@ async def test_r18_6_a_workflow_started_with_anything(
         failed = await failed_tasks(it, handle.id)
     cause = caught.value.cause
     assert isinstance(cause, ApplicationError)
-    assert (cause.type, failed) == (REFUSED, 0)
+    assert (cause.type, failed) == (REFUSED, [])
     assert cause.message.startswith("the input of the workflow is not valid: ")
 
 
@@ -170,7 +179,7 @@ async def test_r18_6_a_session_is_sent_anything_by_each_of_its_handlers(dev_serv
                         await handle.execute_update(name, args=arguments)
         reply = await session.reply(await session.send("and again", sender="ann"), HANG)
         failed = await failed_tasks(it, session.id)
-    assert (reply is not None, failed) == (True, 0)
+    assert (reply is not None, failed) == (True, [])
 
 
 FORMS: dict[str, dict[str, Callable[[Any], Any]]] = {
@@ -273,7 +282,7 @@ async def test_r18_6_so_is_one_in_a_tools_definition(key: str, value: Any, dev_s
     async with harness(dev_server.client, [remove], []) as it:
         view = await asyncio.wait_for(it.run(agent(definition)), HANG)
         failed = await failed_tasks(it, view.run_id)
-    assert (view.status, failed) == ("failed", 0)
+    assert (view.status, failed) == ("failed", [])
     assert (view.error or "").startswith("tool 'odd': ")
 
 
@@ -290,7 +299,7 @@ async def test_r18_6_sleeps_and_questions_of_any_shape(dev_server: WorkflowEnvir
         await handle.signal("answer", {"call": f"1.{len(calls) - 1}", "answer": "yes"})
         result = await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, handle.id)
-    assert (result.status, failed) == ("completed", 0)
+    assert (result.status, failed) == ("completed", [])
     statuses = [call.status for call in result.calls]
     assert statuses == [
         "failed",
@@ -329,7 +338,7 @@ async def test_r18_1_a_result_that_a_run_cannot_read_back_is_the_calls_own_final
     async with harness(dev_server.client, [odd], [{"calls": calls}, DONE]) as it:
         view = await asyncio.wait_for(it.run(agent("odd")), HANG)
         failed = await failed_tasks(it, view.run_id)
-    assert (view.status, failed, sorted(tries)) == ("completed", 0, sorted(kinds))
+    assert (view.status, failed, sorted(tries)) == ("completed", [], sorted(kinds))
     errors = [call.error or {} for call in view.calls]
     assert [error.get("code") for error in errors] == [*["not_json"] * 3, "odd"]
     assert errors[0]["message"] == "the result of odd has an unpaired surrogate, which is not a character"
@@ -355,7 +364,7 @@ async def test_a_childs_id_that_is_taken_fails_the_call_not_the_run(dev_server: 
         failed = await failed_tasks(it, run_id)
         for taken in ("1.0", "1.1/0"):
             await it.client.get_workflow_handle(f"{run_id}/{taken}").terminate()
-    assert (result.status, failed) == ("completed", 0)
+    assert (result.status, failed) == ("completed", [])
     assert [call.status for call in result.calls] == ["failed", "done"]
     error = result.calls[0].error or {}
     assert error["code"] == "id_taken"
@@ -371,5 +380,5 @@ async def test_nor_does_an_id_that_is_too_long(dev_server: WorkflowEnvironment) 
         handle = await it.start(agent(HELPER), run_id=f"long-{uuid.uuid4().hex[:8]}-".ljust(998, "x"))
         result = await asyncio.wait_for(handle.result(), HANG)
         failed = await failed_tasks(it, handle.id)
-    assert (result.status, result.calls[0].status, failed) == ("completed", "failed", 0)
+    assert (result.status, result.calls[0].status, failed) == ("completed", "failed", [])
     assert (result.calls[0].error or {})["code"] == "id_too_long"
