@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import re
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,9 +33,10 @@ from perdure.client.selection import of_tenant, quoted
 from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
-from perdure.queries import SessionReader, read_memo
+from perdure.hosting.settings import in_force
+from perdure.queries import SessionReader, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
-from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, entry
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
@@ -163,6 +165,57 @@ async def retention_ends(client: Client, retention: Mapping[str, str], now: date
             known: str = await read_memo(each, TENANT_MEMO, "", str)
             ends.setdefault(each.typed_search_attributes.get(TENANT) or known, others)
     return ends
+
+
+async def erase(
+    client: Client,
+    task_queue: str,
+    tenant: str,
+    sender: str | None,
+    before: datetime | None,
+    *,
+    dry_run: bool = False,
+    shared: bool = False,
+    by: str = "",
+) -> ErasureReport:
+    """Carry out one erasure; the audit log of the task queue notes its start and its end. Raises `RunError` without
+    `sender` and `before`.
+    """
+    if sender is None and before is None:
+        raise RunError("name the sender, or a time: erasing all of a tenant's runs takes before=datetime.now(UTC)")
+    eraser = Eraser(client, tenant, sender, before, dry_run=dry_run, shared=shared)
+    if dry_run or in_force().audit is None:
+        return await eraser.erase()
+    about: AuditData = {"by": by, "sender": sender, "before": eraser.report.before, "shared": shared}
+    id = uuid.uuid4().hex
+
+    async def note(when: str, data: AuditData) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        found = entry("erasure", at, f"erasure/{id}/{when}", data).model_copy(update={"tenant": tenant})
+        await record_entries(client, task_queue, AuditBatch(entries=[found]))
+
+    await note("start", about)
+    report = await eraser.erase()
+    counts: AuditData = {"runs": len(report.runs), "sessions": len(report.sessions), "values": report.values}
+    counts |= {"executions": report.executions, "files": report.files, "remaining": len(report.remaining)}
+    await note("end", {**about, **counts, "complete": True})
+    return report
+
+
+async def apply_retention(
+    client: Client, task_queue: str, *, dry_run: bool = False, by: str = ""
+) -> list[ErasureReport]:
+    """Erase data that is older than the setting `retention` allows. Raises `RunError` if the setting names no tenant."""
+    if not (retention := in_force().retention):
+        raise RunError("there is no retention: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml")
+    reports = []
+    for tenant, before in sorted((await retention_ends(client, retention, datetime.now(UTC))).items()):
+        report = await erase(client, task_queue, tenant, None, before, dry_run=True)
+        if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
+            report = await erase(client, task_queue, tenant, None, before, by=by)
+        if report.executions:
+            reports.append(report)
+    return reports
 
 
 class Eraser:

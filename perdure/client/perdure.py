@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -22,7 +21,7 @@ from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations
 from perdure.client.approvals import PAGE
-from perdure.client.erasure import Eraser, ErasureReport, retention_ends
+from perdure.client.erasure import ErasureReport, apply_retention, erase
 from perdure.client.errors import clear_errors
 from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
 from perdure.client.key_use import KeyRewrite, KeyUse, key_uses, rewrite_keys
@@ -33,14 +32,13 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.client.versions import VersionFigures, compare
-from perdure.errors import MediaError, RunError, RunExistsError, RunNotFoundError, clip
+from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
-from perdure.queries import list_accounts, list_standing_approvals, record_entries
+from perdure.queries import list_accounts, list_standing_approvals
 from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
-from perdure.runs.audit import AuditBatch, AuditData, entry
 from perdure.runs.evaluation import Decide
 from perdure.runs.events import Event
 from perdure.runs.ledger import AccountView
@@ -494,25 +492,10 @@ class Perdure:
         ```
         """
         # R24.5
-        if not sender and before is None:
-            raise RunError("name the sender, or a time: erasing all of a tenant's runs takes before=datetime.now(UTC)")
         with clear_errors(self.client):
-            eraser = Eraser(self.client, tenant, sender or None, before, dry_run=dry_run, shared=shared)
-            audited = in_force().audit is not None and not dry_run
-            about: AuditData = {"by": by, "sender": sender, "before": eraser.report.before, "shared": shared}
-            id = uuid.uuid4().hex
-            if audited:
-                await self._audit_erasure(tenant, f"{id}/start", about)
-            report = await eraser.erase()
-            if audited:
-                counts: AuditData = {
-                    "runs": len(report.runs),
-                    "sessions": len(report.sessions),
-                    "values": report.values,
-                }
-                counts |= {"executions": report.executions, "files": report.files, "remaining": len(report.remaining)}
-                await self._audit_erasure(tenant, f"{id}/end", {**about, **counts, "complete": True})
-            return report
+            return await erase(
+                self.client, self.task_queue, tenant, sender or None, before, dry_run=dry_run, shared=shared, by=by
+            )
 
     async def apply_retention(self, *, dry_run: bool = False, by: str = "") -> list[ErasureReport]:
         """Erase data that is older than the setting `retention` allows. Return a report for each tenant that had such data.
@@ -526,23 +509,8 @@ class Perdure:
         ```
         """
         # R24.5
-        if not (retention := in_force().retention):
-            raise RunError("there is no retention: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml")
         with clear_errors(self.client):
-            ends = await retention_ends(self.client, retention, datetime.now(UTC))
-        reports = []
-        for tenant, before in sorted(ends.items()):
-            report = await self.erase(tenant=tenant, before=before, dry_run=True)
-            if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
-                report = await self.erase(tenant=tenant, before=before, by=by)
-            if report.executions:
-                reports.append(report)
-        return reports
-
-    async def _audit_erasure(self, tenant: str, key: str, data: AuditData) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        found = entry("erasure", at, f"erasure/{key}", data).model_copy(update={"tenant": tenant})
-        await record_entries(self.client, self.task_queue, AuditBatch(entries=[found]))
+            return await apply_retention(self.client, self.task_queue, dry_run=dry_run, by=by)
 
     async def import_session(
         self, exported: JsonObject, *, key: str | None = None, tenant: str | None = None, task_queue: str | None = None
@@ -678,14 +646,7 @@ class Perdure:
             model=model,
         )
         with clear_errors(self.client):
-            return await what_if(
-                self.client,
-                change,
-                selection,
-                ids=list(ids),
-                limit=limit,
-                on_run=on_run,
-            )
+            return await what_if(self.client, change, selection, ids=list(ids), limit=limit, on_run=on_run)
 
     async def evaluate(
         self,

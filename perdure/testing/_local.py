@@ -33,9 +33,10 @@ from perdure.runs.notifications import notification_routes_of
 from perdure.runs.wire import RunView
 from perdure.sessions.replies import routes_of
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing._clock import Clock
 from perdure.testing._people import Duration, Person, seconds
 from perdure.testing._servers import Server, serve
-from perdure.testing._waits import Clock, LocalPerdure, LocalRun, TestRuns
+from perdure.testing._waits import LocalPerdure, LocalRun, TestRuns
 from perdure.testing.scripted_model import Script, ScriptedModel
 from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Kill, Toolbox, Workers, unlike_once
 from perdure.tools.tool import task_queue_of

@@ -43,9 +43,10 @@ from perdure.runs.wire import (
     RunView,
 )
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing._clock import WaitingState
 from perdure.testing._local import run_locally
 from perdure.testing._servers import Server
-from perdure.testing._waits import WaitingState, waiting_requests
+from perdure.testing._waits import waiting_requests
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.invocation import ToolInput, ToolResult

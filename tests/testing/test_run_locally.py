@@ -49,7 +49,8 @@ from perdure.testing import (
     run_locally,
     server_error,
 )
-from perdure.testing._waits import Clock, LocalRun, WaitingState
+from perdure.testing._clock import Clock, WaitingState
+from perdure.testing._waits import LocalRun
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, ROOT
 

@@ -11,7 +11,7 @@ from perdure import Agent, tool
 from perdure.client.perdure import Perdure
 from perdure.errors import DecisionError, DecisionRefusedError
 from perdure.testing import Local, LocalRun, run_locally
-from perdure.testing._waits import WaitingState
+from perdure.testing._clock import WaitingState
 from perdure.values.json import JsonObject
 
 pytestmark = pytest.mark.asyncio
