@@ -20,11 +20,11 @@ from perdure.models.dialects._script_calls import (
     Block,
     Calls,
     CollectedValue,
-    NotAllowedError,
     conjunction,
     root,
     statement_hint,
 )
+from perdure.models.dialects._script_values import NotAllowedError
 from perdure.models.dialects.common import END_OF_THOUGHT, last_marks_removed
 from perdure.models.requests import ReaderVocabulary
 from perdure.values.formulas import is_method

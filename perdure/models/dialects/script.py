@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.models.dialects._script_calls import Block, NotAllowedError, parse
+from perdure.models.dialects._script_calls import Block
 from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement, assigned_names
+from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
     DialectRequest,
     Solution,
