@@ -22,7 +22,7 @@ _MODULES: Final = {
     "_server_commands:token_app": ("token",),
     "_server_commands:trigger_app": ("trigger",),
     "_approval_commands:approvals_app": ("approvals", "approve", "reject", "edit", "replace", "answer", "inbox"),
-    "_chat_commands:chat_app": ("chat",),
+    "_session_commands:chat_app": ("chat",),
     "_event_commands:events_app": ("events",),
     "_schedule_commands:schedule_app": ("schedule",),
     "_list_commands:lists_app": ("list", "cancel", "terminate", "policy", "limits"),
