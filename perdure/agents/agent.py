@@ -277,13 +277,7 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def _read(
-        cls,
-        path: str | Path,
-        *,
-        output: Any = None,
-        folder: Path = AGENTS,
-        alone: bool = False,
-        rollouts: bool = True,
+        cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False, rollouts: bool = True
     ) -> Agent[Any]:
         if not isinstance(path, str | os.PathLike):
             raise AgentError(

@@ -118,8 +118,7 @@ def approve(
     reason: Annotated[str, typer.Option(help="For the record.")] = "",
     remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
     endorse: Annotated[
-        bool,
-        typer.Option("--endorse", help="Endorse its parameters: they count as yours from then on."),
+        bool, typer.Option("--endorse", help="Endorse its parameters: they count as yours from then on.")
     ] = False,
     digest: Digest = None,
     by: By = "",

@@ -52,8 +52,7 @@ _REASONS: Final = 3
 def evaluate(
     settings: Settings,
     cases: Annotated[
-        str | None,
-        typer.Argument(metavar="[CASES]", help="A folder, a file, or MODULE:NAME; or look at --id again."),
+        str | None, typer.Argument(metavar="[CASES]", help="A folder, a file, or MODULE:NAME; or look at --id again.")
     ] = None,
     agent: Annotated[
         str | None,
@@ -73,8 +72,7 @@ def evaluate(
         typer.Option("--at-least", min=0, max=1, help="End with 1 unless each model passes this share of its runs."),
     ] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|ID", help="An earlier result, or an evaluation's id, to compare with."),
+        str | None, typer.Option(metavar="FILE|ID", help="An earlier result, or an evaluation's id, to compare with.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result there, as JSON.")] = None,
     tenant: Tenant = None,

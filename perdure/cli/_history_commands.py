@@ -122,8 +122,7 @@ def what_if(
         typer.Option(metavar="JSON|@FILE", help="The rules of runs in place of the agent's. They ask no model."),
     ] = None,
     agent_file: Annotated[
-        str | None,
-        typer.Option("--agent-file", metavar="AGENT", help="Another agent: a file, a name, or MODULE:NAME."),
+        str | None, typer.Option("--agent-file", metavar="AGENT", help="Another agent: a file, a name, or MODULE:NAME.")
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model, for all Requests.")] = None,
     html: Annotated[
@@ -209,8 +208,7 @@ def replay(
         bool, typer.Option("--running", help="All open runs, loops and sessions of the namespace.")
     ] = False,
     query: Annotated[
-        str | None,
-        typer.Option(metavar="QUERY", help="Only the open ones that match, in Temporal's list filters."),
+        str | None, typer.Option(metavar="QUERY", help="Only the open ones that match, in Temporal's list filters.")
     ] = None,
 ) -> None:
     """Check before a deploy whether workers of this version would go on with these runs. A line for each; ends with 1 unless all would.

@@ -161,9 +161,7 @@ starting_app = Commands()
 
 
 @starting_app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
-) -> None:
+def init(folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path()) -> None:
     """Write a project that runs: three tools, an agent, a script, a test, a scripted model that needs no key. Existing files stay as they are."""
     from perdure.agents.schema import agent_schema  # as in `schema`: it reads Perdure's sources
 

@@ -59,8 +59,7 @@ def create(
     name: Name,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="A name in the workers' agents folder.")],
     cron: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CRON", help="MINUTE HOUR DAY MONTH WEEKDAY, or @daily; repeatable."),
+        list[str] | None, typer.Option(metavar="CRON", help="MINUTE HOUR DAY MONTH WEEKDAY, or @daily; repeatable.")
     ] = None,
     timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of --cron: Europe/Berlin.")] = "UTC",
     every: Annotated[str | None, typer.Option(metavar="TIME", help="Every 30s, 5min, 2h, 1d, 1w.")] = None,

@@ -23,9 +23,7 @@ servers_app = Commands()
 @configured(*WORKER)
 def worker(settings: Settings) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
-    from perdure.hosting.worker import (
-        serve,  # only this command needs a model's client and Temporal's worker
-    )
+    from perdure.hosting.worker import serve  # only this command needs a model's client and Temporal's worker
 
     execute(lambda: serve(settings))
 
@@ -182,8 +180,7 @@ def _file(settings: Settings) -> Path:
 @trigger_app.command("check")
 @configured("agents")
 def check_triggers(
-    settings: Settings,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")],
+    settings: Settings, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")]
 ) -> None:
     """Check a file of triggers, with its secrets and agents: a line for each fault. No secret is printed."""
     from perdure.gateway.triggers import trigger_faults  # part of the web server, which other commands do not need

@@ -513,11 +513,7 @@ def chat(
 
     async def talk(perdure: Perdure) -> int:
         there = perdure.session(key, tenant=tenant, agent=found, task_queue=settings.task_queue)
-        print(
-            f"{found.name}, session {key}{'; /help lists the commands' if live else ''}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"{found.name}, session {key}{'; /help lists the commands' if live else ''}", file=sys.stderr, flush=True)
         if not await perdure.has_worker(settings.task_queue):
             print(f"perdure: no worker listens on task queue {settings.task_queue!r} yet", file=sys.stderr, flush=True)
         if not live:

@@ -65,12 +65,7 @@ class LazyGroup(CommandGroup):
         super().__init__(**{**given, "commands": LazyCommands()})
 
 
-app = Commands(
-    name="perdure",
-    cls=LazyGroup,
-    help="A durable engine for AI agents, on Temporal.",
-    no_args_is_help=True,
-)
+app = Commands(name="perdure", cls=LazyGroup, help="A durable engine for AI agents, on Temporal.", no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,11 +26,7 @@ from perdure.runs.fork import FORK_FORM, ForkRecord
 from perdure.runs.wire import RunInput
 from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport
 from perdure.sessions.recall import oldest_first
-from perdure.sessions.transcript import (
-    SESSION_FORM,
-    SegmentSpan,
-    SessionSnapshot,
-)
+from perdure.sessions.transcript import SESSION_FORM, SegmentSpan, SessionSnapshot
 from perdure.sessions.wire import SHOW, SessionInput, SessionView
 from perdure.values.json import Json, JsonObject, WireModel, check
 from perdure.values.media import media_within

@@ -103,12 +103,7 @@ class KeyRewrite:
         print(KeyRewrite("2026-11", workflows=3).as_json())
         ```
         """
-        return {
-            "key": self.key,
-            "workflows": self.workflows,
-            "files": self.files,
-            "remaining": [*self.remaining],
-        }
+        return {"key": self.key, "workflows": self.workflows, "files": self.files, "remaining": [*self.remaining]}
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:

@@ -370,9 +370,7 @@ class Run(Generic[OutputT]):
         print(first.request)
         ```
         """
-        from perdure.client import (
-            histories,  # imports the workflows, for a replay
-        )
+        from perdure.client import histories  # imports the workflows, for a replay
 
         with clear_errors(self._client, self.id):
             return await histories.exchanges(self._client, self.id)

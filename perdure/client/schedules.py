@@ -280,10 +280,7 @@ class Schedule:
             schedule = temporal.Schedule(action=action, spec=spec, policy=policy, state=state)
             try:
                 await self._client.create_schedule(
-                    self.id,
-                    schedule,
-                    memo=owned_memo(self.tenant),
-                    search_attributes=TypedSearchAttributes(listed),
+                    self.id, schedule, memo=owned_memo(self.tenant), search_attributes=TypedSearchAttributes(listed)
                 )
             except ScheduleAlreadyRunningError:
                 if not replace:

@@ -32,12 +32,7 @@ from perdure.runs.events import Event, Topic
 from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
-from perdure.sessions.status_webhooks import (
-    SET_STATUS_WEBHOOK,
-    STATUS_WEBHOOKS,
-    StatusWebhook,
-    StatusWebhookChange,
-)
+from perdure.sessions.status_webhooks import SET_STATUS_WEBHOOK, STATUS_WEBHOOKS, StatusWebhook, StatusWebhookChange
 from perdure.sessions.wire import (
     COMPACT,
     DECIDE_IN_SESSION,

@@ -7,14 +7,4 @@ evaluators of plans: `Flows`, `NoFlow`, `Approvals`, `MaxCost` and `MaxTokens`. 
 from perdure.evals.evaluators import OURS, Approvals, Flows, MaxCost, MaxTokens, NoFlow, run_of
 from perdure.evals.scores import load_evaluators, score_run
 
-__all__ = [
-    "OURS",
-    "Approvals",
-    "Flows",
-    "MaxCost",
-    "MaxTokens",
-    "NoFlow",
-    "load_evaluators",
-    "run_of",
-    "score_run",
-]
+__all__ = ["OURS", "Approvals", "Flows", "MaxCost", "MaxTokens", "NoFlow", "load_evaluators", "run_of", "score_run"]

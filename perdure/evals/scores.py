@@ -117,11 +117,7 @@ def _node(number: int, name: str, attributes: Mapping[str, str], started: str | 
 
 
 async def score_run(
-    view: RunView,
-    case: EvaluationCase | None,
-    evaluators: Sequence[Evaluator[Any, Any, Any]],
-    *,
-    seconds: float = 0.0,
+    view: RunView, case: EvaluationCase | None, evaluators: Sequence[Evaluator[Any, Any, Any]], *, seconds: float = 0.0
 ) -> RunScore:
     """Return the score of a run. `case`: the case that it belongs to. `seconds`: the time that it took.
 

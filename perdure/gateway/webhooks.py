@@ -193,10 +193,7 @@ _PATHS: Final[JsonObject] = {
                         "application/json": {
                             "schema": {
                                 "type": "object",
-                                "properties": {
-                                    "runId": {"type": ["string", "null"]},
-                                    "messageId": {"type": "string"},
-                                },
+                                "properties": {"runId": {"type": ["string", "null"]}, "messageId": {"type": "string"}},
                             }
                         }
                     },

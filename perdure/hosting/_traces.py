@@ -258,11 +258,7 @@ class TracedActivity(worker.ActivityInboundInterceptor):
             name, kind = CHAT if request is None else f"{CHAT} {request.model}", SpanKind.CLIENT
         else:
             name, kind = f"{EXECUTE_TOOL} {info.activity_type}", SpanKind.INTERNAL
-            attributes |= {
-                TOOL_TYPE: FUNCTION,
-                TOOL: info.activity_type,
-                CALL: info.activity_id,
-            }
+            attributes |= {TOOL_TYPE: FUNCTION, TOOL: info.activity_type, CALL: info.activity_id}
         trace = AttemptTrace(content=self._spans.content)
         token = TRACE.set(trace)
         try:

@@ -16,12 +16,7 @@ from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import (
-    CompositePayloadConverter,
-    PayloadCodec,
-    SerializationContext,
-    WithSerializationContext,
-)
+from temporalio.converter import CompositePayloadConverter, PayloadCodec, SerializationContext, WithSerializationContext
 from temporalio.converter import PayloadConverter as BasePayloadConverter
 
 from perdure.activities.secrets import masked

@@ -25,10 +25,7 @@ from typing import Any, Final
 
 from temporalio.api.deployment.v1 import WorkerDeploymentInfo
 from temporalio.api.enums.v1 import VersionDrainageStatus
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkerDeploymentRequest,
-    SetWorkerDeploymentCurrentVersionRequest,
-)
+from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest, SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 

@@ -25,12 +25,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from perdure.agents.json_files import AGENTS, json_option
 from perdure.approvals.policy import ASKS, Ask, Flow
@@ -248,10 +243,7 @@ class Settings(BaseSettings):
         "A,B,…",
     )
     workflows: Names = setting(
-        (),
-        "Modules with workflows of your own, which run agents by perdure.workflow.run_agent",
-        WORK,
-        "A,B,…",
+        (), "Modules with workflows of your own, which run agents by perdure.workflow.run_agent", WORK, "A,B,…"
     )
     skills: Path | None = setting(
         None,
@@ -452,10 +444,7 @@ class Settings(BaseSettings):
         "TENANT=AGE,…",
     )
     codec: str | None = setting(
-        None,
-        "The codec that encrypts payloads in Temporal: perdure.encryption:aes_gcm",
-        DATA,
-        "MODULE:FUNCTION",
+        None, "The codec that encrypts payloads in Temporal: perdure.encryption:aes_gcm", DATA, "MODULE:FUNCTION"
     )
     codec_keys: ByName[str] = setting(
         {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
@@ -540,9 +529,7 @@ class Settings(BaseSettings):
     )
 
     dev_reload: bool = setting(
-        True,
-        "Load tools and agents anew when their files change; a run keeps the code that it began with",
-        PAGES,
+        True, "Load tools and agents anew when their files change; a run keeps the code that it began with", PAGES
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -54,7 +54,7 @@ def worker_runtime(metrics: str | None = None) -> Runtime:
         return Runtime(telemetry=TelemetryConfig(logging=core_logging(), metrics=served))
     except (RuntimeError, ValueError) as error:
         raise SettingsError(
-            f"metrics cannot be served at {metrics!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464",
+            f"metrics cannot be served at {metrics!r}: {error}; expected HOST:PORT such as 127.0.0.1:9464"
         ) from None
 
 

@@ -121,10 +121,7 @@ class RunUsage(Usage):
 
     def count(self, model: str, usage: Usage, prices: Mapping[str, Price], *, requests: int = 1) -> None:
         """Add the usage of one Request, or of several of one model."""
-        self._add(
-            model,
-            ModelUsage(**tokens_of(usage), requests=requests, cost=usage.cost_at(price_of(model, prices))),
-        )
+        self._add(model, ModelUsage(**tokens_of(usage), requests=requests, cost=usage.cost_at(price_of(model, prices))))
 
     def include(self, child: RunUsage) -> None:
         """Add the usage of a delegate."""

@@ -163,10 +163,7 @@ class Site:
 
     def sign_in_routes(self) -> list[Route]:
         """Return the routes of sign-in and sign-out. Their callers are not authenticated."""
-        return [
-            Route("/sign-in", self.sign_in, methods=["POST"]),
-            Route("/sign-out", self.sign_out, methods=["POST"]),
-        ]
+        return [Route("/sign-in", self.sign_in, methods=["POST"]), Route("/sign-out", self.sign_out, methods=["POST"])]
 
     async def sign_in(self, request: Request) -> Response:
         """Sign a browser in by its token."""

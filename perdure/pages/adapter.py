@@ -82,7 +82,7 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
     """Serve until interrupted. Raises `SettingsError` for an empty token, a taken port, or an address that others reach without a token."""
     if token is None and not is_loopback(host):
         raise SettingsError(
-            f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN",
+            f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN"
         )
     check_token(token)  # before a server is needed
     async with served(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):

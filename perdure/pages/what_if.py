@@ -20,9 +20,7 @@ def what_if_page(report: WhatIfReport, change: Mapping[str, str]) -> str:
     templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
     templates.globals.update(drawn=_drawn)
     return templates.get_template("what_if.html").render(
-        style=Markup((HERE / "static" / "site.css").read_text(encoding="utf-8")),
-        change=change,
-        report=report,
+        style=Markup((HERE / "static" / "site.css").read_text(encoding="utf-8")), change=change, report=report
     )
 
 

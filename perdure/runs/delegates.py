@@ -274,10 +274,7 @@ def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) 
     # The input is neither validated nor copied: it is the run's own data, however large.
     if not call.spec.repeats:
         return RunInput.model_construct(
-            agent=document,
-            input={**call.inputs.params, **call.inputs.item_values},
-            has_input=True,
-            **below,
+            agent=document, input={**call.inputs.params, **call.inputs.item_values}, has_input=True, **below
         )
     if (many := _too_many(call, most_items(prepared.max_payload))) is not None:
         return many

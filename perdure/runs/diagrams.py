@@ -111,11 +111,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     tainted = {writer for writer, _ in edges if writer in others}
     tainted |= {path for writer, path in edges if writer in others and path.startswith(DAGGER)}
     tainted |= {path for path in ends if untrusted(plan.provenance.then(_reference(path)))}
-    return Drawing(
-        [*nodes, *(DrawnNode(path, "", "path") for path in ends)],
-        between,
-        _by_others(between, tainted),
-    )
+    return Drawing([*nodes, *(DrawnNode(path, "", "path") for path in ends)], between, _by_others(between, tainted))
 
 
 def _read(template: Template) -> set[str]:

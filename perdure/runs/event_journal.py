@@ -312,12 +312,7 @@ class RunJournal:
         self._unfinished_text, self._known = (view.number, result.attempt, result.anew) if has_text else None, ""
         if result.reasoned:
             self.events.note(
-                "reasoning",
-                "end",
-                self._now(),
-                request=view.number,
-                attempt=result.attempt,
-                characters=result.reasoned,
+                "reasoning", "end", self._now(), request=view.number, attempt=result.attempt, characters=result.reasoned
             )
         for use in result.hosted:
             self.events.note(

@@ -154,8 +154,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     },
     "request": {
         "start": Phase(
-            "a model is asked",
-            {"number": "1 for the run's first", "model": "which one", "reason": "why this one"},
+            "a model is asked", {"number": "1 for the run's first", "model": "which one", "reason": "why this one"}
         ),
         "update": Phase(
             "it is asked again",
@@ -233,7 +232,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "status": "`done` or `failed`",
             },
             most=2 * MAX_EVENT_DATA,
-        ),
+        )
     },
     "approval": {
         "start": Phase(
@@ -269,10 +268,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "end": Phase(
             "a route has it, or does not take it",
             _NOTIFICATION
-            | {
-                "status": "`delivered`, `refused` or `unknown`",
-                "reason?": "why it was refused, or why nobody knows",
-            },
+            | {"status": "`delivered`, `refused` or `unknown`", "reason?": "why it was refused, or why nobody knows"},
         ),
     },
     "score": {
@@ -289,7 +285,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "reason?": "why the run is not scored; the event has no other key then",
             },
             noted=False,
-        ),
+        )
     },
     "compaction": {
         "start": Phase(

@@ -39,10 +39,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         Metric("perdure_runs_total", "counter", "Runs that ended, by why.", ("agent", "status", "reason")),
         Metric("perdure_requests_total", "counter", "Requests to models.", ("agent", "model", "outcome")),
         Metric(
-            "perdure_tokens_total",
-            "counter",
-            "Tokens that models read and wrote.",
-            ("agent", "model", "direction"),
+            "perdure_tokens_total", "counter", "Tokens that models read and wrote.", ("agent", "model", "direction")
         ),
         Metric(
             "perdure_request_cost_dollars",
@@ -84,10 +81,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         Metric("perdure_decisions_refused_total", "counter", "Decisions that changed nothing."),
         Metric(
-            "perdure_hooks_total",
-            "counter",
-            "Hooks that refused something, or failed.",
-            ("event", "hook", "outcome"),
+            "perdure_hooks_total", "counter", "Hooks that refused something, or failed.", ("event", "hook", "outcome")
         ),
         Metric(
             "perdure_approvals_waiting", "gauge", "What waits for a person in the namespace: every worker tells it."

@@ -167,11 +167,7 @@ def run_view(run: RunState, run_id: str) -> RunView:
 
 
 def waiting_views(
-    run: RunState,
-    only: str | None = None,
-    skip: int = 0,
-    *,
-    verdicts: Sequence[tuple[Rule, RuleVerdict]] | None = None,
+    run: RunState, only: str | None = None, skip: int = 0, *, verdicts: Sequence[tuple[Rule, RuleVerdict]] | None = None
 ) -> list[WaitingView]:
     """Return the requests that wait for a person, oldest first, without the first `skip`.
 

@@ -65,10 +65,7 @@ class RestoredSession:
                 entries = segment.read
                 self._rename(entries)
                 packed = pack(EntryList(entries=entries), segment.entries.form)
-                yield (
-                    f"{self._name(span.name)}{segment.number}",
-                    segment.model_copy(update={"entries": packed}),
-                )
+                yield (f"{self._name(span.name)}{segment.number}", segment.model_copy(update={"entries": packed}))
 
     def _name(self, span: str) -> str:
         return f"{self.id}/~{span.rpartition('/~')[2]}"

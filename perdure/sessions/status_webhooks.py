@@ -26,12 +26,7 @@ SET_STATUS_WEBHOOK: Final = "set_status_webhook"
 STATUS_WEBHOOKS: Final = "status_webhooks"
 """Query, the id of a run and a sender: the addresses that this sender has named for the run, as `StatusWebhook`s."""
 
-_STATES: Final = {
-    "waiting": "INPUT_REQUIRED",
-    "completed": "COMPLETED",
-    "cancelled": "CANCELED",
-    "refused": "REJECTED",
-}
+_STATES: Final = {"waiting": "INPUT_REQUIRED", "completed": "COMPLETED", "cancelled": "CANCELED", "refused": "REJECTED"}
 """A2A's names by status; any other end is `FAILED`."""
 
 

@@ -31,31 +31,11 @@ if TYPE_CHECKING:
 
 _WHERE: Final = {
     "_automatic": ("AutoModel",),
-    "cases": (
-        "Case",
-        "CaseDifferenceError",
-        "read_case",
-        "record",
-        "replay",
-        "write_case",
-    ),
-    "_checks": (
-        "Checked",
-        "check",
-    ),
+    "cases": ("Case", "CaseDifferenceError", "read_case", "record", "replay", "write_case"),
+    "_checks": ("Checked", "check"),
     "_gold_plans": ("gold_plan",),
-    "_local": (
-        "Local",
-        "run_locally",
-    ),
-    "_people": (
-        "Person",
-        "answer",
-        "approve",
-        "edit",
-        "reject",
-        "replace",
-    ),
+    "_local": ("Local", "run_locally"),
+    "_people": ("Person", "answer", "approve", "edit", "reject", "replace"),
     "_schema_values": ("CannotMakeError",),
     "scripted_model": (
         "ChatRequest",
@@ -69,11 +49,7 @@ _WHERE: Final = {
         "server_error",
     ),
     "_strategies": ("plans",),
-    "toolbox": (
-        "Execution",
-        "Kill",
-        "kill",
-    ),
+    "toolbox": ("Execution", "Kill", "kill"),
     "_waits": ("LocalRun",),
 }
 _LATER: Final = {name: f"perdure.testing.{module}" for module, names in _WHERE.items() for name in names}

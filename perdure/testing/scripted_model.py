@@ -351,11 +351,7 @@ def usage_of(chat_request: ChatRequest, answer: ModelAnswer, turn: Turn) -> Json
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
     if isinstance(turn.usage, tuple):
         prompt, completion = turn.usage
-    told: JsonObject = {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+    told: JsonObject = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return told | dict(turn.usage if isinstance(turn.usage, Mapping) else {})
 
 

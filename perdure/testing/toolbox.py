@@ -231,10 +231,7 @@ class Toolbox:
     _dying: set[asyncio.Task[None]] = field(default_factory=set)
 
     def registry(
-        self,
-        real: Iterable[ToolFunction],
-        fakes: Mapping[str, Any],
-        inline: Mapping[str, JsonObject],
+        self, real: Iterable[ToolFunction], fakes: Mapping[str, Any], inline: Mapping[str, JsonObject]
     ) -> Registry:
         """Return the real tools, and fakes in place of tools of the same name, with recorded executions. `inline`: the
         agent's own definitions.

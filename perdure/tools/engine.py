@@ -53,7 +53,7 @@ ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": 'ids of calls that are done, such as "1.2"; without them all calls',
-            },
+            }
         },
         "additionalProperties": False,
         "_activity": UNDO,

@@ -461,10 +461,7 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     declared = (code or {}).get("_exclusive", False)
     # The code's `exclusive` applies under every name that an agent file gives it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
-    if code is None or tool.task_queue not in (
-        None,
-        task_queue_of(code),
-    ):  # another worker's code, which is unknown
+    if code is None or tool.task_queue not in (None, task_queue_of(code)):  # another worker's code, which is unknown
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}

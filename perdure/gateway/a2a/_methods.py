@@ -461,12 +461,7 @@ class _MethodCall:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def task(
-        self,
-        session: Session,
-        run_id: str,
-        messages: Sequence[Message] = (),
-        *,
-        with_files: bool = True,
+        self, session: Session, run_id: str, messages: Sequence[Message] = (), *, with_files: bool = True
     ) -> Task:
         """Return a run as a task.
 

@@ -155,14 +155,7 @@ SCHEDULES: Final = (
         answers={200: _LISTED_SCHEDULES},
     ),
     Operation(
-        "pauseSchedule",
-        "POST",
-        f"{_S}/pause",
-        "Pause a schedule.",
-        pause,
-        STOP,
-        body=ScheduleNote,
-        answers={204: None},
+        "pauseSchedule", "POST", f"{_S}/pause", "Pause a schedule.", pause, STOP, body=ScheduleNote, answers={204: None}
     ),
     Operation(
         "resumeSchedule",

@@ -70,10 +70,7 @@ def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) ->
             "description": "Agents, runs and sessions of one tenant: that of the token.",
         },
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 

@@ -442,9 +442,7 @@ _FENCE: Final = re.compile(r"```\w*\s*")
 _LONGEST_FENCE: Final = 32
 
 FINAL_CHANNEL: Final = r"<\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
-END_OF_THOUGHT: Final = re.compile(
-    rf"(?:^|\n)[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*(?=\n|$)|{FINAL_CHANNEL}",
-)
+END_OF_THOUGHT: Final = re.compile(rf"(?:^|\n)[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*(?=\n|$)|{FINAL_CHANNEL}")
 """The end of a thought whose beginning was in the prompt, or was lost. A tag inside a sentence does not count."""
 
 _LAST_MARK: Final = re.compile(r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>)$")

@@ -276,9 +276,4 @@ def _call_as_text(call: JsonObject, names: Mapping[str, str], *, own: bool) -> J
     name = names.get(call["tool"], _NAME.sub("_", call["tool"])[:_LONGEST_NAME])
     function = {"name": name, "arguments": dumps(call["arguments"])}
     beside: JsonObject = call.get("beside", {}) if own else {}
-    return {
-        **beside,
-        "id": call["id"],
-        "type": "function",
-        "function": {**beside.get("function", {}), **function},
-    }
+    return {**beside, "id": call["id"], "type": "function", "function": {**beside.get("function", {}), **function}}
