@@ -103,6 +103,7 @@ def fork_input(
 
 async def start_fork(client: Client, given: RunInput, id: str | None, task_queue: str) -> AgentHandle:
     """Start the run with an input that `fork_input` has returned."""
+    # Field by field: an input from an imported file may hold other fields, such as another floor.
     return await start_run(
         client,
         parse_agent(given.agent),
