@@ -17,12 +17,21 @@ from perdure.gateway.api._forms import (
     ScheduleNote,
     TriggerSchedule,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, Operation, answered
+from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation
 from perdure.gateway.callers import GRANT, READ, SEND, STOP
 from perdure.runs.schedules import with_time
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.values.json import JsonObject
 from perdure.values.references import MISSING
+
+_S: Final = "/v1/schedules/{schedule}"
+_LISTED_SCHEDULES: Final = {
+    "type": "object",
+    "properties": {"schedules": {"type": "array", "items": OBJECT}},
+    "required": ["schedules"],
+}
+_STANDING: Final = "/v1/standing-approvals"
+_LISTED_APPROVALS: Final = {"type": "object", "properties": {"standingApprovals": {"type": "array", "items": OBJECT}}}
 
 
 def _described(agent: Agent[Any]) -> JsonObject:
@@ -37,29 +46,22 @@ def _described(agent: Agent[Any]) -> JsonObject:
     }
 
 
+@operation("GET", "/v1/agents", READ, answers={200: OBJECT})
 async def list_agents(request: ApiRequest) -> Response:
+    """List the agents."""
     return answered(
         {"agents": [{**_described(agent), "name": name} for name, agent in request.gateway.agents.by_name().items()]}
     )
 
 
+@operation("GET", "/v1/agents/{agent}", READ, answers={200: OBJECT})
 async def show_agent(request: ApiRequest) -> Response:
+    """Show what an agent takes and gives."""
     name = request.named("agent")
     return answered({**_described(request.gateway.agents.get(name)), "name": name})
 
 
-AGENTS: Final = (
-    Operation("listAgents", "GET", "/v1/agents", "List the agents.", list_agents, READ, answers={200: OBJECT}),
-    Operation(
-        "showAgent",
-        "GET",
-        "/v1/agents/{agent}",
-        "Show what an agent takes and gives.",
-        show_agent,
-        READ,
-        answers={200: OBJECT},
-    ),
-)
+AGENTS: Final = (list_agents, show_agent)
 
 
 def _schedule_of(request: ApiRequest[Any, Any]) -> Schedule:
@@ -67,7 +69,9 @@ def _schedule_of(request: ApiRequest[Any, Any]) -> Schedule:
     return request.gateway.perdure.schedule(request.named("schedule"), tenant=request.caller.tenant)
 
 
+@operation("POST", "/v1/schedules", SEND, body=CreateSchedule, answers={201: OBJECT})
 async def create_schedule(request: ApiRequest[CreateSchedule]) -> Response:
+    """Create a schedule."""
     body, caller = request.body, request.caller
     if body.replace:
         caller.check(STOP, "change a schedule")
@@ -93,106 +97,70 @@ async def create_schedule(request: ApiRequest[CreateSchedule]) -> Response:
     return answered(view.as_json(), 201, {"Location": f"/v1/schedules/{quote(view.name)}"})
 
 
+@operation("GET", "/v1/schedules", READ, answers={200: _LISTED_SCHEDULES})
 async def list_schedules(request: ApiRequest) -> Response:
+    """List schedules."""
     found = [each async for each in request.gateway.perdure.list_schedules(tenant=request.caller.tenant)]
     return answered({"schedules": [each.as_json() for each in sorted(found, key=lambda each: each.name)]})
 
 
+@operation("GET", _S, READ, answers={200: OBJECT})
 async def show_schedule(request: ApiRequest) -> Response:
+    """Show a schedule."""
     return answered((await _schedule_of(request).show()).as_json())
 
 
-async def pause(request: ApiRequest[ScheduleNote]) -> Response:
+@operation("POST", f"{_S}/pause", STOP, body=ScheduleNote, answers={204: None})
+async def pause_schedule(request: ApiRequest[ScheduleNote]) -> Response:
+    """Pause a schedule."""
     await _schedule_of(request).pause(request.body.note)
     return Response(status_code=204)
 
 
-async def resume(request: ApiRequest[ScheduleNote]) -> Response:
+@operation("POST", f"{_S}/resume", SEND, body=ScheduleNote, answers={204: None})
+async def resume_schedule(request: ApiRequest[ScheduleNote]) -> Response:
+    """Resume a schedule."""
     await _schedule_of(request).resume(request.body.note)
     return Response(status_code=204)
 
 
-async def trigger(request: ApiRequest[TriggerSchedule]) -> Response:
+@operation("POST", f"{_S}/trigger", SEND, body=TriggerSchedule, answers={202: None})
+async def trigger_schedule(request: ApiRequest[TriggerSchedule]) -> Response:
+    """Start a run of a schedule now."""
     await _schedule_of(request).trigger(overlap=request.body.overlap)
     return Response(status_code=202)
 
 
-async def backfill(request: ApiRequest[BackfillSchedule]) -> Response:
+@operation("POST", f"{_S}/backfill", SEND, body=BackfillSchedule, answers={202: None})
+async def backfill_schedule(request: ApiRequest[BackfillSchedule]) -> Response:
+    """Start the runs of a time that has passed."""
     body = request.body
     await _schedule_of(request).backfill(body.from_, body.to, overlap=body.overlap)
     return Response(status_code=202)
 
 
-async def delete(request: ApiRequest) -> Response:
+@operation("DELETE", _S, STOP, answers={204: None})
+async def delete_schedule(request: ApiRequest) -> Response:
+    """Delete a schedule."""
     await _schedule_of(request).delete()
     return Response(status_code=204)
 
 
-_S: Final = "/v1/schedules/{schedule}"
-_LISTED_SCHEDULES: Final = {
-    "type": "object",
-    "properties": {"schedules": {"type": "array", "items": OBJECT}},
-    "required": ["schedules"],
-}
 SCHEDULES: Final = (
-    Operation(
-        "createSchedule",
-        "POST",
-        "/v1/schedules",
-        "Create a schedule.",
-        create_schedule,
-        SEND,
-        body=CreateSchedule,
-        answers={201: OBJECT},
-    ),
-    Operation(
-        "listSchedules",
-        "GET",
-        "/v1/schedules",
-        "List schedules.",
-        list_schedules,
-        READ,
-        answers={200: _LISTED_SCHEDULES},
-    ),
-    Operation(
-        "pauseSchedule", "POST", f"{_S}/pause", "Pause a schedule.", pause, STOP, body=ScheduleNote, answers={204: None}
-    ),
-    Operation(
-        "resumeSchedule",
-        "POST",
-        f"{_S}/resume",
-        "Resume a schedule.",
-        resume,
-        SEND,
-        body=ScheduleNote,
-        answers={204: None},
-    ),
-    Operation(
-        "triggerSchedule",
-        "POST",
-        f"{_S}/trigger",
-        "Start a run of a schedule now.",
-        trigger,
-        SEND,
-        body=TriggerSchedule,
-        answers={202: None},
-    ),
-    Operation(
-        "backfillSchedule",
-        "POST",
-        f"{_S}/backfill",
-        "Start the runs of a time that has passed.",
-        backfill,
-        SEND,
-        body=BackfillSchedule,
-        answers={202: None},
-    ),
-    Operation("showSchedule", "GET", _S, "Show a schedule.", show_schedule, READ, answers={200: OBJECT}),
-    Operation("deleteSchedule", "DELETE", _S, "Delete a schedule.", delete, STOP, answers={204: None}),
+    create_schedule,
+    list_schedules,
+    pause_schedule,
+    resume_schedule,
+    trigger_schedule,
+    backfill_schedule,
+    show_schedule,
+    delete_schedule,
 )
 
 
-async def grant(request: ApiRequest[GrantStandingApproval]) -> Response:
+@operation("POST", _STANDING, GRANT, body=GrantStandingApproval, answers={201: StandingApproval})
+async def grant_standing_approval(request: ApiRequest[GrantStandingApproval]) -> Response:
+    """Approve coming runs of a procedure."""
     body, caller = request.body, request.caller
     granted = await request.gateway.perdure.grant_standing_approval(
         request.gateway.agents.get(body.procedure),
@@ -208,12 +176,16 @@ async def grant(request: ApiRequest[GrantStandingApproval]) -> Response:
     return answered(granted.as_json(), 201, {"Location": f"/v1/standing-approvals/{quote(granted.name)}"})
 
 
-async def list_granted(request: ApiRequest) -> Response:
+@operation("GET", _STANDING, READ, answers={200: _LISTED_APPROVALS})
+async def list_standing_approvals(request: ApiRequest) -> Response:
+    """List standing approvals, the newest first."""
     found = await request.gateway.perdure.standing_approvals(tenant=request.caller.tenant)
     return answered({"standingApprovals": [each.as_json() for each in found]})
 
 
-async def revoke(request: ApiRequest) -> Response:
+@operation("DELETE", _STANDING + "/{standing}", GRANT, answers={200: StandingApproval})
+async def revoke_standing_approval(request: ApiRequest) -> Response:
+    """Revoke a standing approval."""
     caller = request.caller
     revoked = await request.gateway.perdure.revoke_standing_approval(
         request.named("standing"), by=caller.sender, tenant=caller.tenant
@@ -221,35 +193,4 @@ async def revoke(request: ApiRequest) -> Response:
     return answered(revoked.as_json())
 
 
-_STANDING: Final = "/v1/standing-approvals"
-_LISTED_APPROVALS: Final = {"type": "object", "properties": {"standingApprovals": {"type": "array", "items": OBJECT}}}
-STANDING_APPROVALS: Final = (
-    Operation(
-        "grantStandingApproval",
-        "POST",
-        _STANDING,
-        "Approve coming runs of a procedure.",
-        grant,
-        GRANT,
-        body=GrantStandingApproval,
-        answers={201: StandingApproval},
-    ),
-    Operation(
-        "listStandingApprovals",
-        "GET",
-        _STANDING,
-        "List standing approvals, the newest first.",
-        list_granted,
-        READ,
-        answers={200: _LISTED_APPROVALS},
-    ),
-    Operation(
-        "revokeStandingApproval",
-        "DELETE",
-        _STANDING + "/{standing}",
-        "Revoke a standing approval.",
-        revoke,
-        GRANT,
-        answers={200: StandingApproval},
-    ),
-)
+STANDING_APPROVALS: Final = (grant_standing_approval, list_standing_approvals, revoke_standing_approval)

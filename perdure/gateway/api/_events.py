@@ -10,7 +10,7 @@ from typing import Final
 from starlette.responses import Response
 
 from perdure.gateway.api._forms import EventsQuery
-from perdure.gateway.api._operations import ApiRequest, Operation
+from perdure.gateway.api._operations import ApiRequest, operation
 from perdure.gateway.callers import READ
 from perdure.gateway.streams import EventStream, frame
 from perdure.runs.events import Event
@@ -28,12 +28,18 @@ class EventForm(WireModel):
     data: dict[str, object]
 
 
-async def of_run(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+@operation("GET", "/v1/runs/{run}/events", READ, query=EventsQuery, answers={200: EventForm}, media="text/event-stream")
+async def follow_run(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+    """Follow what happens in a run, as server-sent events."""
     run = await request.run()
     return _streamed(request, request.gateway.perdure.events(run.id, _from(request), _topics(request)))
 
 
-async def of_session(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+@operation(
+    "GET", "/v1/sessions/{session}/events", READ, query=EventsQuery, answers={200: EventForm}, media="text/event-stream"
+)
+async def follow_session(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+    """Follow what happens in a session, as server-sent events."""
     session = request.gateway.session(request.caller, request.named("session"))
     return _streamed(request, session.events(_from(request), _topics(request)))
 
@@ -46,7 +52,9 @@ class PartialOutputForm(WireModel):
     """Whether it is the run's output, with which the stream ends."""
 
 
-async def output_of_run(request: ApiRequest) -> Response:
+@operation("GET", "/v1/runs/{run}/partial-output", READ, answers={200: PartialOutputForm}, media="text/event-stream")
+async def follow_output(request: ApiRequest) -> Response:
+    """Follow a run's output while it is written, as server-sent events."""
     run = await request.run()
 
     def framed(output: Json, *, whole: bool) -> str:
@@ -81,30 +89,4 @@ def _topics(request: ApiRequest[WireModel, EventsQuery]) -> list[str] | None:
     return None if topics is None else [topic.strip() for topic in topics.split(",") if topic.strip()]
 
 
-_EVENTS: Final = tuple(
-    Operation(
-        f"follow{what.capitalize()}",
-        "GET",
-        f"/v1/{what}s/{{{what}}}/events",
-        f"Follow what happens in a {what}, as server-sent events.",
-        do,
-        READ,
-        query=EventsQuery,
-        answers={200: EventForm},
-        media="text/event-stream",
-    )
-    for what, do in (("run", of_run), ("session", of_session))
-)
-EVENTS: Final = (
-    *_EVENTS,
-    Operation(
-        "followOutput",
-        "GET",
-        "/v1/runs/{run}/partial-output",
-        "Follow a run's output while it is written, as server-sent events.",
-        output_of_run,
-        READ,
-        answers={200: PartialOutputForm},
-        media="text/event-stream",
-    ),
-)
+EVENTS: Final = (follow_run, follow_session, follow_output)

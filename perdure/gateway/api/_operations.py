@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, Literal
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -88,11 +90,11 @@ class Operation:
     summary: str
     do: Callable[[ApiRequest[Any, Any]], Awaitable[Response]]
     right: str
-    body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    answers: Mapping[int, Any] = field(default_factory=dict)
+    body: type[BaseModel] | None
+    query: type[BaseModel] | None
+    answers: Mapping[int, Any]
     """The answer by status: a model, a schema, or `None` for no body. Errors are not listed."""
-    media: str = "application/json"
+    media: str
 
     def route(self, gateway: Gateway) -> Route:
         """Return the operation as a starlette route. Ids and keys may contain slashes."""
@@ -105,6 +107,27 @@ class Operation:
             return await self.do(ApiRequest(gateway, request, caller, body, query))
 
         return Route(re.sub(r"\{(\w+)\}", r"{\1:path}", self.path), answer, methods=[self.method], name=self.name)
+
+
+def operation(
+    method: Literal["GET", "POST", "DELETE"],
+    path: str,
+    right: str,
+    *,
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    answers: Mapping[int, Any],
+    media: str = "application/json",
+) -> Callable[[Callable[[ApiRequest[Any, Any]], Awaitable[Response]]], Operation]:
+    """Return a decorator that makes a function an operation. The function's name in camelCase is the operation's, its
+    docstring the summary. The parameters are fields of `Operation`.
+    """
+
+    def decorate(do: Callable[[ApiRequest[Any, Any]], Awaitable[Response]]) -> Operation:
+        summary = inspect.getdoc(do) or ""
+        return Operation(to_camel(do.__name__), method, path, summary, do, right, body, query, answers, media)
+
+    return decorate
 
 
 def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:

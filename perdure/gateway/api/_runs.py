@@ -24,7 +24,7 @@ from perdure.gateway.api._forms import (
     UndoRun,
     WaitQuery,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, Operation, answered, paged, waited
+from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation, paged, waited
 from perdure.gateway.callers import APPROVE, READ, SEND, UNDO
 from perdure.gateway.errors import HttpError
 from perdure.runs.undo import UndoPlan
@@ -32,8 +32,13 @@ from perdure.runs.wire import RunResult
 from perdure.sessions.wire import SESSION_PREFIX, WaitResult
 from perdure.values.references import MISSING
 
+_R: Final = "/v1/runs/{run}"
+_EFFECTS: Final = {"type": "object", "properties": {"effects": {"type": "array", "items": OBJECT}}}
 
-async def start(request: ApiRequest[StartRun]) -> Response:
+
+@operation("POST", "/v1/runs", SEND, body=StartRun, answers={201: StartedRun})
+async def start_run(request: ApiRequest[StartRun]) -> Response:
+    """Start a run."""
     body, caller = request.body, request.caller
     if body.approval:
         caller.check(APPROVE, "change what a run asks about")
@@ -54,7 +59,9 @@ async def start(request: ApiRequest[StartRun]) -> Response:
     return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 
 
+@operation("GET", "/v1/runs", READ, query=ListRuns, answers={200: paged("runs")})
 async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
+    """List runs, the newest started first."""
     query = request.query
     chosen = Selection(
         agent=query.agent,
@@ -70,12 +77,16 @@ async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
     return answered({"runs": [row.as_json() for row in page.rows], "next": page.following})
 
 
-async def show(request: ApiRequest) -> Response:
+@operation("GET", _R, READ, answers={200: RunResult})
+async def show_run(request: ApiRequest) -> Response:
+    """Show a run as it stands or ended."""
     return answered((await (await request.run()).view()).result().as_json())
 
 
-async def wait(request: ApiRequest[Paged, WaitQuery]) -> Response:
-    """Wait for the end of a run; for a session's run also before its begin."""
+@operation("GET", f"{_R}/wait", READ, query=WaitQuery, answers={200: WaitResult})
+async def wait_for_run(request: ApiRequest[Paged, WaitQuery]) -> Response:
+    """Wait for a run's end."""
+    # For a session's run also before it begins.
     id, gateway = request.named("run"), request.gateway
     if id.startswith(SESSION_PREFIX):
         session = await gateway.own_session_of(request.caller, id)
@@ -84,17 +95,23 @@ async def wait(request: ApiRequest[Paged, WaitQuery]) -> Response:
     return await waited(request, run.waited)
 
 
-async def value(request: ApiRequest[Paged, TranscriptQuery]) -> Response:
+@operation("GET", f"{_R}/value", READ, query=TranscriptQuery, answers={200: {}})
+async def read_value(request: ApiRequest[Paged, TranscriptQuery]) -> Response:
+    """Read one thing of a run whole."""
     text = await (await request.run()).value(request.query.what)
     return Response(text.encode(errors="backslashreplace"), media_type="application/json")
 
 
-async def waiting(request: ApiRequest) -> Response:
+@operation("GET", f"{_R}/waiting", READ, answers={200: OBJECT})
+async def list_waiting_in_run(request: ApiRequest) -> Response:
+    """Show what waits for a person in a run and below it, whole."""
     found, silent = await (await request.run()).waiting_below()
     return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
 
 
+@operation("POST", f"{_R}/decisions", APPROVE, body=DecisionBody, answers={200: OBJECT})
 async def decide(request: ApiRequest[DecisionBody]) -> Response:
+    """Decide what waits."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return answered(await (await request.run()).decide(request.caller.signed(decision)))
 
@@ -107,26 +124,34 @@ async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[A
     return run
 
 
-async def send_message(request: ApiRequest[RunMessage]) -> Response:
+@operation("POST", f"{_R}/messages", SEND, body=RunMessage, answers={202: DeliveredMessage})
+async def tell_run(request: ApiRequest[RunMessage]) -> Response:
+    """Tell a run something new while it works."""
     run = await _of_no_session(request, "say it there")
     await check_same_context(request.caller, run)
     id = await run.steer(request.body.text, by=request.caller.sender, id=request.body.message_id)
     return answered({"messageId": id}, 202)
 
 
-async def withdraw(request: ApiRequest) -> Response:
+@operation("DELETE", _R + "/messages/{message}", SEND, answers={204: None})
+async def withdraw_from_run(request: ApiRequest) -> Response:
+    """Withdraw a message to a run, while no Request holds it."""
     run = await _of_no_session(request, "take it back there")
     caller = request.caller
     await run.withdraw(request.named("message"), sender=None if caller.may("withdraw") else caller.sender)
     return Response(status_code=204)
 
 
-async def cancel(request: ApiRequest) -> Response:
+@operation("POST", f"{_R}/cancel", "stop", answers={202: None})
+async def cancel_run(request: ApiRequest) -> Response:
+    """Ask a run to end."""
     await (await request.run()).cancel()
     return Response(status_code=202)
 
 
-async def approvals(request: ApiRequest[Paged, Paged]) -> Response:
+@operation("GET", "/v1/approvals", READ, query=Paged, answers={200: paged("waiting")})
+async def list_waiting(request: ApiRequest[Paged, Paged]) -> Response:
+    """List what waits for a person."""
     query = request.query
     found = await request.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=request.caller.tenant)
     return answered(
@@ -134,140 +159,32 @@ async def approvals(request: ApiRequest[Paged, Paged]) -> Response:
     )
 
 
-_R: Final = "/v1/runs/{run}"
-RUNS: Final = (
-    Operation("startRun", "POST", "/v1/runs", "Start a run.", start, SEND, body=StartRun, answers={201: StartedRun}),
-    Operation(
-        "listRuns",
-        "GET",
-        "/v1/runs",
-        "List runs, the newest started first.",
-        list_runs,
-        READ,
-        query=ListRuns,
-        answers={200: paged("runs")},
-    ),
-    Operation(
-        "listWaiting",
-        "GET",
-        "/v1/approvals",
-        "List what waits for a person.",
-        approvals,
-        READ,
-        query=Paged,
-        answers={200: paged("waiting")},
-    ),
-    Operation(
-        "decide",
-        "POST",
-        f"{_R}/decisions",
-        "Decide what waits.",
-        decide,
-        APPROVE,
-        body=DecisionBody,
-        answers={200: OBJECT},
-    ),
-    Operation(
-        "tellRun",
-        "POST",
-        f"{_R}/messages",
-        "Tell a run something new while it works.",
-        send_message,
-        SEND,
-        body=RunMessage,
-        answers={202: DeliveredMessage},
-    ),
-    Operation(
-        "withdrawFromRun",
-        "DELETE",
-        _R + "/messages/{message}",
-        "Withdraw a message to a run, while no Request holds it.",
-        withdraw,
-        SEND,
-        answers={204: None},
-    ),
-    Operation("cancelRun", "POST", f"{_R}/cancel", "Ask a run to end.", cancel, "stop", answers={202: None}),
-    Operation(
-        "waitForRun",
-        "GET",
-        f"{_R}/wait",
-        "Wait for a run's end.",
-        wait,
-        READ,
-        query=WaitQuery,
-        answers={200: WaitResult},
-    ),
-    Operation(
-        "listWaitingInRun",
-        "GET",
-        f"{_R}/waiting",
-        "Show what waits for a person in a run and below it, whole.",
-        waiting,
-        READ,
-        answers={200: OBJECT},
-    ),
-    Operation(
-        "readValue",
-        "GET",
-        f"{_R}/value",
-        "Read one thing of a run whole.",
-        value,
-        READ,
-        query=TranscriptQuery,
-        answers={200: {}},
-    ),
-    Operation("showRun", "GET", _R, "Show a run as it stands or ended.", show, READ, answers={200: RunResult}),
-)
-"""A longer path comes before its prefix, because ids may contain slashes."""
-
-
+@operation("GET", f"{_R}/effects", READ, answers={200: _EFFECTS})
 async def list_effects(request: ApiRequest) -> Response:
+    """List what a run has done outside, and what was undone of it."""
     found = await (await request.run()).effects()
     return answered({"effects": [each.as_json() for each in found]})
 
 
+@operation("GET", f"{_R}/undo", READ, query=UndoQuery, answers={200: UndoPlan})
 async def plan_undo(request: ApiRequest[UndoRun, UndoQuery]) -> Response:
+    """Show what an undo of a run would take back, and what stays."""
     query = request.query
     found = await (await request.run()).undo_plan(to=query.to, no_effect=query.calls)
     return answered(found.as_json())
 
 
+@operation("POST", f"{_R}/undo", UNDO, body=UndoRun, answers={201: StartedRun})
 async def undo_run(request: ApiRequest[UndoRun]) -> Response:
+    """Take back what a run that has ended has done."""
     body, run = request.body, await request.run()
     started = await run.undo(to=body.to, no_effect=body.no_effect, by=request.caller.sender)
     return answered({"runId": started.id}, 201, {"Location": f"/v1/runs/{quote(started.id)}"})
 
 
-_EFFECTS: Final = {"type": "object", "properties": {"effects": {"type": "array", "items": OBJECT}}}
-UNDOS: Final = (
-    Operation(
-        "listEffects",
-        "GET",
-        f"{_R}/effects",
-        "List what a run has done outside, and what was undone of it.",
-        list_effects,
-        READ,
-        answers={200: _EFFECTS},
-    ),
-    Operation(
-        "planUndo",
-        "GET",
-        f"{_R}/undo",
-        "Show what an undo of a run would take back, and what stays.",
-        plan_undo,
-        READ,
-        query=UndoQuery,
-        answers={200: UndoPlan},
-    ),
-    Operation(
-        "undoRun",
-        "POST",
-        f"{_R}/undo",
-        "Take back what a run that has ended has done.",
-        undo_run,
-        UNDO,
-        body=UndoRun,
-        answers={201: StartedRun},
-    ),
+RUNS: Final = (
+    *(list_effects, plan_undo, undo_run),
+    *(start_run, list_runs, list_waiting, decide, tell_run, withdraw_from_run, cancel_run),
+    *(wait_for_run, list_waiting_in_run, read_value, show_run),
 )
-"""These come before `showRun`, whose path matches any suffix."""
+"""A longer path comes before its prefix, because ids may contain slashes."""

@@ -21,9 +21,12 @@ from perdure.gateway.api._forms import (
     SessionMessage,
     WaitsForMessage,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, Operation, answered, paged, until_stopping, waited
+from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation, paged, until_stopping, waited
 from perdure.gateway.callers import APPROVE, READ, SEND
 from perdure.sessions.wire import Receipt, SessionView, WaitResult
+
+_S: Final = "/v1/sessions/{session}"
+_M: Final = _S + "/messages/{message}"
 
 
 def _session(request: ApiRequest[Any, Any], agent: str | None = None) -> Session:
@@ -45,7 +48,9 @@ def _of(request: ApiRequest[Any, Any]) -> str:
     return str(request.query.sender or request.caller.sender)
 
 
+@operation("GET", "/v1/sessions", READ, query=Paged, answers={200: paged("sessions")})
 async def list_sessions(request: ApiRequest[Paged, Paged]) -> Response:
+    """List sessions, the last that did something first."""
     query = request.query
     found = await request.gateway.perdure.page_of_sessions(
         tenant=request.caller.tenant, size=query.limit, page=query.page
@@ -53,7 +58,9 @@ async def list_sessions(request: ApiRequest[Paged, Paged]) -> Response:
     return answered({"sessions": [row.as_json() for row in found.rows], "next": found.following})
 
 
-async def send_message(request: ApiRequest[SessionMessage]) -> Response:
+@operation("POST", f"{_S}/messages", SEND, body=SessionMessage, answers={202: Receipt})
+async def say(request: ApiRequest[SessionMessage]) -> Response:
+    """Send a message to a session."""
     body, key = request.body, request.key
     session, id = _session(request, body.agent), body.message_id
     if key is not None:
@@ -63,16 +70,22 @@ async def send_message(request: ApiRequest[SessionMessage]) -> Response:
     return answered(receipt.as_json(), 202)
 
 
-async def show(request: ApiRequest) -> Response:
+@operation("GET", _S, READ, answers={200: SessionView})
+async def show_session(request: ApiRequest) -> Response:
+    """Show a session as it stands."""
     return answered((await _session(request).show()).as_json())
 
 
-async def wait(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+@operation("GET", f"{_M}/wait", READ, query=WaitsForMessage, answers={200: WaitResult})
+async def wait_for_message(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+    """Wait for the end of the run that takes a message."""
     session, message, sender = _session(request), request.named("message"), _of(request)
     return await waited(request, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
-async def reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+@operation("GET", f"{_M}/reply", READ, query=WaitsForMessage, answers={200: ReplyBody})
+async def read_reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+    """Wait for the text that answers a message."""
     session, message, sender = _session(request), request.named("message"), _of(request)
 
     async def found() -> list[str | None]:
@@ -84,143 +97,66 @@ async def reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
     return answered({"reply": answer[0]})
 
 
+@operation("DELETE", _M, SEND, query=SenderQuery, answers={204: None})
 async def withdraw(request: ApiRequest[Paged, SenderQuery]) -> Response:
+    """Take a message back, until a Request holds it."""
     await _session(request).withdraw(request.named("message"), of=_of(request), **_who(request))
     return Response(status_code=204)
 
 
-async def decide(request: ApiRequest[SessionDecisionBody]) -> Response:
+@operation("POST", f"{_S}/decisions", APPROVE, body=SessionDecisionBody, answers={200: OBJECT})
+async def decide_in_session(request: ApiRequest[SessionDecisionBody]) -> Response:
+    """Decide what waits in the run under way."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
     who = _who(request) | {"roles": sorted(request.caller.roles)}
     return answered(await _session(request).decide(decision, run=request.body.run, **who))
 
 
+@operation("POST", f"{_S}/deliveries", "redeliver", body=Redeliver, answers={202: Redeliver})
 async def redeliver(request: ApiRequest[Redeliver]) -> Response:
+    """Deliver a reply once more of which nobody knows whether it arrived."""
     await _session(request).redeliver(request.body.delivery, **_who(request))
     return answered({"delivery": request.body.delivery}, 202)
 
 
+@operation("GET", f"{_S}/recall", READ, query=RecallQuery, answers={200: OBJECT})
 async def recall(request: ApiRequest[Paged, RecallQuery]) -> Response:
+    """Read again what a conversation shows cut, or in short."""
     return answered(await _session(request).recall(request.query.what, request.query.page))
 
 
+@operation("POST", f"{_S}/compact", "compact", answers={200: OBJECT})
 async def compact(request: ApiRequest) -> Response:
+    """Compact the older part of the conversation."""
     return answered({"compacted": await _session(request).compact(**_who(request))})
 
 
-async def fork(request: ApiRequest[ForkForm]) -> Response:
+@operation("POST", f"{_S}/fork", SEND, body=ForkForm, answers={201: ForkedSession})
+async def fork_session(request: ApiRequest[ForkForm]) -> Response:
+    """Begin another session with the conversation and the results of this one."""
     forked = await _session(request).fork(request.body.at, request.body.session)
     return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 
 
-async def delete(request: ApiRequest) -> Response:
+@operation("DELETE", _S, "delete", answers={204: None})
+async def delete_session(request: ApiRequest) -> Response:
+    """Delete a session and its runs."""
     await _session(request).delete(**_who(request))
     return Response(status_code=204)
 
 
-_S: Final = "/v1/sessions/{session}"
-_M: Final = _S + "/messages/{message}"
 SESSIONS: Final = (
-    Operation(
-        "listSessions",
-        "GET",
-        "/v1/sessions",
-        "List sessions, the last that did something first.",
-        list_sessions,
-        READ,
-        query=Paged,
-        answers={200: paged("sessions")},
-    ),
-    Operation(
-        "say",
-        "POST",
-        f"{_S}/messages",
-        "Send a message to a session.",
-        send_message,
-        SEND,
-        body=SessionMessage,
-        answers={202: Receipt},
-    ),
-    Operation(
-        "waitForMessage",
-        "GET",
-        f"{_M}/wait",
-        "Wait for the end of the run that takes a message.",
-        wait,
-        READ,
-        query=WaitsForMessage,
-        answers={200: WaitResult},
-    ),
-    Operation(
-        "readReply",
-        "GET",
-        f"{_M}/reply",
-        "Wait for the text that answers a message.",
-        reply,
-        READ,
-        query=WaitsForMessage,
-        answers={200: ReplyBody},
-    ),
-    Operation(
-        "withdraw",
-        "DELETE",
-        _M,
-        "Take a message back, until a Request holds it.",
-        withdraw,
-        SEND,
-        query=SenderQuery,
-        answers={204: None},
-    ),
-    Operation(
-        "decideInSession",
-        "POST",
-        f"{_S}/decisions",
-        "Decide what waits in the run under way.",
-        decide,
-        APPROVE,
-        body=SessionDecisionBody,
-        answers={200: OBJECT},
-    ),
-    Operation(
-        "redeliver",
-        "POST",
-        f"{_S}/deliveries",
-        "Deliver a reply once more of which nobody knows whether it arrived.",
-        redeliver,
-        "redeliver",
-        body=Redeliver,
-        answers={202: Redeliver},
-    ),
-    Operation(
-        "recall",
-        "GET",
-        f"{_S}/recall",
-        "Read again what a conversation shows cut, or in short.",
-        recall,
-        READ,
-        query=RecallQuery,
-        answers={200: OBJECT},
-    ),
-    Operation(
-        "compact",
-        "POST",
-        f"{_S}/compact",
-        "Compact the older part of the conversation.",
-        compact,
-        "compact",
-        answers={200: OBJECT},
-    ),
-    Operation(
-        "forkSession",
-        "POST",
-        f"{_S}/fork",
-        "Begin another session with the conversation and the results of this one.",
-        fork,
-        SEND,
-        body=ForkForm,
-        answers={201: ForkedSession},
-    ),
-    Operation("deleteSession", "DELETE", _S, "Delete a session and its runs.", delete, "delete", answers={204: None}),
-    Operation("showSession", "GET", _S, "Show a session as it stands.", show, READ, answers={200: SessionView}),
+    list_sessions,
+    say,
+    wait_for_message,
+    read_reply,
+    withdraw,
+    decide_in_session,
+    redeliver,
+    recall,
+    compact,
+    fork_session,
+    delete_session,
+    show_session,
 )
 """A longer path comes before its prefix, because keys may contain slashes."""

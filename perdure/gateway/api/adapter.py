@@ -17,7 +17,7 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.api._agents import AGENTS, SCHEDULES, STANDING_APPROVALS
 from perdure.gateway.api._events import EVENTS
 from perdure.gateway.api._operations import PLACES, Operation, answered
-from perdure.gateway.api._runs import RUNS, UNDOS
+from perdure.gateway.api._runs import RUNS
 from perdure.gateway.api._sessions import SESSIONS
 from perdure.values.json import JsonObject
 
@@ -124,7 +124,7 @@ def _is_model(what: Any) -> bool:
     return isinstance(what, type) and issubclass(what, BaseModel)
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *UNDOS, *RUNS, *SCHEDULES, *SESSIONS, *STANDING_APPROVALS)
+OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *RUNS, *SCHEDULES, *SESSIONS, *STANDING_APPROVALS)
 
 
 def api(gateway: Gateway) -> Adapter:
