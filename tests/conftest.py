@@ -73,7 +73,9 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
     """A dev server: lists workflows, keeps real time. It knows all search attributes from its first run on, whichever test that is."""
-    async with embedded_server(ui=False, settings=DEV_SETTINGS) as server:
+    # A queue's statistics are those of now, and not those of up to five seconds before.
+    settings = DEV_SETTINGS | {"matching.TaskQueueInfoByBuildIdTTL": "1ms"}
+    async with embedded_server(ui=False, settings=settings) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server
 

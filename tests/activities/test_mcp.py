@@ -41,6 +41,13 @@ from tests.workflows.test_media import connect, pictures, stored
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 storage = storage_fixture()
 
+
+@pytest.fixture(autouse=True)
+def _servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the library wait less for a server's process that does not end by itself: by default two seconds."""
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.2)
+
+
 STDIO: dict[str, Any] = {"command": sys.executable, "args": ["-m", "tests.mcp_server", "stdio"], "cwd": str(ROOT)}
 
 
