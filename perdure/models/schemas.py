@@ -180,18 +180,17 @@ def function_schema(
     It only describes, because calls are validated here. So it does not repeat that a tool forbids further arguments, and
     has no patterns of references: llama.cpp refuses all functions if one has a pattern without `$` at its end.
     """
-    definitions = _definitions(control) if control else {}
+    definitions: JsonObject = {"reference": {"anyOf": [_TEXT, _FORMULA_SCHEMA]} if control else _TEXT}
     schema = _call_schema(tool, definitions, instances, control, untaught, REFERENCE if control else _TEXT)
     schema.pop("description", None)
     if tool.parameters.get("additionalProperties") is False:
         del schema["additionalProperties"]
     properties = {name: child for name, child in schema["properties"].items() if name != "_tool"}
-    if "_outputPath" in properties:
-        properties["_outputPath"] = _TEXT
+    properties |= {name: _TEXT for name in ("_outputPath", "_until") if name in properties}
     required = [name for name in schema["required"] if name != "_tool"]
     schema |= {"type": "object", "properties": properties, "required": required}
     if not any(part.get("$ref") == REFERENCE["$ref"] for part in subschemas({**schema, "$defs": definitions})):
-        definitions.pop("reference", None)
+        del definitions["reference"]
     return schema | ({"$defs": definitions} if definitions else {})
 
 

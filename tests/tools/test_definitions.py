@@ -19,6 +19,7 @@ from perdure.tools.decorator import tool_function
 from perdure.tools.definitions import with_own_names
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import JsonObject, dumps
+from perdure.values.schemas import subschemas
 from perdure.values.state import State
 
 FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -222,6 +223,22 @@ def test_r9_3_functions_have_no_pattern_for_references_and_a_list_of_types_for_p
     call = Plan(1, tools={"t": tool}, state=State()).add({"_tool": "t", "n": 1, "other": 2})
     assert call.state.error is not None
     assert "other" in call.state.error.message
+
+
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("delegate", [None, "helper"])
+def test_r9_3_references_of_a_function_lead_into_its_own_definitions(control: bool, delegate: str | None) -> None:
+    properties = {"n": {"type": "integer"}, "tree": {"$ref": "#/$defs/N"}}
+    nested = {"N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}, "n": {"type": "integer"}}}}
+    tool = parse_tool(
+        {"name": "t", "parameters": {"type": "object", "properties": properties, "$defs": nested}}, activities=["t"]
+    ).model_copy(update={"delegate": delegate})
+    schema = function_schema(tool, control=control)
+    assert "pattern" not in dumps(schema)
+    refs = {part["$ref"].removeprefix("#/$defs/").replace("~1", "/") for part in subschemas(schema) if "$ref" in part}
+    assert refs == schema["$defs"].keys()
+    each = {"_each": "†state.list", "_until": "†output.done"} if delegate else {}
+    Draft202012Validator(schema).validate({"n": "†state.n", "tree": {"next": {"n": "†state.n"}}, **each})
 
 
 def test_r9_3_a_call_whose_only_free_meta_property_is_its_path_has_it_or_not() -> None:
