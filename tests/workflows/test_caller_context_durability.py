@@ -106,11 +106,11 @@ async def test_it_goes_on_over_continue_as_new(impatient_server: WorkflowEnviron
 async def test_a_loop_over_more_than_100_items_has_it_in_all_its_executions(
     impatient_server: WorkflowEnvironment,
 ) -> None:
-    script = [{"calls": [looks(250, _parallel=100)], "output": "†state.w"}]
+    script = [{"calls": [looks(120, _parallel=100)], "output": "†state.w"}]
     async with harness(impatient_server.client, [look], script) as it, asyncio.timeout(HANG):
         run = await start(it, Agent("looper", tools=[look]))
-        assert await run.result() == [f"{n} for C-17 [masked]" for n in range(250)]
-    assert Counter(seen) == {ANN_SEEN: 250}
+        assert await run.result() == [f"{n} for C-17 [masked]" for n in range(120)]
+    assert Counter(seen) == {ANN_SEEN: 120}
 
 
 async def test_a_loop_over_a_delegate_has_it_in_all_its_executions(impatient_server: WorkflowEnvironment) -> None:

@@ -424,13 +424,13 @@ async def test_the_client_refuses_an_evaluation_that_cannot_run(dev_server: Work
 
 
 async def test_runs_of_a_large_agent_do_not_start_in_one_task(dev_server: WorkflowEnvironment) -> None:
-    large = Agent("clerk", instructions="You pay refunds. " * 10_000, output=str)
+    large = Agent("clerk", instructions="You pay refunds. " * 28_000, output=str)
     async with harness(dev_server.client, [], model, registry=with_evaluators()) as it:
-        evaluation = await api(it).evaluate(large, dataset(1), models=["lazy"], repeat=30, parallel=30)
+        evaluation = await api(it).evaluate(large, dataset(1), models=["lazy"], repeat=10, parallel=10)
         async with asyncio.timeout(HANG):
             (row,) = (await evaluation.wait()).totals()
         types = [event.event_type for event in (await evaluation.handle.fetch_history()).events]
-    assert (row.rate.runs, row.failed) == (30, {})
+    assert (row.rate.runs, row.failed) == (10, {})
     assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
 
 

@@ -58,15 +58,22 @@ async def test_r10_11_a_long_conversation_goes_on_in_short(dev_server: WorkflowE
         assert "compact" in await session.compact(sender="ann")
 
 
+@pytest.fixture
+def few_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions keep three entries to show, not fifty: older ones are archived after few messages."""
+    monkeypatch.setattr("perdure.sessions.transcript._SHOWN", 3)
+
+
+@pytest.mark.usefixtures("few_shown")
 async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server, with_memory) as (session, _):
         first = await session.send(f"the first {'x' * 40_000}", sender="ann", id="first")
         assert await session.reply(first, HANG) == "re: ann: the first xxxxxxxxxxxxxxxxxxxxx"[:40]
-        for number in range(10):
-            await session.reply(await session.send(f"{number} {'y' * 8_000}", sender="ann", id=f"m{number}"), HANG)
+        for number in range(4):
+            await session.reply(await session.send(f"{number} {'y' * 20_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
-        assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
-        for number in range(10):
+        assert await session.reply(await session.send("z" * 64_000, sender="ann", id="last"), HANG)
+        for number in range(3):
             await session.send("short", sender="ann", id=f"n{number}", mode="followup")
             await session.reply(f"n{number}", HANG)
         await idles(session)
@@ -83,6 +90,7 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
         assert (await session.recall("1"))["pages"] == 4
 
 
+@pytest.mark.usefixtures("few_shown")
 async def test_r10_13_old_entries_lie_in_the_storage_where_there_is_one(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,11 +100,11 @@ async def test_r10_13_old_entries_lie_in_the_storage_where_there_is_one(
     async with desk(dev_server, with_memory, client=client) as (session, it):
         first = f"the first {noise.randbytes(20_000).hex()}"
         await session.reply(await session.send(first, sender="ann"), HANG)
-        for _ in range(10):
-            await session.reply(await session.send(noise.randbytes(4_000).hex(), sender="ann"), HANG)
+        for _ in range(4):
+            await session.reply(await session.send(noise.randbytes(10_000).hex(), sender="ann"), HANG)
         await session.new(sender="ann")
-        await session.reply(await session.send("short", sender="ann"), HANG)
-        for _ in range(10):
+        await session.reply(await session.send(noise.randbytes(32_000).hex(), sender="ann"), HANG)
+        for _ in range(3):
             await session.reply(await session.send("short", sender="ann", mode="followup"), HANG)
         await idles(session)
         began = (await it.client.get_workflow_handle(session.id).fetch_history()).events[0]
@@ -108,6 +116,7 @@ async def test_r10_13_old_entries_lie_in_the_storage_where_there_is_one(
         assert first[:10_000] in (await session.recall("1"))["text"]
 
 
+@pytest.mark.usefixtures("few_shown")
 async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archived(
     dev_server: WorkflowEnvironment,
 ) -> None:
@@ -118,11 +127,11 @@ async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archiv
         other = [MessageEntry(n=1, at="", message_id="other", text="what was said before the reset")]
         name = f"{session.id}/~{began[:8]}-1"
         await it.client.start_workflow(SEGMENT_WORKFLOW, segment_of(1, other), id=name, task_queue=it.task_queue)
-        for number in range(10):
-            await session.reply(await session.send(f"{number} {'y' * 8_000}", sender="ann", id=f"m{number}"), HANG)
+        for number in range(4):
+            await session.reply(await session.send(f"{number} {'y' * 20_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
-        assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
-        for number in range(10):
+        assert await session.reply(await session.send("z" * 64_000, sender="ann", id="last"), HANG)
+        for number in range(3):
             await session.send("short", sender="ann", id=f"n{number}", mode="followup")
             await session.reply(f"n{number}", HANG)
         await idles(session)

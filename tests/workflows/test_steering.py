@@ -410,7 +410,7 @@ async def test_r10_5_messages_outlive_an_execution(impatient_server: WorkflowEnv
     assert all(f"message {id[1:]}" in shown for id in sent)
 
 
-@pytest.mark.parametrize("limit", ["token_budget", "deadline"])
+@pytest.mark.parametrize("limit", ["token_budget", pytest.param("deadline", marks=pytest.mark.soak)])
 async def test_r10_5_where_the_next_request_is_the_last_what_is_held_is_not_run(
     limit: str, dev_server: WorkflowEnvironment
 ) -> None:

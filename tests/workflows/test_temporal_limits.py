@@ -110,7 +110,7 @@ async def test_r6_8_three_hundred_requests_and_three_thousand_calls(dev_server: 
 
 
 # Copies of all pages in each Request would take 40 MB and 6.5 MB.
-@pytest.mark.parametrize(("count", "limit"), [(40, 4_000_000), pytest.param(100, 15_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("count", "limit"), [(20, 1_000_000), pytest.param(100, 15_000_000, marks=pytest.mark.soak)])
 async def test_r6_8_history_does_not_grow_with_the_square_of_the_requests(
     dev_server: WorkflowEnvironment, count: int, limit: int
 ) -> None:

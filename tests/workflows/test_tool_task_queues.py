@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from tests.cli.test_session_commands import commands
+from tests.forked_cli import ForkedCli
 from tests.support import DONE, ROOT, Harness, agent, harness
 from tests.timeouts import HANG
 
@@ -44,13 +44,15 @@ PLAN = {
 
 @asynccontextmanager
 async def laptop(address: str, queue: str, folder: Path) -> AsyncIterator[None]:
-    """`worker.py --tools-only` in a process of its own."""
+    """`perdure worker --tools-only` in a process of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "PERDURE_"))}
-    arguments = ["--tools-only", "--task-queue", queue, "--files", str(folder)]
+    arguments = ["worker", "--tools-only", "--task-queue", queue, "--files", str(folder)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "worker.py"), *arguments,
-        env=env | {"TEMPORAL_ADDRESS": address}, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
+        *(*await ForkedCli.command(), *arguments),
+        env=env | {"TEMPORAL_ADDRESS": address},
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
     try:
         assert process.stderr is not None
         ready = await asyncio.wait_for(process.stderr.readline(), HANG)
@@ -83,15 +85,15 @@ async def until_unserved(it: Harness, run_id: str) -> str:
 
 async def test_a_queue_that_nobody_serves_is_said_and_ends_in_an_error(dev_server: WorkflowEnvironment) -> None:
     queue = f"nobody-{uuid.uuid4().hex[:6]}"
-    async with harness(dev_server.client, [shout], [PLAN, DONE]) as it:
-        handle = await it.start(agent("shout", read_file(queue, _queueTimeout=8)))
-        said = await until_unserved(it, handle.id)
-        shown = await commands(dev_server)("show", handle.id)
-        await handle.result()
-        view = await it.view(handle.id)
+    async with harness(dev_server.client, [shout], [PLAN, PLAN, DONE]) as it:
+        waits = await it.start(agent("shout", read_file(queue)))
+        said = await until_unserved(it, waits.id)
+        shown = await commands(dev_server)("show", waits.id)
+        await waits.cancel()
+        view = await it.run(agent("shout", read_file(queue, _queueTimeout=1)))
     assert said == f"no worker has taken it up yet from task queue {queue!r}"
     assert said in " ".join(shown.out.split())
-    message = f"no worker of task queue {queue!r} took read_file up within 8 s"
+    message = f"no worker of task queue {queue!r} took read_file up within 1 s"
     assert view.calls[0].error == {"code": "no_worker", "message": message}
     assert [call.status for call in view.calls] == ["failed", "skipped"]
     assert view.calls[0].attempts == 0

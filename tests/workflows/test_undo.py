@@ -255,6 +255,7 @@ async def test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards(dev_
         assert {each[0] for each in DID[: len(booked)]} == {"unbook"}
 
 
+@pytest.mark.soak  # `test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards` is the short one
 async def test_a_loop_of_more_than_100_rounds_is_undone_whole(dev_server: WorkflowEnvironment) -> None:
     cities = [f"c{number}" for number in range(104)]
     loop = {

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from perdure.hosting._health import Health
 from perdure.hosting._worker_parts import deployment
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
+from perdure.testing._local import QuickTasks
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -108,7 +110,8 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.client.run.END_TAKEN_WITHIN", HANG)
-    queue, old = unique("queue"), dev_server.client
+    queue, served = unique("queue"), dev_server.client
+    old = Client(served.service_client, data_converter=served.data_converter, interceptors=[QuickTasks()])
     new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
     async with ScriptedModel([PAY], strict=False) as model:
         run = await Perdure(old, task_queue=queue).start(PAYER, id=unique("unlike"))
@@ -192,7 +195,9 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
     assert "Nondeterminism" in repr(replayed.replay_failure)  # the change is one that no run would have survived
 
 
-async def test_a_run_without_a_worker_of_its_version_names_that_version(dev_server: WorkflowEnvironment) -> None:
+async def test_a_run_without_a_worker_of_its_version_names_that_version(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, queue, client = unique("release"), unique("queue"), dev_server.client
     async with ScriptedModel([PAY], strict=False) as model:
         options: dict[str, Any] = {"task_queue": queue, "deployment_name": name}
@@ -202,6 +207,7 @@ async def test_a_run_without_a_worker_of_its_version_names_that_version(dev_serv
             await offered(run)
         async with build_worker(client, registry([pay]), model=asking(model), build_id="2", **options):
             await make_current(client, name, "2")
+            monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
             words = str(await problem_of(run.view()))
     await run.terminate()
     assert words.endswith(f"is one running on task queue {queue!r} with version '1' of deployment {name!r}?")
