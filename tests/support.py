@@ -209,7 +209,7 @@ async def harness(
         # when its time is over, which has to be before a decision gives up waiting for an answer.
         client = Client(**client.config() | {"interceptors": [*client.config()["interceptors"], QuickTasks()]})
     # The sandbox passes `perdure` through, so it finds an import inside a workflow and little else, for a fifth of a run's CPU time here.
-    # The cases of `tests/conformance` run in it in one dialect, all runs in `make soak`.
+    # The cases of `tests/conformance` run in it in one dialect. In `make soak` all runs do.
     options.setdefault("sandboxed", "SOAK" in os.environ)
     options.setdefault("grace", 0.5)  # what a test leaves hanging is not waited for as in production
     options = {"workflow_pollers": 2, "activity_pollers": 2, **options}  # each costs a run CPU time, also on the server
