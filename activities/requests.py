@@ -9,9 +9,8 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx2
 import openai
@@ -63,8 +62,7 @@ class EventTooLongError(Exception):
         super().__init__(f"it sent {MAX_EVENT:,} bytes without the end of an event")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     data: bytes
     name: str = ""
 

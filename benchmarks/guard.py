@@ -28,7 +28,7 @@ from perdure.activities.requests import Events
 from perdure.models.dialects.common import DialectRequest
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
-from perdure.models.response_stream import ResponseStream
+from perdure.models.response_stream import ResponseStream, joined
 from perdure.tools.tool import parse_tool
 from perdure.values.json import dumps
 
@@ -120,15 +120,18 @@ def _calls(work: Callable[[], object]) -> int:
 
 
 TOKENS, CALLS, TOOLS = 2000, 500, 100
+TOGETHER = 5
+"""Tokens that arrive together, as at 10 ms a token after two seconds."""
 
 
 def _read() -> None:
     text = dumps({"calls": [{"_tool": "t", "x": "x" * (4 * TOKENS)}], "output": None})
     events, answer = Events(), ResponseStream("m", 1, DIALECTS["solution"].reader(ReaderVocabulary()))
-    for at in range(0, len(text), 4):
-        chunk: Any = {"choices": [{"index": 0, "delta": {"content": text[at : at + 4]}}]}
-        for event in events.push(f"data: {dumps(chunk)}\n\n".encode()):
-            answer.take(json.loads(event.data))
+    chunks: list[Any] = [{"choices": [{"delta": {"content": text[at : at + 4]}}]} for at in range(0, len(text), 4)]
+    for first in range(0, len(chunks), TOGETHER):
+        arrived = "".join(f"data: {dumps(chunk)}\n\n" for chunk in chunks[first : first + TOGETHER])
+        for document in joined([json.loads(event.data) for event in events.push(arrived.encode())]):
+            answer.take(document)
 
 
 def _compose() -> None:

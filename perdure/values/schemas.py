@@ -7,11 +7,12 @@ cannot.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -269,6 +270,22 @@ _OF_THE_CONTAINER: Final = frozenset(
 """Keywords whose verdict on an object or array does not depend on the values inside it."""
 
 
+_SHORT: Final = 20_000
+"""Characters of a schema whose problem is remembered: each run parses the schemas of its tools anew."""
+
+
+@lru_cache(maxsize=500)
+def _known_problem(text: str, draft: Draft) -> str | None:
+    return _form_problem(json.loads(text), draft)
+
+
+def _form_problem(schema: SchemaPart, draft: Draft) -> str | None:
+    of_schemas = _OF_SCHEMAS.setdefault(draft.number, Schema(metaschema(draft.number)))
+    if wrong := of_schemas.errors(schema):
+        return wrong[0]
+    return reference_problem(schema, draft) or patterns_problem(schema)
+
+
 class Schema:
     """A JSON Schema of the draft that it names (`perdure.values.schemas.draft_of`).
 
@@ -306,10 +323,11 @@ class Schema:
         """
         if problem := size_problem(self.schema):
             return problem
-        of_schemas = _OF_SCHEMAS.setdefault(self.draft.number, Schema(metaschema(self.draft.number)))
-        if wrong := of_schemas.errors(self.schema):
-            return wrong[0]
-        return reference_problem(self.schema, self.draft) or patterns_problem(self.schema)
+        try:
+            text = dumps(self.schema)
+        except (TypeError, ValueError):
+            return _form_problem(self.schema, self.draft)  # it is no JSON, as its problem says
+        return _known_problem(text, self.draft) if len(text) <= _SHORT else _form_problem(self.schema, self.draft)
 
     def errors(
         self, value: Json, *, references: bool = False, root: Path = (), checks: CheckBudget | None = None
