@@ -207,7 +207,7 @@ async def read_value(request: Request) -> Json:
 
 LOOKS_AFTER: Final = 2.0
 """Seconds without an answer before each check of the server."""
-_AGAIN: Final = 0.5
+_CHECKED_AGAIN_AFTER: Final = 0.5
 """Seconds before a failed check is repeated: the server may be restarting."""
 
 
@@ -251,7 +251,7 @@ class ServerWatch:
     async def _looked(self) -> ServerError | None:
         if self._perdure is None:
             return None
-        for pause in (_AGAIN, 0.0):
+        for pause in (_CHECKED_AGAIN_AFTER, 0.0):
             try:
                 await check_server(self._perdure.client)
             except ServerError as error:

@@ -25,7 +25,7 @@ from perdure.runs.standing_approvals import STANDING_SHARED, StandingApproval
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.values.media import PICTURES, file_name, is_digest, media_of
 
-_ACTIONS: Final = {
+_SCHEDULE_ACTIONS: Final = {
     "pause": (STOP, "pause a schedule", "is paused"),
     "resume": (SEND, "resume a schedule", "is active again"),
     "trigger": (SEND, "start a schedule", "starts a run now, unless its last one still works"),
@@ -33,12 +33,16 @@ _ACTIONS: Final = {
 """By the form's `do`: the required right, the words for a refusal, and the page's notice."""
 
 
-class SchedulesPage:
-    """The page `/schedules`."""
+class _TenantPage:
+    """A page of one gateway, in the frame of its site."""
 
     def __init__(self, gateway: Gateway, site: Site) -> None:
         self._gateway = gateway
         self._site = site
+
+
+class SchedulesPage(_TenantPage):
+    """The page `/schedules`."""
 
     def routes(self) -> list[BaseRoute]:
         return [Route("/schedules", self._show), Route("/schedules", self._act, methods=["POST"])]
@@ -77,9 +81,9 @@ class SchedulesPage:
         caller = caller_of(request)
         form = await self._site.form(request)
         action = form.get("do", "")
-        if action not in _ACTIONS:
-            raise HttpError(400, f"do is one of {', '.join(_ACTIONS)}")
-        right, what, words = _ACTIONS[action]
+        if action not in _SCHEDULE_ACTIONS:
+            raise HttpError(400, f"do is one of {', '.join(_SCHEDULE_ACTIONS)}")
+        right, what, words = _SCHEDULE_ACTIONS[action]
         caller.check(right, what)
         try:
             schedule = self._gateway.perdure.schedule(form.get("schedule", ""), tenant=caller.tenant)
@@ -96,12 +100,8 @@ class SchedulesPage:
         return self._site.go_to(request, f"/schedules?{urlencode({'schedule': schedule.name})}&{notice}")
 
 
-class StandingPage:
+class StandingPage(_TenantPage):
     """The page `/standing`."""
-
-    def __init__(self, gateway: Gateway, site: Site) -> None:
-        self._gateway = gateway
-        self._site = site
 
     def routes(self) -> list[BaseRoute]:
         return [Route("/standing", self._show), Route("/standing", self._revoke, methods=["POST"])]
@@ -142,7 +142,7 @@ class StandingPage:
         return self._site.go_to(request, f"/standing?{self._site.notice_query(request, words)}")
 
 
-MOST: Final = 10_000
+MOST_RUNS: Final = 10_000
 """The most runs that are added up, the newest ones: the server lists a thousand at a time."""
 DAYS: Final = (1, 7, 30, 90)
 """The periods that a reader can choose, in days."""
@@ -176,12 +176,8 @@ def added_up(runs: Iterable[ListedRun]) -> list[DailyCost]:
     return sorted(rows, key=lambda row: row.day, reverse=True)
 
 
-class CostsPage:
+class CostsPage(_TenantPage):
     """The page `/costs`."""
-
-    def __init__(self, gateway: Gateway, site: Site) -> None:
-        self._gateway = gateway
-        self._site = site
 
     def routes(self) -> list[BaseRoute]:
         return [Route("/costs", self._show)]
@@ -195,7 +191,7 @@ class CostsPage:
         # A delegate's run is left out: its cost and its tokens are part of its parent run's.
         query = f"{AGENT_ATTRIBUTE} IS NOT NULL AND ExecutionStatus != 'Running'"
         selection = Selection(tenant=caller.tenant, since=f"{days}d", query=query)
-        async with aclosing(self._gateway.perdure.list_runs(selection, limit=MOST)) as found:
+        async with aclosing(self._gateway.perdure.list_runs(selection, limit=MOST_RUNS)) as found:
             runs = [run async for run in found]
         rows = added_up(runs)
         return self._site.page(
@@ -208,23 +204,19 @@ class CostsPage:
             tokens=sum(row.tokens for row in rows),
             runs=sum(row.runs for row in rows),
             tenants=await self._site.tenants(request, self._gateway.perdure),
-            most=MOST,
+            most=MOST_RUNS,
         )
 
 
-_HEADERS: Final = {
+_FILE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     "Cache-Control": "private, max-age=86400, immutable",
 }
 
 
-class FilePages:
+class FilePages(_TenantPage):
     """The files below `/files`, by their digests. A caller reads files of its own tenant only."""
-
-    def __init__(self, gateway: Gateway, site: Site) -> None:
-        self._gateway = gateway
-        self._site = site
 
     def routes(self) -> list[BaseRoute]:
         return [Route("/files/{digest}", self._file)]
@@ -245,5 +237,5 @@ class FilePages:
         response = Response(data, media_type=file.type if shown else "application/octet-stream")
         response.headers["Content-Disposition"] = f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}"
         response = self._site.guards.finish(request, response)
-        response.headers.update(_HEADERS)
+        response.headers.update(_FILE_HEADERS)
         return response

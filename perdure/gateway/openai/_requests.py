@@ -23,16 +23,16 @@ from perdure.values.problems import close_names
 
 NOT_AGAIN: Final = "invalid_request_error"
 """The `type` of errors that clients do not retry."""
-_AGAIN: Final = (408, 409, 429)
+_RETRIED_STATUSES: Final = (408, 409, 429)
 _log = logging.getLogger("perdure.gateway")
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES: Final = {
+_ERROR_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ERROR_CODES: Final = {
     401: "invalid_api_key",
     403: "insufficient_permissions",
     413: "request_too_large",
     429: "rate_limit_exceeded",
 }
-_AS_BAD: Final = frozenset({409, 415, 422})
+_SENT_AS_400: Final = frozenset({409, 415, 422})
 """Replacements of statuses that OpenAI does not use: its clients would retry after a 409."""
 
 
@@ -65,7 +65,7 @@ def after_start(error: Exception, id: object) -> HttpError:
     problem = problem_of(error)
     if problem is None:
         _log.error("a run's answer was not delivered", exc_info=error)
-    elif problem.status < 500 and problem.status not in _AGAIN:
+    elif problem.status < 500 and problem.status not in _RETRIED_STATUSES:
         return problem
     words = "the gateway could not go on with this; its log says why" if problem is None else problem.detail
     return ended_badly(f"{words}; the run goes on as {id}", "still_running")
@@ -80,18 +80,18 @@ def error_body(problem: HttpError) -> JsonObject:
     """Return the form's `error` member."""
     kind = (
         problem.more.get("type")
-        or _TYPES.get(problem.status)
+        or _ERROR_TYPES.get(problem.status)
         or ("server_error" if problem.status >= 500 else NOT_AGAIN)
     )
-    code = problem.more.get("code") or _CODES.get(problem.status)
-    if code is None and problem.status in _AS_BAD:
+    code = problem.more.get("code") or _ERROR_CODES.get(problem.status)
+    if code is None and problem.status in _SENT_AS_400:
         code = problem.kind.replace("-", "_")
     return {"message": problem.detail, "type": kind, "param": problem.more.get("param"), "code": code}
 
 
 def as_openai(_: Request, problem: HttpError) -> Response:
     """Return the form, with a status that OpenAI's clients know."""
-    bad = problem.status in _AS_BAD and problem.kind != REUSED and "type" not in problem.more
+    bad = problem.status in _SENT_AS_400 and problem.kind != REUSED and "type" not in problem.more
     status = 400 if bad else problem.status
     body = dumps({"error": error_body(problem)})
     return Response(body, status, problem.headers, "application/json")
