@@ -33,7 +33,7 @@ _ERROR_CODES: Final = {
     429: "rate_limit_exceeded",
 }
 _SENT_AS_400: Final = frozenset({409, 415, 422})
-"""Replacements of statuses that OpenAI does not use: its clients would retry after a 409."""
+"""Statuses that OpenAI does not use: its clients would retry after a 409."""
 
 
 def refused(message: str, param: str | None = None, code: str | None = None, *, status: int = 400) -> HttpError:
