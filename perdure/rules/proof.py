@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
+from operator import and_
 from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
@@ -777,12 +779,7 @@ def _named(needs: Requirements) -> set[int]:
 
 
 def _common(masks: Sequence[int]) -> int:
-    if not masks:
-        return 0
-    found = masks[0]
-    for each in masks[1:]:
-        found &= each
-    return found
+    return reduce(and_, masks) if masks else 0
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -832,7 +829,6 @@ def _inner_done(loop_call: Call, use: _Use) -> frozenset[int]:
     if loop is None or use.place is None:
         return frozenset()
     needs = body_requirements(loop)
-    found: set[int] = set()
 
     def visit(needed: Requirement) -> set[int]:
         if isinstance(needed, WritersOf):
@@ -843,8 +839,7 @@ def _inner_done(loop_call: Call, use: _Use) -> frozenset[int]:
             return set.intersection(*parts) if parts else set()
         return set().union(*parts)
 
-    found = visit(needs[use.place].needed)
-    return frozenset(found)
+    return frozenset(visit(needs[use.place].needed))
 
 
 def _follows_inside(loop_call: Call, use: _Use, then: _Use) -> bool:
