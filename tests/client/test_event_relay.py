@@ -21,7 +21,6 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from perdure import Perdure
 from perdure.cli._event_commands import EventPrinter
 from perdure.errors import CursorError, ProtocolError, RunNotFoundError
-from perdure.runs.event_stream import KEPT
 from perdure.runs.events import Event
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
@@ -217,8 +216,12 @@ async def test_what_was_ended_from_outside_has_an_end(dev_server: WorkflowEnviro
         assert await all_of(it.perdure, run.id, last.cursor) == []
 
 
-async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_server: WorkflowEnvironment) -> None:
+async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also for one that has missed something: nobody can tell any more how things stand."""
+    kept, more = 300, 100
+    monkeypatch.setattr("perdure.runs.event_stream.KEPT", kept)
     async with desk(dev_server) as it:
         run = await it.begin()
         await run.calls(0, 3)
@@ -231,9 +234,9 @@ async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_
                 quick.append(event)
 
         reading = asyncio.create_task(read())
-        for some in range(3, 503 + KEPT, 500):
-            await asyncio.gather(*(run.calls(number, number + 1) for number in range(some, some + 500)))
-            await until(reading, lambda upto=some + 500: len(quick) == upto)
+        for some in range(3, 3 + kept + more, more):
+            await asyncio.gather(*(run.calls(number, number + 1) for number in range(some, some + more)))
+            await until(reading, lambda upto=some + more: len(quick) == upto)
         await it.client.workflow_service.delete_workflow_execution(
             DeleteWorkflowExecutionRequest(
                 namespace=it.client.namespace, workflow_execution=WorkflowExecution(workflow_id=run.id)
@@ -241,7 +244,7 @@ async def test_a_run_that_is_deleted_under_its_readers_ends_for_all_of_them(dev_
         )
         await asyncio.wait_for(reading, HANG)
         rest = [event async for event in slow]
-        assert (rest[-1].cursor, len(quick)) == (str(KEPT + 503), KEPT + 503)
+        assert (rest[-1].cursor, len(quick)) == (str(kept + more + 3), kept + more + 3)
         missed = [event.data for event in rest if event.phase == "snapshot"]
         assert [each["view"] for each in missed] == [{}]
 
