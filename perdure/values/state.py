@@ -328,6 +328,8 @@ class State:
         """The provenance of the value, part by part (R15.1)."""
         self._large: dict[Path, bool] = {}
         """The paths of values of more than `MAX_RESULT` characters, and whether each was an item of a list."""
+        self._excerpts: dict[Path, tuple[Json, tuple[Json, bool]]] = {}
+        """By path a large value, and its excerpt: each Request shows it again."""
         self._tree = ValueTree({})
         self._showing = VisibleWrites()
         self._looked_at = 0  # the number of known writes
@@ -434,8 +436,11 @@ class State:
         return found
 
     def _excerpt(self, path: Path, value: Json) -> tuple[Json, bool]:
-        name = str(Reference("state", path))[1:]  # with its dagger a call's parameter would be the value itself
-        return excerpt(value, self.sizes.of(value), name)
+        known = self._excerpts.get(path)
+        if known is None or known[0] is not value:
+            name = str(Reference("state", path))[1:]  # with its dagger a call's parameter would be the value itself
+            known = self._excerpts[path] = value, excerpt(value, self.sizes.of(value), name)
+        return known[1]
 
     def compact(self) -> None:
         """Drop the writes that a later `set` of the same path, or of a prefix of it, has hidden. The cost depends on
