@@ -179,7 +179,7 @@ class ToolResultPersist(_OfCall):
 
 
 class BeforeCompaction(HookEvent):
-    """A session's conversation before it is compacted. If refused, it is not compacted now.
+    """A session's conversation before it is compacted. If refused, the conversation is not compacted now.
 
     ```python
     @hook("before_compaction")
@@ -387,40 +387,40 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "before_agent_start",
             BeforeAgentStart,
             "run",
-            "a run begins, a delegate's too; no model was asked",
+            "a run, or a delegate's run, begins, before its first Request",
             "the run fails with the reason",
             "closed",
         ),
-        HookEventRow("agent_end", AgentEnd, "run", "a run has ended, however it did"),
+        HookEventRow("agent_end", AgentEnd, "run", "a run has ended"),
         HookEventRow(
             "before_tool_call",
             BeforeToolCall,
             "run",
-            "a call is ready, before anybody is asked about it, and again where a person has edited it",
-            "the call has failed with `refused_by_hook`",
+            "a call is ready, before an approval is requested, and again after a person has edited it",
+            "the call fails with `refused_by_hook`",
             "closed",
         ),
         HookEventRow(
             "after_tool_call",
             AfterToolCall,
             "run",
-            "a call has run, before its result is in the state or read by anybody",
-            "the result is withheld: the call has failed with `refused_by_hook`",
+            "a call has run, before its result is in the state or in a prompt",
+            "the result is withheld: the call fails with `refused_by_hook`",
             "declared",
         ),
         HookEventRow(
             "tool_result_persist",
             ToolResultPersist,
             "run",
-            "a result is about to be kept in a session's transcript",
-            "the reason is kept in its place",
+            "a result will be stored in a session's transcript",
+            "the transcript has the reason instead",
             "declared",
         ),
         HookEventRow(
             "agent_bootstrap",
             AgentBootstrap,
             "run",
-            "the files that a run's prompt begins with were read",
+            "the worker has read the files of a run's prompt",
             "the run fails with the reason",
             "declared",
         ),
@@ -430,8 +430,8 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "message_received",
             MessageReceived,
             "session",
-            "a message that is no command comes in, before it is accepted",
-            "the sender receives the reason, and nothing is accepted",
+            "a message that is not a command arrives, before it is accepted",
+            "the message is rejected, and the sender gets the reason",
             "closed",
         ),
         HookEventRow("command", Command, "session", "a command was accepted"),
@@ -439,8 +439,8 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "before_compaction",
             BeforeCompaction,
             "session",
-            "a conversation is about to be compacted",
-            "it is not compacted now",
+            "a conversation will be compacted",
+            "the conversation is not compacted now",
             "closed",
         ),
         HookEventRow("after_compaction", AfterCompaction, "session", "a conversation was compacted"),
@@ -448,13 +448,13 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "message_sending",
             MessageSending,
             "session",
-            "a reply is about to be delivered",
-            "the reply is kept as refused, with the reason",
+            "a reply will be delivered",
+            "the reply is recorded as refused, with the reason",
             "closed",
         ),
-        HookEventRow("message_sent", MessageSent, "session", "a reply was delivered, or was not"),
-        HookEventRow("gateway_start", GatewayStart, "gateway", "the gateway listens"),
-        HookEventRow("gateway_stop", GatewayStop, "gateway", "the gateway listens no more"),
+        HookEventRow("message_sent", MessageSent, "session", "the delivery of a reply has ended"),
+        HookEventRow("gateway_start", GatewayStart, "gateway", "the gateway is listening"),
+        HookEventRow("gateway_stop", GatewayStop, "gateway", "the gateway has stopped listening"),
     )
 }
 """All events, in the order of a run."""

@@ -123,7 +123,7 @@ def _pairs(value: Any, form: str, example: str) -> Any:
     for part in _names(value):
         name, equals, text = part.rpartition("=")
         if not equals or not name:
-            raise ValueError(f"must be NAME={form}, several with commas, such as {example}")
+            raise ValueError(f"must be NAME={form}, separated by commas, such as {example}")
         pairs[name.strip()] = text.strip()
     return pairs
 
@@ -132,7 +132,7 @@ def _pollers(value: Any) -> Any:
     """Read `auto`, or a number of at least 2: one poller is for the runs that a worker keeps in memory."""
     if value == "auto" or (str(value).isdecimal() and int(value) >= 2):
         return value if value == "auto" else int(value)
-    raise ValueError("must be a number from 2 on, or auto")
+    raise ValueError("must be 2 or more, or auto")
 
 
 def _route(value: Any) -> Any:
@@ -140,7 +140,7 @@ def _route(value: Any) -> Any:
     if isinstance(value, str | WebhookRoute):
         return value
     if not isinstance(value, dict):
-        raise ValueError("must be an address of Apprise's, or a table with url and secret")
+        raise ValueError("must be an Apprise URL, or a table with url and secret")
     try:
         return WebhookRoute.model_validate(value)
     except ValidationError as error:
@@ -164,7 +164,7 @@ def _sink(value: str) -> str:
     if value.startswith(DATABASES):
         address = urlsplit(value)
         if address.password is not None or "password" in parse_qs(address.query, keep_blank_values=True):
-            raise ValueError("must have no password: that is the setting audit_token")
+            raise ValueError("must not have a password: use the setting audit_token")
         return value
     raise ValueError("must be file:/PATH, https://…, postgresql://USER@HOST/DATABASE, or otel")
 
@@ -196,14 +196,14 @@ CONFIG: Final = "PERDURE_CONFIG"
 """The variable that names the settings file; `FILE` by default."""
 FILE: Final = Path("perdure.toml")
 
-WORK = "What a worker offers"
-PEOPLE = "Who is asked"
-NOTICES = "Who is informed"
+WORK = "Tools and agents of a worker"
+PEOPLE = "Approvals and rules"
+NOTICES = "Notifications and audit"
 MODELS = "Models"
 SERVICE = "A worker as a service"
 TUNING = "Tuning of a worker"
 RATES = "Rates over all workers"
-DATA = "What Temporal stores"
+DATA = "Storage and encryption"
 GATEWAY = "The gateway"
 PAGES = "Pages and the embedded server"
 
@@ -232,8 +232,8 @@ class Settings(BaseSettings):
         None, "Folder of agent files: delegates, and agents by name; `agents` for clients and `dev`", WORK, "FOLDER"
     )
     files: Path | None = setting(None, "Offer read_file, write_file, list_files in this folder", WORK, "FOLDER")
-    http_hosts: Names = setting((), "Offer http_request to these: api.example.com,*.example.org", WORK, "A,B,…")
-    http_private: bool = setting(False, "Also where their addresses are private", WORK)
+    http_hosts: Names = setting((), "Offer http_request for these hosts: api.example.com,*.example.org", WORK, "A,B,…")
+    http_private: bool = setting(False, "Allow http_request to private addresses of these hosts too", WORK)
     commands: Names = setting((), "Offer run_command for these programs: git,df", WORK, "A,B,…")
     mcp: Path | None = setting(None, "Offer the tools of a standard mcpServers file", WORK, "FILE")
     functions: Names = setting(
@@ -243,27 +243,25 @@ class Settings(BaseSettings):
         "A,B,…",
     )
     workflows: Names = setting(
-        (), "Modules with workflows of your own, which run agents by perdure.workflow.run_agent", WORK, "A,B,…"
+        (), "Modules with your own workflows, which run agents by perdure.workflow.run_agent", WORK, "A,B,…"
     )
     skills: Path | None = setting(
         None,
-        "Folder of skills, folders with a SKILL.md, for agents that ask for them (config.prompt.skills)",
+        "Folder of skills (folders with a SKILL.md) for agents that use config.prompt.skills",
         WORK,
         "FOLDER",
     )
     workspace: Path | None = setting(
         None,
-        "Folder whose AGENTS.md and the like are shown to agents that ask for it (config.prompt.workspace)",
+        "Folder with AGENTS.md and similar files for agents that use config.prompt.workspace",
         WORK,
         "FOLDER",
     )
-    task_queue: str = setting(
-        TASK_QUEUE, "Where workers listen, and where runs are started", WORK, "NAME", min_length=1
-    )
-    tools_only: bool = setting(False, "Offer tools, run no agents", WORK)
+    task_queue: str = setting(TASK_QUEUE, "The task queue of workers and new runs", WORK, "NAME", min_length=1)
+    tools_only: bool = setting(False, "Run tool calls only, no agents", WORK)
 
     approval_floor: Ask = setting(
-        "never", "The least policy about which calls need a person: " + " < ".join(ASKS), PEOPLE, "ASK"
+        "never", "The approval floor, the weakest approval policy of a run: " + " < ".join(ASKS), PEOPLE, "ASK"
     )
     approval_flows: Flows = setting(
         (),
@@ -273,27 +271,27 @@ class Settings(BaseSettings):
     )
     rules: Rules = setting(
         (),
-        'Rules that hold of every run: [{"rule": "count_at_most", "of": "send_mail", "count": 3}]',
+        'Rules of all runs: [{"rule": "count_at_most", "of": "send_mail", "count": 3}]',
         PEOPLE,
         "JSON|@FILE",
     )
     budgets: Budgets = setting(
         (),
-        "Sums of a day or a month that runs share, in tokens or dollars, of each tenant, sender or agent: "
+        "Budgets of a day or a month that runs share, in tokens or dollars, for each tenant, sender or agent: "
         '[{"of": "tenant", "unit": "tokens", "sum": 2000000, "per": "day"}]',
         PEOPLE,
         "JSON|@FILE",
     )
     untrusted: Names = setting(
         (),
-        "Sources that others write: tools by name, skill:NAME and file:NAME of prompts, beside tools whose code declares it",
+        "Untrusted sources: tools by name, skill:NAME and file:NAME of prompts, besides the tools that declare it",
         PEOPLE,
         "A,B,…",
     )
 
     notification_routes: ByName[RouteTarget] = setting(
         {},
-        "Where notifications go, by name: an address of Apprise's, or a signed webhook: "
+        "Routes of notifications by name: an Apprise URL, or a signed webhook: "
         '{"ops": "slack://…", "audit": {"url": "https://…", "secret": "whsec_…"}}',
         NOTICES,
         "JSON|@FILE",
@@ -301,23 +299,23 @@ class Settings(BaseSettings):
     )
     callback_hosts: Names = setting(
         (),
-        "Hosts that the end of a run may be sent to: hooks.example.com,*.example.org; one without * may be private",
+        "Allowed hosts of a run's callback: hooks.example.com,*.example.org; a host without * may have a private address",
         NOTICES,
         "A,B,…",
     )
     callback_secret: SigningSecret | None = setting(
-        None, "The secret that signs these: whsec_ and 24 bytes or more in base64", NOTICES, "TEXT", secret=True,
+        None, "The secret that signs callbacks: whsec_ and 24 bytes or more in base64", NOTICES, "TEXT", secret=True,
     )  # fmt: skip
 
     audit: Annotated[str, AfterValidator(_sink)] | None = setting(
         None,
-        "Where the audit log goes: file:/PATH, the address of an HTTP collector or of PostgreSQL, or otel",
+        "The audit log: file:/PATH, the URL of an HTTP collector or of PostgreSQL, or otel",
         NOTICES,
         "SINK",
     )
     audit_token: str | None = setting(
         None,
-        "The bearer token for its collector, or the password of its database",
+        "The bearer token of the audit log's collector, or the password of its database",
         NOTICES,
         "TEXT",
         secret=True,
@@ -328,7 +326,7 @@ class Settings(BaseSettings):
     smart_model: str = setting(SMART_MODEL, "The model for thinking", MODELS, "MODEL", min_length=1)
     model_patience: float = setting(
         PATIENCE,
-        "Seconds that a run waits for a model whose provider is away; agent files may set less or more",
+        "Seconds that a run waits for a model whose provider is unavailable; agent files may set less or more",
         MODELS,
         "SECONDS",
         ge=0,
@@ -347,63 +345,67 @@ class Settings(BaseSettings):
         {}, 'Dollars per million tokens: {"my-model": {"prompt": 0.5, "completion": 1.5}}', MODELS, "JSON|@FILE"
     )
 
-    wait: float = setting(0.0, "Seconds to wait for a Temporal server that is not there yet", SERVICE, "SECONDS", ge=0)
+    wait: float = setting(
+        0.0, "Seconds to wait for a Temporal server that does not answer yet", SERVICE, "SECONDS", ge=0
+    )
     grace: float = setting(
         75.0,  # above the minute that a tool's attempt may take unless it says otherwise: no such call is cut off by a deploy
-        "Seconds that calls have to end after SIGTERM; the rest is handed over. The supervisor must wait longer",
+        "Seconds that calls have to end after SIGTERM; other workers then take them. The supervisor must wait longer",
         SERVICE,
         "SECONDS",
         ge=0,
     )
     deployment_name: str | None = setting(
         None,
-        "Temporal's name of the deployment whose version this worker is; with `build_id`",
+        "The name of the worker's deployment in Temporal; used with `build_id`",
         SERVICE,
         "NAME",
         min_length=1,
     )
     build_id: str | None = setting(
         None,
-        "The version: runs stay with workers of it, and go on with the current one's when they continue as new",
+        "The deployment version. Runs stay on its workers, and move to the current version when they continue as new",
         SERVICE,
         "ID",
         min_length=1,
     )
-    keep_version: bool = setting(
-        False, "Runs stay with the worker's version until they end, and do not go on with a newer one", SERVICE
-    )
+    keep_version: bool = setting(False, "Runs stay on the worker's version until they end", SERVICE)
     metrics: str | None = setting(
-        None, "Serve Perdure's and Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT"
+        None, "The address where the worker serves Prometheus metrics of Perdure and Temporal", SERVICE, "HOST:PORT"
     )
     health_port: int | None = setting(
         None, "Answer /livez and /readyz on this port of every address of the machine", SERVICE, "PORT", ge=1, le=65535
     )
     log_format: Literal["text", "json"] = setting(
-        "text", "The log's form: text or json, a line an event", SERVICE, "FORM"
+        "text", "The log's form, one line per event: text or json", SERVICE, "FORM"
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "The least level that is logged: debug < info < warning < error", SERVICE, "LEVEL"
+        "info", "The lowest logged level: debug < info < warning < error", SERVICE, "LEVEL"
     )
     log_payloads: bool = setting(
-        False, "Also log texts of tools and models: exceptions' messages, libraries' details; for development", SERVICE
+        False,
+        "Log texts of tools and models too, such as exceptions' messages and libraries' details; for development",
+        SERVICE,
     )
     trace_content: bool = setting(
-        False, "Spans also hold prompts, answers, parameters and results, without the worker's keys", SERVICE
+        False, "Include prompts, answers, parameters and results in spans, without the worker's keys", SERVICE
     )
 
     activities: int = setting(
-        100, "Tool calls and Requests at once; a sync tool has a thread for each", TUNING, "N", ge=1
+        100, "The most parallel tool calls and Requests; each call of a sync tool uses a thread", TUNING, "N", ge=1
     )
-    workflow_tasks: int = setting(100, "Workflow tasks at once", TUNING, "N", ge=2)
-    threads: int | None = setting(None, "Threads for workflow tasks; as many as tasks by default", TUNING, "N", ge=1)
-    activity_pollers: Pollers = setting(5, "Polls for calls at once; auto: as many as there is work", TUNING, "N|auto")
-    workflow_pollers: Pollers = setting(5, "Polls for workflow tasks at once", TUNING, "N|auto")
+    workflow_tasks: int = setting(100, "The most parallel workflow tasks", TUNING, "N", ge=2)
+    threads: int | None = setting(
+        None, "Threads for workflow tasks; by default the number of parallel tasks", TUNING, "N", ge=1
+    )
+    activity_pollers: Pollers = setting(5, "Parallel polls for calls; auto: scaled by the load", TUNING, "N|auto")
+    workflow_pollers: Pollers = setting(5, "Parallel polls for workflow tasks", TUNING, "N|auto")
     cached_workflows: int = setting(
-        1000, "Runs that are kept in memory between their tasks; 0 replays each from its history", TUNING, "N", ge=0
+        1000, "Runs in memory between their tasks; 0 replays each from its history", TUNING, "N", ge=0
     )
     heartbeat: float = setting(
         1.0,
-        "Seconds between two heartbeats of a call at least: progress is seen, and cancellation noticed, no sooner",
+        "The fewest seconds between two heartbeats of a call. Progress and cancellation are noticed at a heartbeat",
         TUNING,
         "SECONDS",
         gt=0,
@@ -411,35 +413,47 @@ class Settings(BaseSettings):
     )
     target_cpu: float | None = setting(
         None,
-        "Take work while the machine's CPU is below this share; `activities` and `workflow_tasks` are the most",
+        "Accept work while the machine's CPU use is below this share; `activities` and `workflow_tasks` are the limits",
         TUNING,
         "0.0–1.0",
         gt=0,
         le=1,
     )
     target_memory: float | None = setting(
-        None, "The same for its memory, 0.8 with `target_cpu` alone", TUNING, "0.0–1.0", gt=0, le=1
+        None,
+        "Accept work while the memory use is below this share; 0.8 with `target_cpu` alone",
+        TUNING,
+        "0.0–1.0",
+        gt=0,
+        le=1,
     )
 
     model_limits: Rates = setting(
-        {}, "Requests of a model a minute, over all workers: gpt-4o=500,anthropic:*=60", RATES, "A=N,…|JSON"
+        {}, "Requests per minute of each model, over all workers: gpt-4o=500,anthropic:*=60", RATES, "A=N,…|JSON"
     )
     model_token_limits: Rates = setting(
-        {}, "Tokens of a model a minute, over all workers: gpt-4o=90000,anthropic:*=400000", RATES, "A=N,…|JSON"
+        {}, "Tokens per minute of each model, over all workers: gpt-4o=90000,anthropic:*=400000", RATES, "A=N,…|JSON"
     )
-    tool_limits: Rates = setting({}, "Calls of a tool a minute, over all workers: search=120", RATES, "A=N,…|JSON")
+    tool_limits: Rates = setting({}, "Calls per minute of each tool, over all workers: search=120", RATES, "A=N,…|JSON")
 
     session_runs: int = setting(
-        0, "Runs of sessions at a time on this worker, so many more with each; 0: no limit", RATES, "N", ge=0, le=10_000
+        0,
+        "The most parallel runs of sessions on this worker; each worker adds its number. 0: no limit",
+        RATES,
+        "N",
+        ge=0,
+        le=10_000,
     )
 
     storage: str | None = setting(
         None, "A folder or s3://bucket for large values; clients and workers need the same", DATA, "PLACE"
     )
-    storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
+    storage_threshold: int = setting(
+        256 * 1024, "The size in bytes of the smallest value in external storage", DATA, "BYTES", ge=0
+    )
     retention: Ages = setting(
         {},
-        "How old ended runs and idle sessions become, with their values and files, by tenant; *: all others. `perdure erase --old` carries it out",
+        "The age at which `perdure erase --old` removes ended runs and idle sessions, with their values and files, by tenant; *: all others",
         DATA,
         "TENANT=AGE,…",
     )
@@ -447,22 +461,31 @@ class Settings(BaseSettings):
         None, "The codec that encrypts payloads in Temporal: perdure.encryption:aes_gcm", DATA, "MODULE:FUNCTION"
     )
     codec_keys: ByName[str] = setting(
-        {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
+        {}, "The codec's keys by name, newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
     )
 
     gateway_host: str = setting(
-        "127.0.0.1", "Where the gateway listens; beyond this machine tokens are needed", GATEWAY, "HOST", min_length=1
+        "127.0.0.1",
+        "The address that the gateway listens on. Another address than this machine's needs tokens",
+        GATEWAY,
+        "HOST",
+        min_length=1,
     )
-    gateway_port: int = setting(8700, "Its port; 0 takes a free one", GATEWAY, "PORT", ge=0, le=65535)
+    gateway_port: int = setting(8700, "The gateway's port; 0 selects a free one", GATEWAY, "PORT", ge=0, le=65535)
     gateway_tokens: Path | None = setting(
-        None, "The tokens that it lets in: tenants, senders, rights (`perdure token new`)", GATEWAY, "FILE"
+        None, "The file of the gateway's tokens: tenants, senders, rights (`perdure token new`)", GATEWAY, "FILE"
     )
     gateway_token: str | None = setting(
-        None, "In place of them the only token, which may do everything", GATEWAY, "TEXT", secret=True, min_length=16
+        None,
+        "The gateway's only token, with all rights, instead of a file",
+        GATEWAY,
+        "TEXT",
+        secret=True,
+        min_length=16,
     )
     gateway_oidc: Annotated[OidcConfig | None, BeforeValidator(_json)] = setting(
         None,
-        "The provider of OpenID Connect by which people sign in: issuer, client_id, rights, …",
+        "The OpenID Connect provider for people's sign-in: issuer, client_id, rights, …",
         GATEWAY,
         "JSON|@FILE",
         secret=True,
@@ -472,65 +495,71 @@ class Settings(BaseSettings):
     )
     gateway_secret: str | None = setting(
         None,
-        "The key that signs its cookies: gateways that share it know each other's sessions; one of its own by default",
+        "The key that signs the gateway's cookies. Gateways with the same key share sign-ins. By default a random key",
         GATEWAY,
         "TEXT",
         secret=True,
         min_length=32,
     )
     gateway_hosts: Names = setting(
-        (), "The names under which it answers; any where it has tokens, else the loopback's", GATEWAY, "A,B,…"
+        (), "The accepted host names; by default any with tokens, else the loopback names", GATEWAY, "A,B,…"
     )
-    gateway_origins: Names = setting((), "Other sites whose pages may ask: https://app.example.com", GATEWAY, "A,B,…")
+    gateway_origins: Names = setting(
+        (), "Other sites whose pages may send requests: https://app.example.com", GATEWAY, "A,B,…"
+    )
     gateway_proxies: Names = setting(
         (),
-        "Proxies, by address or network, whose Forwarded or X-Forwarded-For names the client: 10.0.0.0/8",
+        "Trusted proxies, by address or network, for Forwarded and X-Forwarded-For: 10.0.0.0/8",
         GATEWAY,
         "A,B,…",
     )
     gateway_trusted_clients: Names = setting(
         (),
-        "Clients whose histories and function results count as their user's own: TENANT/SENDER, SENDER without a tenant, * for all",
+        "Clients whose histories and function results have the provenance of their user: TENANT/SENDER, SENDER without a tenant, * for all",
         GATEWAY,
         "A,B,…",
     )
-    gateway_rate: float = setting(600.0, "Requests a minute of each token, for each gateway", GATEWAY, "N", gt=0)
-    gateway_streams: int = setting(50, "Event streams of each token at once, for each gateway", GATEWAY, "N", ge=1)
-    gateway_connections: int = setting(1000, "Connections at once", GATEWAY, "N", ge=1)
-    gateway_body: int = setting(4_000_000, "Bytes of a body", GATEWAY, "BYTES", ge=1000)
+    gateway_rate: float = setting(600.0, "Requests per minute of each token, for each gateway", GATEWAY, "N", gt=0)
+    gateway_streams: int = setting(50, "Open event streams of each token, for each gateway", GATEWAY, "N", ge=1)
+    gateway_connections: int = setting(1000, "The most open connections", GATEWAY, "N", ge=1)
+    gateway_body: int = setting(4_000_000, "The largest body in bytes", GATEWAY, "BYTES", ge=1000)
     gateway_client_wait: float = setting(
         3600.0,
-        "Seconds that a run waits for the results of its client's functions, where the client stores nothing; then the run fails",
+        "Seconds that a run waits for its client's function results, if the client stores nothing; then the run fails",
         GATEWAY,
         "SECONDS",
         gt=0,
     )
     gateway_grace: float = setting(
-        10.0, "Seconds that answers under way have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
+        10.0, "Seconds that open responses have to end after SIGTERM", GATEWAY, "SECONDS", ge=0
     )
 
     web_ui: str = setting(
         "",
-        "Temporal's Web UI, to which the pages link: http://localhost:8233",
+        "The URL of Temporal's Web UI, for links in the pages: http://localhost:8233",
         PAGES,
         "ADDRESS",
         pattern=r"(https?://.+)?",
     )
     pages_url: str = setting(
-        "", "The gateway's pages, to which runs link in Temporal's Web UI", PAGES, "ADDRESS", pattern=r"(https?://.+)?"
+        "",
+        "The URL of the gateway's pages, for links in Temporal's Web UI",
+        PAGES,
+        "ADDRESS",
+        pattern=r"(https?://.+)?",
     )
-    inbox_token: str | None = setting(None, "The token that opens the inbox", PAGES, "TEXT", secret=True)
-    codec_token: str = setting("", "The token that callers of the codec server send", PAGES, "TEXT", secret=True)
-    codec_origin: str = setting("http://localhost:8233", "The Web UI that may ask the codec server", PAGES, "ORIGIN")
+    inbox_token: str | None = setting(None, "The inbox's token", PAGES, "TEXT", secret=True)
+    codec_token: str = setting("", "The codec server's token", PAGES, "TEXT", secret=True)
+    codec_origin: str = setting(
+        "http://localhost:8233", "The origin of the Web UI that may call the codec server", PAGES, "ORIGIN"
+    )
     dev_port: int = setting(7233, "The port of `dev`'s server", PAGES, "PORT", ge=0, le=65535)
     dev_ui_port: int = setting(8233, "The port of `dev`'s Web UI", PAGES, "PORT", ge=0, le=65535)
     dev_db: str | None = setting(
-        None, "A file in which `dev` keeps runs; without one they are gone at its end", PAGES, "FILE"
+        None, "The file where `dev` stores runs; without one, they are lost at its end", PAGES, "FILE"
     )
 
-    dev_reload: bool = setting(
-        True, "Load tools and agents anew when their files change; a run keeps the code that it began with", PAGES
-    )
+    dev_reload: bool = setting(True, "Reload tools and agents when their files change; a run keeps its code", PAGES)
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -548,14 +577,16 @@ class Settings(BaseSettings):
     @classmethod
     def _hosts(cls, named: Names) -> Names:
         if not all(map(_HOST.fullmatch, named)):
-            raise ValueError("must be names of hosts, such as api.example.com,*.example.org")
+            raise ValueError("must be host names, such as api.example.com,*.example.org")
         return named
 
     @field_validator("notification_routes")
     @classmethod
     def _route_names(cls, routes: dict[str, str | WebhookRoute]) -> dict[str, str | WebhookRoute]:
         if wrong := [name for name in routes if not is_route_name(name)]:
-            raise ValueError(f"{wrong[0][:100]!r} cannot name a route: printable characters, without a colon")
+            raise ValueError(
+                f"{wrong[0][:100]!r} is not a valid name of a route: use printable characters without a colon"
+            )
         return routes
 
     @field_validator("*", mode="before")
@@ -629,8 +660,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
         raise SettingsError(f"{CONFIG} names {path}, which does not exist")
     if not os.environ.get(CONFIG) and _put_there(path):
         raise SettingsError(
-            f"{path} is another user's, in a folder where everybody may put one, and can name code to run: "
-            f"to use it, set {CONFIG}={path}"
+            f"{path} belongs to another user, in a folder that everybody can write, and can name code to run: to use the file, set {CONFIG}={path}"
         )
     try:
         settings = Settings(**(given or {}))

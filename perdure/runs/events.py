@@ -82,153 +82,165 @@ class Phase:
     """Characters of its data; longer data is cut."""
 
 
-_CALL: Final = {"call": "its id, `R.N`", "tool": "its tool's name"}
+_CALL: Final = {"call": "the call's id, `R.N`", "tool": "the tool's name"}
 _HOOK: Final = {
-    "event": "the name of what it is called at",
-    "hook": "its name, `module:function`",
-    "call?": "the call that it is about",
-    "reason": "why",
+    "event": "the name of the hook's event",
+    "hook": "the hook's name, `module:function`",
+    "call?": "the call's id",
+    "reason": "the reason",
 }
 _NOTIFICATION: Final = {
-    "key": "its idempotency key",
+    "key": "the notification's idempotency key",
     "kind": "`approval_requested`, `approval_waiting`, `budget_nearly_used`, `run_failed` or `run_ended`",
-    "route": "where to; of a callback its host",
-    "call?": "the call that it is about",
+    "route": "the route's name; for a callback, the host",
+    "call?": "the call's id",
 }
 _PIECE: Final = {
     "request": "the Request's number",
-    "attempt": "which attempt of it writes",
-    "start": "how many characters of this text come before",
-    "text": "what was written since",
+    "attempt": "the number of the Request's attempt",
+    "start": "the number of characters of the text before this piece",
+    "text": "the new piece of the text",
 }
 _FORM: Final = {
-    "form?": "how it shows the output: `json`, the text is its JSON; `member`, it is the output's only member; `remark`, it is no output. Without it the output is the text",
-    "member?": "the name of that member",
+    "form?": "the relation of the text to the output: `json`, the output's JSON; `member`, the output's only member; `remark`, not the output. Without this key, the text is the output",
+    "member?": "the member's name",
 }
 _SUPERSEDED: Final = {
     "request": "the Request's number",
-    "attempt": "the attempt whose text does not count any more",
-    "reason": "why",
+    "attempt": "the attempt whose text no longer counts",
+    "reason": "the reason",
 }
 
 TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     "lifecycle": {
         "start": Phase(
-            "a run begins; in a session also each of its runs",
-            {"agent": "its agent's name", "number?": "in a session: the run's number there"},
+            "a run begins, or a session and each of its runs",
+            {"agent": "the agent's name", "number?": "in a session: the run's number there"},
         ),
         "end": Phase(
-            "it has ended with an output",
+            "the run or the session has ended with an output",
             {
                 "status": "`completed`, or of a session `deleted`",
-                "stopReason?": "why it stopped",
-                "output?": "its output",
+                "stopReason?": "the stop reason",
+                "output?": "the output",
                 "number?": "in a session: the run's number there",
             },
         ),
         "error": Phase(
-            "it has ended without one",
+            "the run or the session has ended without an output",
             {
                 "status": "`refused`, `failed`, `cancelled`, `terminated` or `timed_out`",
-                "stopReason?": "the limit that it came to",
-                "error?": "why, in a line",
+                "stopReason?": "the reached limit",
+                "error?": "the error, in one line",
                 "number?": "in a session: the run's number there",
             },
         ),
         "reset": Phase(
-            "Temporal has reset the run, or the session: its events after the point from which it goes on do not count",
+            "Temporal reset the run or the session; events after the point of the reset do not count",
             {
-                "number": "its place among the resets that the history holds",
-                "runId?": "of a session: the run with which it goes on",
+                "number": "the number of the reset among the history's resets",
+                "runId?": "in a session: the run that continues",
             },
         ),
         "snapshot": Phase(
-            "what a reader has missed is not kept any more: this is the present state",
+            "earlier events are no longer stored; the event has the current state",
             {
-                "first": "the number of the first event that it has missed",
-                "next": "the number of the next that it is given",
-                "view": "the run, or the session, as `show --json` prints it, shortened",
+                "first": "the number of the first missed event",
+                "next": "the number of the next event",
+                "view": "the run or the session in the form of `show --json`, shortened",
             },
             noted=False,
         ),
     },
     "request": {
         "start": Phase(
-            "a model is asked", {"number": "1 for the run's first", "model": "which one", "reason": "why this one"}
+            "a Request is sent to a model",
+            {"number": "1 for the run's first", "model": "the model", "reason": "the reason for this model"},
         ),
         "update": Phase(
-            "it is asked again",
+            "the Request is sent again",
             {
-                "number": "as at its start",
-                "model?": "who is asked now, where that is known",
-                "reason": "why it is asked again",
+                "number": "as in `start`",
+                "model?": "the model, if it is known",
+                "reason": "the reason for the retry",
             },
         ),
         "end": Phase(
-            "its answer is whole, or it has none",
+            "the answer is complete, or the Request has failed",
             {
-                "number": "as at its start",
-                "model": "who has answered",
-                "attempt?": "which attempt it is the answer of",
-                "usage": "tokens, as its server counts them",
-                "cost?": "dollars",
-                "problem?": "why the answer is no use, or was ended",
-                "says?": "`true`: it has a text, which `assistant` `end` has once its calls have ended and it is known whether it counts",
+                "number": "as in `start`",
+                "model": "the model that answered",
+                "attempt?": "the number of the attempt that answered",
+                "usage": "the tokens, as the model's server counts them",
+                "cost?": "the cost in dollars",
+                "problem?": "the reason why the answer is not valid or was ended",
+                "says?": "`true`: the answer has a text; `assistant` `end` has it after the answer's calls have ended",
             },
         ),
     },
     "assistant": {
-        "delta": Phase("text was written", _PIECE | _FORM, noted=False, most=MAX_REPLY),
-        "superseded": Phase("what was written does not count any more", _SUPERSEDED, noted=False),
+        "delta": Phase("the model wrote text", _PIECE | _FORM, noted=False, most=MAX_REPLY),
+        "superseded": Phase("the text so far no longer counts", _SUPERSEDED, noted=False),
         "end": Phase(
-            "the text is whole",
+            "the text is complete",
             {
                 "request": "the Request's number",
-                "attempt": "which attempt has written it",
-                "text": "all of it",
+                "attempt": "the number of the attempt that wrote the text",
+                "text": "the complete text",
                 **_FORM,
-                "anew?": "`true`: its `delta` events were a thought or are out of date, and no part of it",
-                "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
-                "output?": "`true`: it is the run's output, or becomes it",
-                "reason?": "why it does not",
+                "anew?": "`true`: the `delta` events are reasoning or outdated, and not part of the text",
+                "accepted": "whether the text counts: `false` if it is not a valid output, or calls of the answer have failed",
+                "output?": "`true`: the text is the run's output, or becomes it",
+                "reason?": "the reason if it does not count",
             },
             most=MAX_REPLY + MAX_EVENT_DATA,
         ),
     },
     "reasoning": {
-        "delta": Phase("text was thought", _PIECE, noted=False, most=MAX_REPLY),
-        "superseded": Phase("what was thought does not count any more", _SUPERSEDED, noted=False),
+        "delta": Phase("the model wrote reasoning", _PIECE, noted=False, most=MAX_REPLY),
+        "superseded": Phase("the reasoning so far no longer counts", _SUPERSEDED, noted=False),
         "end": Phase(
-            "it is whole", {"request": "the Request's number", "attempt": "which attempt", "characters": "how many"}
+            "the reasoning is complete",
+            {
+                "request": "the Request's number",
+                "attempt": "the attempt's number",
+                "characters": "the number of characters",
+            },
         ),
     },
     "tool": {
-        "start": Phase("a call runs", _CALL | {"params": "its parameters", "runId?": "the run that it delegates to"}),
+        "start": Phase(
+            "a call starts", _CALL | {"params": "the call's parameters", "runId?": "the id of the delegate's run"}
+        ),
         "update": Phase(
-            "its tool reports progress, or is tried again",
+            "the tool reports progress, or the call is retried",
             _CALL
-            | {"attempt?": "which one runs", "progress?": "what the tool reports", "reason?": "why it is tried again"},
+            | {
+                "attempt?": "the running attempt",
+                "progress?": "the reported progress",
+                "reason?": "the reason for the retry",
+            },
         ),
         "end": Phase(
-            "it has ended, also where it never ran",
+            "the call has ended, or will not run",
             _CALL
             | {
                 "status": "`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown`",
-                "result?": "what it has returned",
+                "result?": "the call's result",
                 "error?": "`{code, message}`",
-                "reason?": "why it was skipped",
-                "attempts?": "how often it was begun",
+                "reason?": "the reason why the call was skipped",
+                "attempts?": "the number of attempts",
             },
         ),
     },
     "hosted": {
         "end": Phase(
-            "a tool that the model's provider runs has ended; it comes once the answer is whole",
+            "a tool that the model's provider runs has ended; the event follows the complete answer",
             {
                 "request": "the Request's number",
                 "tool": "`web_search` or `code_execution`",
                 "input?": "the query, or the code",
-                "result?": "what the provider shows of the result",
+                "result?": "the part of the result that the provider returns",
                 "status": "`done` or `failed`",
             },
             most=2 * MAX_EVENT_DATA,
@@ -238,109 +250,115 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "start": Phase(
             "a call, or a whole plan, waits for a person",
             {
-                "call": "what a decision names: the call's id, or the Request's number for its plan",
-                "tool": "its tool's name, empty for a plan",
-                "params": "its parameters, none for a plan",
-                "calls?": "a plan's calls, as they were written",
-                "reason": "why it is asked about, or the question",
-                "question?": "`true`: an answer is wanted, not a decision",
-                "server?": "the MCP server that asks, while the call runs",
-                "client?": "`true`: the program that started the run carries the call out, and answers with its result",
+                "call": "the id for decisions: the call's id, or the plan's Request number",
+                "tool": "the tool's name, empty for a plan",
+                "params": "the call's parameters, empty for a plan",
+                "calls?": "the plan's calls, as the model wrote them",
+                "reason": "the reason of the request, or the question",
+                "question?": "`true`: a question that needs an answer, not a decision",
+                "server?": "the MCP server that asks during the call",
+                "client?": "`true`: the program that started the run executes the call, and answers with the result",
             },
         ),
         "end": Phase(
-            "it does not wait any more",
+            "the request no longer waits",
             {
-                "call": "as at its start",
-                "tool": "as at its start",
-                "decision?": "what was decided, or `dropped`: the call does not run any more; none of a plan that is offered anew",
-                "by?": "who has decided",
-                "reason?": "why",
+                "call": "as in `start`",
+                "tool": "as in `start`",
+                "decision?": "the decision, or `dropped` if the call will not run; no value if a plan is requested again",
+                "by?": "the person or program that decided",
+                "reason?": "the reason",
             },
         ),
     },
     "hook": {
-        "refused": Phase("a hook, or one that failed, does not let something happen", _HOOK),
-        "failed": Phase("a hook that only looks has failed, and was gone past", _HOOK),
+        "refused": Phase("a hook refused an operation, or failed and so stopped it", _HOOK),
+        "failed": Phase("a hook that only observes has failed; the operation continues", _HOOK),
     },
     "notification": {
-        "start": Phase("people are informed of something", _NOTIFICATION),
+        "start": Phase("a notification is sent", _NOTIFICATION),
         "end": Phase(
-            "a route has it, or does not take it",
+            "a route accepted or rejected the notification",
             _NOTIFICATION
-            | {"status": "`delivered`, `refused` or `unknown`", "reason?": "why it was refused, or why nobody knows"},
+            | {
+                "status": "`delivered`, `refused` or `unknown`",
+                "reason?": "the reason why the status is refused or unknown",
+            },
         ),
     },
     "score": {
         "end": Phase(
-            "a run that has ended was scored, as `config.evaluate` of its agent asks; the event follows the run's end",
+            "an ended run was scored by its agent's `config.evaluate`; the event follows the run's end",
             {
                 "share": "the share of conditions that hold, from 0 to 1",
-                "passed": "whether the run completed, and all of them hold",
-                "assertions?": "by evaluator whether its condition holds",
-                "scores?": "by evaluator the number that it returned",
-                "labels?": "by evaluator the text that it returned",
-                "reasons?": "by evaluator why",
-                "problems?": "evaluators that failed, each with its error",
-                "reason?": "why the run is not scored; the event has no other key then",
+                "passed": "whether the run completed and all conditions hold",
+                "assertions?": "whether the condition holds, by evaluator",
+                "scores?": "the returned number, by evaluator",
+                "labels?": "the returned text, by evaluator",
+                "reasons?": "the reason, by evaluator",
+                "problems?": "the errors of failed evaluators",
+                "reason?": "the reason why the run has no score; then the event has no other key",
             },
             noted=False,
         )
     },
     "compaction": {
         "start": Phase(
-            "the conversation is being summarised, or is cut for a model that takes less",
-            {"reason": "why", "before?": "tokens before it"},
+            "the conversation is summarised, or truncated for a model with a smaller context",
+            {"reason": "the reason", "before?": "the tokens before compaction"},
         ),
         "end": Phase(
-            "it is done",
+            "the compaction has ended",
             {
-                "reason": "why",
-                "before?": "tokens before it",
-                "after?": "tokens after it",
-                "kind?": "`summary` (a model's) or `extract` (taken out of the messages), where anything was to be saved",
-                "problem?": "why there is no summary",
+                "reason": "the reason",
+                "before?": "the tokens before compaction",
+                "after?": "the tokens after compaction",
+                "kind?": "`summary` (by a model) or `extract` (from the messages), if the compaction saves tokens",
+                "problem?": "the reason for a missing summary",
             },
         ),
     },
     "message": {
         "accepted": Phase(
-            "a message, or a command, was accepted",
+            "a message or a command was accepted",
             {
-                "messageId": "its sender's key for it",
-                "sender": "who has sent it",
-                "mode?": "its mode",
-                "text": "its text",
-                "done?": "in a session what its acceptance did, as in its receipt",
-                "position?": "how many wait before it, and with it",
-                "runId?": "the run that takes it",
+                "messageId": "the message's id, from its sender",
+                "sender": "the sender",
+                "mode?": "the mode",
+                "text": "the text",
+                "done?": "in a session: the effect of the message, as in its receipt",
+                "position?": "the message's position in the queue",
+                "runId?": "the run that gets the message",
             },
         ),
         "taken": Phase(
-            "a Request holds it, or a run has it; a command is carried out",
+            "a Request contains the message, or a run has it; or the command was executed",
             {
-                "messageId": "as above",
+                "messageId": "as in `accepted`",
                 "runId?": "the run",
-                "request?": "the first Request that holds it",
+                "request?": "the first Request that contains the message",
                 "command?": "the command",
             },
         ),
-        "withdrawn": Phase("it was taken back, or will never be taken", {"messageId": "as above", "reason?": "why"}),
+        "withdrawn": Phase(
+            "the message was withdrawn, or no run will get it",
+            {"messageId": "as in `accepted`", "reason?": "the reason"},
+        ),
     },
     "reply": {
         "end": Phase(
-            "what a run of the session answers",
-            {"text?": "the reply", "reason?": "why there is none"},
+            "a run of the session has its reply",
+            {"text?": "the reply", "reason?": "the reason for a missing reply"},
             most=MAX_REPLY + MAX_EVENT_DATA,
         ),
         "delivery": Phase(
-            "a reply was to be delivered, and this became of it",
+            "the delivery of a reply has ended",
             {
                 "key": "`<run>/<reply>`",
                 "kind": "`answer`, `reasoning`, `tools` or `failure`",
-                "route": "where to",
+                "route": "the route",
                 "status": "`delivered`, `refused` or `unknown`",
-                "reason?": "why it was refused, or why nobody knows",
+                "reason?": "the reason why the status is refused or unknown",
             },
         ),
     },

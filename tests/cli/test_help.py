@@ -122,7 +122,7 @@ def test_a_missing_argument_is_named_in_one_line_with_the_usage(path: tuple[str,
         (["settings", "--config", "none.toml"], "perdure: --config: there is no file none.toml"),
         (
             ["worker", "--tool-limits", "foo"],
-            'perdure: --tool-limits: must be NAME=NUMBER, several with commas, such as search=120, not "foo"',
+            'perdure: --tool-limits: must be NAME=NUMBER, separated by commas, such as search=120, not "foo"',
         ),
         (
             ["run", "a.json", "--ask", "foo"],

@@ -84,12 +84,12 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ),
         (
             "callback_hosts = '[\"a.example.com\"]'",
-            "callback_hosts in perdure.toml: must be names of hosts, such as api.example.com,*.example.org, not "
+            "callback_hosts in perdure.toml: must be host names, such as api.example.com,*.example.org, not "
             '"[\\"a.example.com\\"]"',
         ),
         (
             'http_hosts = ["https://a.example.com"]',
-            "http_hosts in perdure.toml: must be names of hosts, such as api.example.com,*.example.org, not "
+            "http_hosts in perdure.toml: must be host names, such as api.example.com,*.example.org, not "
             '["https://a.example.com"]',
         ),
         ("http-hosts = []", "perdure.toml: 'http-hosts' is not a setting; did you mean 'http_hosts'?"),
@@ -102,7 +102,7 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ("threads = false", "threads in perdure.toml: must be a value, not false"),
         (
             'retention = "acme"',
-            'retention in perdure.toml: must be NAME=AGE, several with commas, such as acme=30d,*=365d, not "acme"',
+            'retention in perdure.toml: must be NAME=AGE, separated by commas, such as acme=30d,*=365d, not "acme"',
         ),
         ("retention = {acme = 30}", "retention.acme in perdure.toml: must be a valid string"),
         ('retention = "acme=0d"', "retention.acme in perdure.toml: must be an age, such as 12h, 30d or 52w"),
@@ -110,12 +110,12 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),
         (
             '[notification_routes]\n"a:b" = "json://x"',
-            "notification_routes in perdure.toml: 'a:b' cannot name a route: printable characters, without a colon",
+            "notification_routes in perdure.toml: 'a:b' is not a valid name of a route: use printable characters without a colon",
         ),
         ('callback_secret = "whsec_short"', f"callback_secret in perdure.toml: {SECRET_FORM}"),
         (
             "[notification_routes]\na = 5",
-            "notification_routes.a in perdure.toml: must be an address of Apprise's, or a table with url and secret",
+            "notification_routes.a in perdure.toml: must be an Apprise URL, or a table with url and secret",
         ),
         (
             '[notification_routes.a]\nurl = "https://e.com"',
@@ -142,7 +142,7 @@ def test_what_is_wrong_in_the_file_is_one_line_for_every_command(here: Path, tex
             ["--approval-floor", "often"],
             "--approval-floor: must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always', not \"often\"",
         ),
-        (["--activity-pollers", "1"], '--activity-pollers: must be a number from 2 on, or auto, not "1"'),
+        (["--activity-pollers", "1"], '--activity-pollers: must be 2 or more, or auto, not "1"'),
         (["--target-cpu", "80"], '--target-cpu: must be less than or equal to 1, not "80"'),
         (["--codec-keys", "5"], "--codec-keys: must be a valid dictionary"),
     ],
@@ -176,7 +176,7 @@ def test_a_database_for_the_audit_log_is_named_without_its_password() -> None:
     for address in ("postgresql://me@db.example/audit", "postgres://me@/audit?host=/run/postgresql"):
         assert Settings(audit=address).audit == address
     for address in ("postgresql://me:hush@db.example/audit", "postgresql://db.example/audit?password=hush"):
-        with pytest.raises(ValueError, match="must have no password: that is the setting audit_token"):
+        with pytest.raises(ValueError, match="must not have a password: use the setting audit_token"):
             Settings(audit=address)
 
 
@@ -230,5 +230,5 @@ def test_a_file_that_somebody_else_has_put_where_everybody_may_is_not_read(
     here.chmod(0o1777)
     refused = invoke("settings")
     assert refused.exit_code == 2
-    assert "is another user's, in a folder where everybody may put one" in refused.output
+    assert "belongs to another user, in a folder that everybody can write" in refused.output
     assert settings_of("--config", "perdure.toml")["codec"]["value"] == "theirs:code"

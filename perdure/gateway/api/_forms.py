@@ -20,33 +20,35 @@ LONGEST_WAIT = 60.0
 class Paged(WireModel):
     """A list's query."""
 
-    limit: int = Field(default=50, ge=1, le=200, description="Rows of a page.")
-    page: str | None = Field(default=None, max_length=4096, description="`next` of the page before.")
+    limit: int = Field(default=50, ge=1, le=200, description="The number of rows on a page.")
+    page: str | None = Field(default=None, max_length=4096, description="`next` of the previous page.")
 
 
 class ListRuns(Paged):
     agent: str | None = Field(default=None, max_length=200, description="The agent's name.")
-    status: RunStatus | None = Field(default=None, description="What has become of them.")
+    status: RunStatus | None = Field(default=None, description="The runs' status.")
     since: str | None = Field(
-        default=None, max_length=100, description="Started since: `90min`, `2h`, `3d`, or an ISO 8601 time."
+        default=None, max_length=100, description="Only runs started since: `90min`, `2h`, `3d`, or an ISO 8601 time."
     )
-    sender: str | None = Field(default=None, max_length=200, description="Who started them.")
-    waiting: bool = Field(default=False, description="Only those in which something waits for a person.")
-    schedule: str | None = Field(default=None, max_length=100, description="Started by this schedule.")
-    version: str | None = Field(default=None, max_length=60, description="Of this version of the agent.")
+    sender: str | None = Field(default=None, max_length=200, description="The sender who started the runs.")
+    waiting: bool = Field(default=False, description="Only runs with an approval request or a question.")
+    schedule: str | None = Field(default=None, max_length=100, description="Only runs of this schedule.")
+    version: str | None = Field(default=None, max_length=60, description="Only runs of this version of the agent.")
 
 
 class WaitQuery(WireModel):
     """A query that waits."""
 
-    timeout: float = Field(default=WAIT, ge=0, le=LONGEST_WAIT, description="Seconds; they stop nothing.")
+    timeout: float = Field(
+        default=WAIT, ge=0, le=LONGEST_WAIT, description="The most seconds to wait. The run continues after a timeout."
+    )
 
 
 class SenderQuery(WireModel):
     """A query about a message."""
 
     sender: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Whose message of this id; by default the token's."
+        default=None, min_length=1, max_length=200, description="The message's sender; by default the token's."
     )
 
 
@@ -61,9 +63,9 @@ class EventsQuery(WireModel):
         default=None,
         alias="from",
         max_length=200,
-        description="The cursor behind which to go on, as in `Last-Event-ID`, which takes precedence; `now`: only what comes.",
+        description="The cursor after which the stream starts; `Last-Event-ID` takes precedence. `now`: only new events.",
     )
-    topics: str | None = Field(default=None, max_length=200, description="Only these, with commas between them.")
+    topics: str | None = Field(default=None, max_length=200, description="Only these topics, separated by commas.")
 
 
 class TranscriptQuery(WireModel):
@@ -74,28 +76,29 @@ class TranscriptQuery(WireModel):
 
 
 class RecallQuery(WireModel):
-    what: str = Field(max_length=1000, description="A call's id, an entry's number, or words to look for.")
+    what: str = Field(max_length=1000, description="A call's id, an entry's number, or words to search for.")
     page: int = Field(default=1, ge=1)
 
 
 class StartRun(WireModel):
     """A run to be started."""
 
-    agent: str = Field(max_length=200, description="One of `/v1/agents`.")
-    input: Any = Field(default=None, description="As the agent's input schema has it; left out there is none.")
+    agent: str = Field(max_length=200, description="The name of an agent of `/v1/agents`.")
+    input: Any = Field(default=None, description="The input, valid for the agent's input schema. By default no input.")
     key: str | None = Field(
         default=None,
         min_length=1,
         max_length=200,
-        description="The sender's own: the same key with the same body gives the run that there is already.",
+        description="The sender's idempotency key. The same key with the same body returns the existing run.",
     )
     approval: JsonObject = Field(
-        default_factory=dict, description="This run's own policy over its agent's; takes the right `approve`."
+        default_factory=dict,
+        description="This run's approval policy, which overrides the agent's. It needs the right `approve`.",
     )
     callback: str | None = Field(
         default=None,
         max_length=1000,
-        description="Where its end is sent, as a signed webhook, if the worker allows the host.",
+        description="The URL of a signed webhook at the run's end, if the worker allows the host.",
     )
 
 
@@ -103,75 +106,95 @@ class CreateSchedule(WireModel):
     """A schedule to be created, or changed."""
 
     schedule: str = Field(max_length=100, description="Its name.")
-    agent: str = Field(max_length=200, description="One of `/v1/agents`; each run reads it as it is then.")
-    input: Any = Field(default=None, description='As of a run; `"{{scheduled}}"` becomes the time of the run.')
+    agent: str = Field(
+        max_length=200, description="One of `/v1/agents`. Each run reads the agent's file when it starts."
+    )
+    input: Any = Field(
+        default=None, description='The input of each run; `"{{scheduled}}"` becomes the time of the run.'
+    )
     cron: list[str] = Field(default_factory=list, max_length=20, description="`MINUTE HOUR DAY MONTH WEEKDAY`.")
     every: float | str | None = Field(default=None, description="Seconds, or `30s`, `5min`, `2h`, `1d`.")
-    timezone: str = Field(default="UTC", max_length=100, description="Of `cron`: `Europe/Berlin`.")
-    overlap: Overlap = Field(default="skip", description="The policy while the last run works.")
-    catchup: float | str = Field(default="1d", description="How late a run may begin that the server missed.")
-    jitter: float | str = Field(default=0, description="How much later a run may begin, at random.")
-    note: str = Field(default="", max_length=1000, description="A note that lists and pages show.")
-    paused: bool = Field(default=False, description="Start nothing before it is resumed.")
-    replace: bool = Field(default=False, description="Change the schedule of this name; takes the right `stop`, too.")
+    timezone: str = Field(
+        default="UTC", max_length=100, description="The time zone of `cron`, such as `Europe/Berlin`."
+    )
+    overlap: Overlap = Field(default="skip", description="The overlap policy, if the last run is still open.")
+    catchup: float | str = Field(default="1d", description="The longest delay of a run that the server missed.")
+    jitter: float | str = Field(default=0, description="The longest random delay of a run.")
+    note: str = Field(default="", max_length=1000, description="A note, shown in lists and pages.")
+    paused: bool = Field(default=False, description="Create the schedule paused.")
+    replace: bool = Field(
+        default=False, description="Change the existing schedule of this name. It needs the right `stop` too."
+    )
 
 
 class ScheduleNote(WireModel):
     """A note on a schedule that is paused or resumed."""
 
-    note: str = Field(default="", max_length=1000, description="By default the note stays.")
+    note: str = Field(default="", max_length=1000, description="The new note; by default the note does not change.")
 
 
 class TriggerSchedule(WireModel):
     """A run of a schedule, now."""
 
-    overlap: Overlap | None = Field(default=None, description="In place of the schedule's own.")
+    overlap: Overlap | None = Field(default=None, description="The note, which replaces the schedule's.")
 
 
 class BackfillSchedule(WireModel):
     """A time that has passed, whose runs are to be started."""
 
-    from_: str = Field(alias="from", max_length=100, description="ISO 8601; by default in the schedule's time zone.")
-    to: str = Field(max_length=100, description="The same; up to it.")
-    overlap: Overlap = Field(default="buffer-all", description="The policy for these runs.")
+    from_: str = Field(
+        alias="from",
+        max_length=100,
+        description="The start of the period: ISO 8601; by default in the schedule's time zone.",
+    )
+    to: str = Field(max_length=100, description="The end of the period, in the same form.")
+    overlap: Overlap = Field(default="buffer-all", description="The overlap policy of these runs.")
 
 
 class SessionMessage(WireModel):
     """A message for a session."""
 
-    text: str = Field(description="Its text; `/stop`, `/new` and `/reset` are commands.")
+    text: str = Field(description="The message's text; `/stop`, `/new` and `/reset` are commands.")
     message_id: str | None = Field(
         default=None,
         min_length=1,
         max_length=200,
-        description="The sender's own: sent again with it, it is the same message. By default a new one.",
+        description="The sender's id of the message. A second message with this id is a duplicate. By default a new id.",
     )
     agent: str | None = Field(
-        default=None, max_length=200, description="Who answers; not needed where the session is there already."
+        default=None, max_length=200, description="The agent. An existing session does not need it."
     )
-    mode: Mode | None = Field(default=None, description="What it does to what runs; by default the session's own.")
-    route: str = Field(default="", max_length=200, description="Where the reply goes.")
+    mode: Mode | None = Field(
+        default=None, description="The mode: the effect on an active run. By default the session's setting."
+    )
+    route: str = Field(default="", max_length=200, description="The route of the reply.")
 
 
 class RunMessage(WireModel):
     """Something new for a run that works."""
 
     text: str
-    message_id: str | None = Field(default=None, min_length=1, max_length=200, description="As of a session's message.")
+    message_id: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Facts about the sender, as in a session's message."
+    )
 
 
 class DecisionBody(WireModel):
     """A decision on what waits."""
 
-    call: str = Field(max_length=1000, description="The call's id; of a plan its Request's number.")
+    call: str = Field(max_length=1000, description="The call's id, or the plan's Request number.")
     decision: Literal["approve", "reject", "edit", "replace", "answer"]
-    digest: str | None = Field(default=None, description="Of what was shown: nothing else is decided then.")
+    digest: str | None = Field(
+        default=None, description="The digest of the shown call. The decision is rejected if the call has changed."
+    )
     reason: str | None = None
-    remember: bool | None = Field(default=None, description="This tool is not asked about again in this run.")
-    endorse: bool | list[str] | None = Field(default=None, description="Stand for its parameters, or those named.")
-    params: JsonObject | None = Field(default=None, description="Of an edit: those that change.")
-    calls: list[Json] | None = Field(default=None, description="Of an edit of a plan.")
-    with_: JsonObject | None = Field(default=None, alias="with", description='The call in its place: `{"_tool": …}`.')
+    remember: bool | None = Field(default=None, description="Approve later calls of this tool in this run too.")
+    endorse: bool | list[str] | None = Field(default=None, description="Endorse all parameters, or the named ones.")
+    params: JsonObject | None = Field(default=None, description="For an edit of a call: the parameters to change.")
+    calls: list[Json] | None = Field(default=None, description="For an edit of a plan: the new calls.")
+    with_: JsonObject | None = Field(
+        default=None, alias="with", description='For a replacement: the new call, `{"_tool": …}`.'
+    )
     answer: Any = None
 
 
@@ -179,7 +202,7 @@ class SessionDecisionBody(DecisionBody):
     """A decision on what waits in a session's run, or in a run of its delegates."""
 
     run: str | None = Field(
-        default=None, max_length=1000, description="The call's run, where several below the session's run wait."
+        default=None, max_length=1000, description="The call's run, if several runs of the session have waiting calls."
     )
 
 
@@ -194,7 +217,7 @@ class ForkForm(WireModel):
 
     at: str = Field(max_length=100, description="A run's number, or a Request's, `R.N`.")
     session: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Its key; by default a new one."
+        default=None, min_length=1, max_length=200, description="The new session's key; by default a new one."
     )
 
 
@@ -226,22 +249,30 @@ class GrantStandingApproval(WireModel):
     """A person's approval of coming runs of a procedure."""
 
     procedure: str = Field(max_length=200, description="The name of the procedure's agent.")
-    uses: int = Field(ge=1, le=MAX_STANDING_USES, description="The most runs.")
+    uses: int = Field(ge=1, le=MAX_STANDING_USES, description="The largest number of runs.")
     until: str = Field(max_length=40, description="The last day in UTC, such as `2026-12-31`, or a time (ISO 8601).")
-    bounds: JsonObject = Field(default_factory=dict, description="JSON Schema of a run's input; `{}` takes any.")
-    sources: list[str] = Field(
-        default=["trusted"], description="Where the values of its calls may come from, beside the procedure itself."
+    bounds: JsonObject = Field(
+        default_factory=dict, description="A JSON Schema of approved inputs; `{}` approves any input."
     )
-    name: str | None = Field(default=None, max_length=100, description="By default the procedure's.")
-    reason: str = Field(default="", max_length=500, description="For the record.")
+    sources: list[str] = Field(
+        default=["trusted"], description="The accepted provenance of the calls' values, besides the procedure itself."
+    )
+    name: str | None = Field(
+        default=None, max_length=100, description="The standing approval's name; by default the procedure's."
+    )
+    reason: str = Field(default="", max_length=500, description="A note. The approval records it.")
 
 
 class UndoQuery(WireModel):
     """A query about an undo."""
 
-    to: str | None = Field(default=None, max_length=200, description="Back to this call, with it, such as `1.3`.")
+    to: str | None = Field(
+        default=None, max_length=200, description="Undo this call and the calls after it, such as `1.3`."
+    )
     no_effect: str | None = Field(
-        default=None, max_length=4096, description="Calls of unknown outcome that took no effect, with commas."
+        default=None,
+        max_length=4096,
+        description="Calls with an unknown outcome that had no effect, separated by commas.",
     )
 
     @property
@@ -252,7 +283,9 @@ class UndoQuery(WireModel):
 class UndoRun(WireModel):
     """An undo of a run that has ended."""
 
-    to: str | None = Field(default=None, max_length=200, description="Back to this call, with it, such as `1.3`.")
+    to: str | None = Field(
+        default=None, max_length=200, description="Undo this call and the calls after it, such as `1.3`."
+    )
     no_effect: list[str] = Field(
-        default_factory=list, max_length=1_000, description="Calls of unknown outcome that took no effect."
+        default_factory=list, max_length=1_000, description="Calls with an unknown outcome that had no effect."
     )
