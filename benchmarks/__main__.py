@@ -51,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "events": engine.run(events.events),
     "priorities": engine.run(priorities.priorities),
     "scaling": engine.run(scaling.scaling),
+    "steady": engine.run(scaling.steady),
     "gateway": engine.run(load.gateway),
     "start": start.table,
     "whatif": what_if.table,

@@ -8,7 +8,8 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ RUNS, AT_ONCE, STEPS, MESSAGES = 100, 20, 8, 10
 MANY = int(os.environ.get("PERDURE_BENCH_MANY", "10000"))
 """Runs that wait for a person, and idle sessions."""
 AWAKE = 5
+RATE, MINUTES = int(os.environ.get("PERDURE_BENCH_RATE", "500")), int(os.environ.get("PERDURE_BENCH_MINUTES", "10"))
+"""Runs a minute that `steady` starts, and for how many minutes."""
 SETTLES = 5.0
 """Seconds until a session that was answered is idle, and its execution ended."""
 FIGURES = Path(__file__).parents[1] / "docs" / "scaling.json"
@@ -100,8 +103,9 @@ class Bench:
         }
 
 
-async def scaling() -> str:
-    """Figures of each kind, written to `docs/scaling.json`, and the table of those who wait."""
+@asynccontextmanager
+async def _bench() -> AsyncIterator[Bench]:
+    """Start a server, a scripted model and a worker."""
     port = free_port()
     async with bench_server(metrics_port=port) as server:
         address = server.client.service_client.config.target_host
@@ -110,13 +114,56 @@ async def scaling() -> str:
                 perdure = Perdure(server.client, task_queue=QUEUE)
                 while not await perdure.has_worker():
                     await asyncio.sleep(0.2)
-                bench = Bench(perdure, server_pid(), pid, port)
-                figures = {kind: await _run(bench, kind) for kind in ("chain", "fan")}
-                figures["message"] = await _messages(bench)
-                lines = [await _waiting(bench, figures), await _idle(bench, figures)]
-    note(figures)
+                yield Bench(perdure, server_pid(), pid, port)
+
+
+async def scaling() -> str:
+    """Figures of each kind, written to `docs/scaling.json` as each is measured, and the table of those who wait."""
+    async with _bench() as bench:
+        for kind in ("chain", "fan"):
+            note({kind: await _run(bench, kind)})
+        note({"message": await _messages(bench)})
+        lines = [await _waiting(bench), await _idle(bench)]
     heads = "| who waits | how many | started / s | server's KB each | worker's KB each | server's MB | worker's MB | until accepted, ms | until done, ms |"
     return "\n".join([heads, "|---|--:|--:|--:|--:|--:|--:|--:|--:|", *lines])
+
+
+async def steady() -> str:
+    """Start runs of eight calls in a row at a fixed rate, however long each takes: one line for each minute.
+
+    The last line shows the runs that were left when the last one had started.
+    """
+    lines = [
+        "| minute | started | ended | p50, s | p99, s | worker's cores | server's cores | worker's MB | server's MB |"
+    ]
+    lines.append("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    async with _bench() as bench:
+        given, took = agent("chain", "nothing"), list[float]()
+
+        async def one() -> None:
+            began = time.monotonic()
+            await (await bench.perdure.start(given)).result()
+            took.append(time.monotonic() - began)
+
+        await bench.each(AT_ONCE, lambda _: one())  # warms up
+        async with asyncio.TaskGroup() as runs:
+            began, ended = time.monotonic(), len(took)
+            for minute in range(MINUTES):
+                before = bench.used()
+                for number in range(RATE):
+                    runs.create_task(one())
+                    due = began + 60 * (minute + (number + 1) / RATE)
+                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+                now, ordered = bench.used(), sorted(took[ended:])
+                server, ours = (after - was for after, was in zip(now, before, strict=True))
+                p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+                lines.append(
+                    f"| {minute + 1} | {RATE} | {len(ordered)} | {p50:.2f} | {p99:.2f} "
+                    f"| {ours.cpu / 60:.2f} | {server.cpu / 60:.2f} | {now[1].memory:.0f} | {now[0].memory:.0f} |"
+                )
+                ended = len(took)
+        lines.append(f"| after | 0 | {len(took) - ended} | | | | | | |")
+    return "\n".join(lines)
 
 
 def note(figures: dict[str, Any]) -> None:
@@ -160,7 +207,7 @@ async def _messages(bench: Bench) -> dict[str, float]:
     return figures | {key: run[key] + own[key] for key in run}
 
 
-async def _waiting(bench: Bench, figures: dict[str, Any]) -> str:
+async def _waiting(bench: Bench) -> str:
     given, ids = agent("ask", "asks"), [""] * MANY
 
     async def one(number: int) -> None:
@@ -170,7 +217,8 @@ async def _waiting(bench: Bench, figures: dict[str, Any]) -> str:
         while (await bench.perdure.client.count_workflows("PerdureWaiting > 0")).count < MANY:
             await asyncio.sleep(0.5)
 
-    figures["waiting"] = await _many(bench, one, all_wait) | await bench.history(ids[0])
+    figures = await _many(bench, one, all_wait) | await bench.history(ids[0])
+    note({"waiting": figures})
     accepted, done = [], []
     for id in ids[:AWAKE]:
         began = time.monotonic()
@@ -179,10 +227,10 @@ async def _waiting(bench: Bench, figures: dict[str, Any]) -> str:
         accepted.append(time.monotonic() - began)
         await run.result()
         done.append(time.monotonic() - began)
-    return _line("runs that wait for a person", bench, figures["waiting"], accepted, done)
+    return _line("runs that wait for a person", bench, figures, accepted, done)
 
 
-async def _idle(bench: Bench, figures: dict[str, Any]) -> str:
+async def _idle(bench: Bench) -> str:
     given = agent("talk", answer="string")
 
     async def one(number: int) -> None:
@@ -192,8 +240,8 @@ async def _idle(bench: Bench, figures: dict[str, Any]) -> str:
     async def settle() -> None:
         await asyncio.sleep(SETTLES)
 
-    figures["idle_session"] = await _many(bench, one, settle)
-    figures["idle_session"] |= await bench.history(bench.perdure.session("idle-0").id)
+    figures = await _many(bench, one, settle) | await bench.history(bench.perdure.session("idle-0").id)
+    note({"idle_session": figures})
     accepted, done = [], []
     for number in range(AWAKE):
         session, began = bench.perdure.session(f"idle-{number}", agent=given), time.monotonic()
@@ -201,7 +249,7 @@ async def _idle(bench: Bench, figures: dict[str, Any]) -> str:
         accepted.append(time.monotonic() - began)
         await session.reply(receipt, 60)
         done.append(time.monotonic() - began)
-    return _line("idle sessions", bench, figures["idle_session"], accepted, done)
+    return _line("idle sessions", bench, figures, accepted, done)
 
 
 async def _many(
