@@ -189,10 +189,11 @@ async def test_a_run_in_the_same_process_is_not_asked_who_watches(
     on_look, ask = WritingReporter._looked, answer_of
 
     def looked_at(reporter: WritingReporter, state: AttemptState) -> None:
+        before = reporter._events or state.events
         on_look(reporter, state)
         if reporter._knows:
             noticed.set()
-        elif state.events > (reporter._events or state.events):
+        elif state.events > before:
             looked.set()
 
     async def note(run: Any, query: str, **options: Any) -> Any:

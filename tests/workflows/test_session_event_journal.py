@@ -11,6 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.activities.transcripts import recall
 from perdure.client.session import Session
 from perdure.runs.events import JournalEntry
+from perdure.sessions.wire import END, SessionDeletion
 from perdure.values.limits import MAX_EVENT_DATA
 from tests.timeouts import HANG
 from tests.workflows.test_event_journal import page
@@ -86,7 +87,10 @@ async def test_commands_a_terminated_run_and_the_end(dev_server: WorkflowEnviron
         await idles(session)
         await session.send("/reset", sender="ann", id="c3", rights=["*"])
         await idles(session)
-        await session.delete(sender="ann", rights=["*"])
+        deletion = SessionDeletion(
+            sender="ann", rights=["*"]
+        )  # `session.delete` removes the history from the server too
+        await it.client.get_workflow_handle(session.id).execute_update(END, deletion)
         found = await page(it.client, session.id)
     said = [row(session, event) for event in found.events]
     assert said == [
