@@ -136,7 +136,7 @@ class _RemoteCall:
             card = await A2ACardResolver(http, self._url).get_agent_card()
             if elsewhere := {each.url for each in card.supported_interfaces if _origin(each.url) != _origin(self._url)}:
                 raise ToolError(
-                    "not_allowed", f"the card of {self._name} leads to another host: {sorted(elsewhere)[0]}"
+                    "not_allowed", f"the card of {self._name} has the URL of another host: {sorted(elsewhere)[0]}"
                 )
             streams = bool(card.capabilities.streaming)
             config = ClientConfig(streaming=streams, polling=not streams, httpx_client=http)
@@ -178,7 +178,7 @@ class _RemoteCall:
         from a2a.types import GetTaskRequest
 
         if not task.id:
-            raise ToolError("tool_failed", f"{self._name} answered with no task and no message")
+            raise ToolError("tool_failed", f"{self._name} answered without a task or a message")
         pause, longest = _PAUSES
         while not _rests(task := await client.get_task(GetTaskRequest(id=task.id))):
             await asyncio.sleep(pause)
@@ -197,11 +197,11 @@ class _RemoteCall:
             how = f"ask a person, and call {self._name} again with the answer as message and task {task.id!r}"
             raise ToolError("input_required", f"{self._name} asks: {words or 'for more'}; {how}")
         if state == TaskState.TASK_STATE_AUTH_REQUIRED:
-            raise ToolError("auth_required", f"{self._name} needs credentials that this tool has not: {words}")
+            raise ToolError("auth_required", f"{self._name} needs credentials that this tool does not have: {words}")
         if state == TaskState.TASK_STATE_REJECTED:
-            raise ToolError("refused", f"{self._name} refused: {words or 'it gave no reason'}")
+            raise ToolError("refused", f"{self._name} refused: {words or 'no reason given'}")
         ended = "was cancelled" if state == TaskState.TASK_STATE_CANCELED else "failed"
-        raise ToolError("tool_failed", f"{self._name} {ended}: {words or 'it gave no reason'}")
+        raise ToolError("tool_failed", f"{self._name} {ended}: {words or 'no reason given'}")
 
     def _begins(self, task: str) -> None:
         if task != self._task:

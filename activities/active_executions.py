@@ -58,7 +58,7 @@ async def report_begun() -> None:
     try:
         await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(details)
     except RPCError as error:
-        words = f"it was not begun: its server did not take that it would ({error.message})"
+        words = f"it was not started: the server did not record its start ({error.message})"
         raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
     except AsyncActivityCancelledError:  # the worker's own heartbeat is also rejected, and cancels this
         activity.heartbeat()
@@ -114,7 +114,7 @@ class ActiveExecutions:
             if not self.interrupted:
                 raise
             kind = INTERRUPTED if work.begun else NOT_BEGUN
-            words = f"{title} was cut off: its worker was shut down"
+            words = f"{title} was interrupted: its worker was shut down"
             raise ApplicationError(words, activity.info().attempt, type=kind, non_retryable=True) from None
         finally:
             del self._tasks[task]

@@ -75,12 +75,12 @@ class AuditWriter:
         try:
             await self._write(lines)
         except ApplicationError as error:
-            _LOG.warning("lines from %s on are not written, and are tried again: %s", lines[0].number, error.message)
+            _LOG.warning("lines from %s on could not be written; retrying: %s", lines[0].number, error.message)
             raise
 
     async def _write(self, lines: Sequence[AuditLine]) -> None:
         if self._sink is None:
-            raise ApplicationError("this worker has no audit sink: give all workers of the queue the setting audit")
+            raise ApplicationError("this worker has no audit log: set audit for all workers of the queue")
         if self._table is not None:
             try:
                 await self._table.append(lines)
@@ -125,7 +125,7 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
         whole, _, torn = end.rpartition(b"\n")
         last = _line(whole.rpartition(b"\n")[2].decode(errors="replace"))
         if whole and last is None:
-            raise ApplicationError(f"the last line of {path} is not one of an audit log")
+            raise ApplicationError(f"the last line of {path} is not a line of an audit log")
         if not (missing := _missing(lines, last, str(path))):
             return
         text = "".join(f"{line.text()}\n" for line in missing).encode(errors="surrogatepass")

@@ -160,8 +160,7 @@ def _measured(name: str, result: Json, limit: int) -> int:
     if size > limit:
         raise ToolError(
             RESULT_TOO_LARGE,
-            f"the result of {name} has {size:,} bytes, and {limit:,} is the most that a call can return; "
-            "return less, or write it to a file and return its path",
+            f"the result of {name} has {size:,} bytes; a call can return {limit:,}. Return less, or write the result to a file and return its path",
         )
     return size
 
@@ -178,8 +177,7 @@ async def _claim(call: ToolInput, size: int) -> None:
     if not await fetch(GRANT, call.call_id):
         raise ToolError(
             HISTORY_FULL,
-            f"the result of {call.tool} has {bytes_text(size)}, and the run's history has no room for it beside the others. "
-            "Return less, ask for fewer at once, or give the workers external storage (PERDURE_STORAGE)",
+            f"the result of {call.tool} has {bytes_text(size)}, which is too much for the run's history. Return less, make fewer parallel calls, or give the workers external storage (PERDURE_STORAGE)",
         )
 
 

@@ -75,7 +75,7 @@ class NotificationRoutes:
             if lacking := [route for route in routes if self.find(route) is None]:
                 name = name_of(lacking[0])
                 if name in self._settings:
-                    return f"config.notify.{place}: {lacking[0]!r}: the route {name!r} is one of the settings, which takes no address"
+                    return f"config.notify.{place}: {lacking[0]!r}: the route {name!r} is a setting, which needs no address"
                 return f"config.notify.{place}: the worker has no notification route {name!r}{self._hint(name)}"
         problem = self.callback_problem(wanted.callback) if wanted.callback else ""
         return f"the callback: {problem}" if problem else ""
@@ -83,11 +83,11 @@ class NotificationRoutes:
     def callback_problem(self, address: str) -> str:
         """Return the reason why the end of a run may not be sent to this address; empty if it may."""
         if not self._callback_hosts or self._callback_secret is None:
-            return "the worker sends none: it needs callback_hosts and callback_secret"
+            return "the worker sends no callbacks: set callback_hosts and callback_secret"
         try:
             host = httpx2.URL(address).host
         except httpx2.InvalidURL:
-            return f"{address[:100]!r} is not an address"
+            return f"{address[:100]!r} is not a URL"
         if not names_host(self._callback_hosts, host):
             return f"the host {host} is not allowed; the worker allows {', '.join(self._callback_hosts)}"
         return ""
@@ -110,7 +110,7 @@ def check_apprise(routes: Mapping[str, str | WebhookRoute]) -> None:
     for name, address in routes.items():
         if isinstance(address, str) and apprise.Apprise.instantiate(address, suppress_exceptions=True) is None:
             raise SettingsError(
-                f"notification_routes.{name}: Apprise cannot read this address; see https://appriseit.com/services/"
+                f"notification_routes.{name}: Apprise does not support this URL; see https://appriseit.com/services/"
             )
 
 
@@ -200,7 +200,7 @@ async def _by_apprise(address: str, notification: Notification) -> Delivered:
     title = f"{TITLES[notification.kind]}: {without_markup(notification.agent)}"
     sent = apprise.Apprise()
     if not sent.add(address):
-        return _refused(f"Apprise cannot read the address of the route {notification.route!r}")
+        return _refused(f"Apprise does not support the URL of the route {notification.route!r}")
     kind = apprise.NotifyType.FAILURE if notification.kind == "run_failed" else apprise.NotifyType.INFO
     taken = await sent.async_notify(
         body=message_body(notification),
@@ -211,7 +211,7 @@ async def _by_apprise(address: str, notification: Notification) -> Delivered:
     )
     if not taken:  # its message may hold the address, which is a secret
         service = address.partition("://")[0]
-        raise ApplicationError(f"the service {service} of the route {notification.route!r} did not take it")
+        raise ApplicationError(f"the service {service} of the route {notification.route!r} rejected the notification")
     return Delivered()
 
 
@@ -264,9 +264,9 @@ async def _post(
     if 200 <= status < 300:
         return Delivered()
     if status == _GONE:
-        return _refused(f"{host} wants no more of this (410 Gone)")
+        return _refused(f"{host} accepts no more deliveries (410 Gone)")
     if 300 <= status < 400:
-        return _refused(f"{host} redirects ({status}), and webhooks follow no redirects")
+        return _refused(f"{host} redirects ({status}); webhooks do not follow redirects")
     least = 2.0 ** (min(activity.info().attempt, 12) - 1)  # a receiver cannot make the attempts end earlier
     later = None if pause is None else min(timedelta(seconds=max(pause, least)), _LONGEST_PAUSE)
     raise ApplicationError(f"{host} answered with status {status}", next_retry_delay=later)

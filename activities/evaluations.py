@@ -78,7 +78,7 @@ class ScoreActivity:
         try:
             return load_evaluators(specs, self._registry.evaluators)
         except SettingsError as error:
-            why = f"{error}. The worker has those of pydantic-evals, of perdure.evals and of its --tools modules"
+            why = f"{error}. The worker has the evaluators of pydantic-evals, perdure.evals and its --tools modules"
             raise ApplicationError(why, type=BAD_EVALUATORS, non_retryable=True) from None
 
 

@@ -59,7 +59,7 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
     if refusal is not None:
         headers = error.response.headers if isinstance(error, _ANSWERED) else {}
         if refusal.status in (404, 405) and "model" not in refusal.words:  # a wrong path; no server explains it
-            words = f"{refusal.words[:300]}{_at(error)}: is {setting} right?"
+            words = f"{refusal.words[:300]}{_at(error)}: check {setting}"
             refusal = dataclasses.replace(refusal, words=words)
         return _refused(refusal, headers)
     if isinstance(error.__cause__ or error, _UNREACHABLE):
@@ -158,7 +158,7 @@ def within_patience(failure: ApplicationError, request: RequestInput) -> Applica
 def _unreachable(error: Exception, setting: str) -> str:
     """Return the message for a server that cannot be reached: its address, and the variable that holds it."""
     reason = str(error.__cause__ or error) or type(error).__name__
-    return f"the model cannot be reached{_at(error)} ({reason[:200]}): is its server up, and is {setting} right?"
+    return f"the model cannot be reached{_at(error)} ({reason[:200]}): start its server, or check {setting}"
 
 
 def _at(error: Exception) -> str:

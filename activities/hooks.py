@@ -76,7 +76,7 @@ class HookRegistry:
         return [each for each in mine if matches(each, tools)]
 
 
-GONE: Final = "is not there any more: this worker does not have it, nor had another in time"
+GONE: Final = "is missing: no worker had it in time"
 _LOG: Final = logging.getLogger("perdure.hooks")
 
 
@@ -118,16 +118,16 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     if (error := work.exception()) is not None:
         masked = masked_error(error) if isinstance(error, Exception) else error
         _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=masked, extra=_place(given))
-        return f"failed: {type(error.__cause__ or error).__name__} (the worker's log says more)"
+        return f"failed: {type(error.__cause__ or error).__name__} (details are in the worker's log)"
     try:
         hearing.hear(hook, work.result())
     except HookAnswerError as fault:
-        return f"gave no answer that can be taken: {fault}"
+        return f"returned an answer that is not valid: {fault}"
     except Exception as fault:  # an event that a hook has made without its class's constructor
         _LOG.error(
-            "what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=masked_error(fault)
+            "the answer of the hook %s of %s cannot be read", hook.name, hook.event, exc_info=masked_error(fault)
         )
-        return f"gave no answer that can be taken: reading it failed with {type(fault).__name__} (the worker's log says more)"
+        return f"returned an answer that is not valid: reading it failed with {type(fault).__name__} (details are in the worker's log)"
     return None
 
 
@@ -165,7 +165,7 @@ class HookActivity:
                 event = HOOKS[wanted.event].event.model_validate(given)
             except (KeyError, ValueError) as error:
                 raise ApplicationError(
-                    f"no event that this version knows: {error}", type="unknown_event", non_retryable=True
+                    f"not an event of this version: {error}", type="unknown_event", non_retryable=True
                 ) from None
             keep_secret_here(event.context)
             hearing = await call_hooks(self._registry, wanted.hooks, event)

@@ -67,7 +67,7 @@ async def allowed_address(url: httpx2.URL, hosts: Sequence[str], *, private: boo
     have another address a moment later.
     """
     if url.scheme not in PORTS or not url.host or url.userinfo:
-        raise ToolError("not_allowed", f"{url!s} is not a plain http or https address")
+        raise ToolError("not_allowed", f"{url!s} is not a plain http or https URL")
     if not names_host(hosts, url.host):
         raise ToolError("not_allowed", f"the host {url.host} is not allowed; the worker allows {', '.join(hosts)}")
     try:

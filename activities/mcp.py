@@ -80,7 +80,7 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
         answer: Json = structured if structured is not None else [*texts]
         raise ToolError(
             "invalid_answer",
-            f"{tool} ran, but its result does not fit the schema that its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
+            f"{tool} ran, but its result is not valid for the schema that its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
         )
     if structured is None:
         text = "\n".join(map(str, texts))
@@ -200,7 +200,7 @@ class _ServerTools:
                 await self._connection.open()
             except UnusableServerError:
                 continue
-            self._report(f"the MCP server {self.name!r} answers now")
+            self._report(f"the MCP server {self.name!r} answers again")
             return
 
     async def close(self) -> None:
@@ -217,7 +217,7 @@ class _ServerTools:
             try:
                 function = _tool(self.name, self._server, self._connection, one)
                 if found.setdefault(function.name, function) is not function:
-                    raise ToolDefinitionError(f"the MCP server {self.name!r}: two tools are called {one.name!r}")
+                    raise ToolDefinitionError(f"the MCP server {self.name!r}: two tools have the name {one.name!r}")
             except ToolDefinitionError as error:
                 problems.append(f"{error}; it is not offered")
         if len(offered) > MAX_MCP_TOOLS:
@@ -241,7 +241,7 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
     # Without tasks of the server the field means nothing (MCP 2025-11-25): the tool is called like any other.
     if connection.has_tasks and offered.execution is not None and offered.execution.task_support == "required":
         raise ToolDefinitionError(
-            f"the MCP server {name!r}: the tool {offered.name!r} runs as a task alone (taskSupport)"
+            f"the MCP server {name!r}: the tool {offered.name!r} runs as a task only (taskSupport)"
         )
     schema = None if offered.output_schema is None else Schema(offered.output_schema)
 

@@ -137,11 +137,11 @@ class McpConfig(BaseModel):
 def check_servers(config: McpConfig) -> Mapping[str, str]:
     """Return the problem of each invalid entry, by name."""
     one = {
-        name: "it needs a 'command' or a 'url', one of them"
+        name: "it needs either a 'command' or a 'url'"
         for name, server in config.mcpServers.items()
         if (server.command is None) == (server.url is None)
     }
-    signs = "'oauth' is for a server with a 'url'; a program takes its credentials from 'env'"
+    signs = "'oauth' is for a server with a 'url'; give a program's credentials in 'env'"
     return {name: signs for name, server in config.mcpServers.items() if server.oauth and server.url is None} | one
 
 
@@ -280,7 +280,7 @@ class Messages:
             self._left = min(float(BURST), self._left + (now - self._since) * A_SECOND) - ended
             self._since = now
         if self._bytes > self._allowed.message or self._left < 0:
-            raise anyio.BrokenResourceError("the server sent more, or larger, messages than are accepted")
+            raise anyio.BrokenResourceError("the server sent too many messages, or too large ones")
 
 
 class _LineDecoder(codecs.BufferedIncrementalDecoder):
@@ -334,9 +334,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             await response.aclose()
-            raise httpx2.RemoteProtocolError(
-                "the server compressed its response, although the request does not accept that"
-            )
+            raise httpx2.RemoteProtocolError("the server compressed its response, which the request does not accept")
         streams = response.headers.get("content-type", "").startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Bounded(response.stream, self._allowed, streams=streams)
@@ -539,7 +537,7 @@ class Connection:
         except _LOST as error:
             lost = error
         except (ValidationError, RuntimeError, ValueError) as error:
-            said = f"the MCP server {self.name!r} ran {name}, and its answer is none: {_first_line(error)}"
+            said = f"the MCP server {self.name!r} ran {name}, but its answer is not valid: {_first_line(error)}"
             raise ToolError("invalid_answer", said) from None
         finally:
             allowed.calls -= 1
@@ -590,7 +588,7 @@ class Connection:
                 raise ServerInputError(asked)
             responses, state = None, found.request_state
             await asyncio.sleep(_SETTLE)
-        raise ToolError("asks_too_often", f"the MCP server {self.name!r} returns no result, and asks nothing")
+        raise ToolError("asks_too_often", f"the MCP server {self.name!r} returned neither a result nor a question")
 
     async def _send(
         self,
@@ -793,7 +791,7 @@ class Connection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)
-        return masked(f"{said}; its last words: {words}" if (words := self._words.last) else said)
+        return masked(f"{said}; its last output: {words}" if (words := self._words.last) else said)
 
 
 def _has_tasks(client: Client) -> bool:

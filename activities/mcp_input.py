@@ -36,8 +36,8 @@ from perdure.values.limits import (
     MAX_SERVER_STATE,
 )
 
-REFUSED: Final = ErrorData(code=INVALID_REQUEST, message="nobody can be asked now")
-_ASKS: Final = "asks its client's user or model first"
+REFUSED: Final = ErrorData(code=INVALID_REQUEST, message="no person can answer now")
+_ASKS: Final = "asks its client's user or model before the call"
 
 
 @dataclass
@@ -91,13 +91,13 @@ class ServerRequests:
 
     def _add(self, asked: ServerInput, key: str, request: InputRequest) -> None:
         if self.answers is None:
-            raise self._invalid(f"it {_ASKS}, and here is none for it")
+            raise self._invalid(f"it {_ASKS}, which this call does not support")
         if isinstance(request, ListRootsRequest):
-            raise self._invalid("it asks for its client's folders, and a worker offers none")
+            raise self._invalid("it asks for its client's folders, which a worker does not have")
         if isinstance(request, CreateMessageRequest):
             asked.samples.append(self._sample(key, request.params))
             if self.answers.sampled + len(asked.samples) > self.samples:
-                raise self._invalid(f"it asks a model more often than 'sampling' of its entry permits ({self.samples})")
+                raise self._invalid(f"it asks a model more often than its entry's 'sampling' allows ({self.samples})")
             return
         asked.questions.append(self._question(key, request))
 
@@ -116,7 +116,7 @@ class ServerRequests:
 
     def _sample(self, key: str, params: CreateMessageRequestParams) -> SampleRequest:
         if not self.samples:
-            raise self._invalid("it asks for its client's model, and 'sampling' of its entry does not permit that")
+            raise self._invalid("it asks for its client's model, which its entry's 'sampling' does not allow")
         if params.tools:
             raise self._invalid("it gives tools to its client's model, which is not supported")
         messages: list[JsonObject] = []

@@ -147,7 +147,7 @@ class BedrockServer:
         region = await asyncio.to_thread(self._session.get_config_variable, "region") or os.environ.get("AWS_REGION")
         if not region and not self._address:
             raise ApplicationError(
-                "no region for the provider 'bedrock': set AWS_REGION where the worker runs", type="NoKey",
+                "no region for the provider 'bedrock': set AWS_REGION for the worker", type="NoKey",
                 non_retryable=True,
             )  # fmt: skip
         address = (self._address or f"https://bedrock-runtime.{region}.amazonaws.com").rstrip("/")
@@ -227,7 +227,7 @@ async def load_library(name: str, *, extra: str) -> Any:
 
 def no_key(provider: str, variable: str) -> ApplicationError:
     """Return the failure of a worker that has no key for a provider."""
-    message = f"no key for the provider {provider!r}: set {variable} where the worker runs"
+    message = f"no key for the provider {provider!r}: set {variable} for the worker"
     return ApplicationError(message, type="NoKey", non_retryable=True)
 
 
@@ -247,8 +247,7 @@ def default_openai() -> AsyncOpenAI:
         return AsyncOpenAI(max_retries=0, timeout=TIMEOUT)
     except openai.OpenAIError:
         raise ApplicationError(
-            "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own) where the worker "
-            "runs",
+            "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) for the worker",
             type="NoKey",
             non_retryable=True,
         ) from None
@@ -274,7 +273,7 @@ def endpoint_key(name: str, variable: str | None) -> str:
     key = os.environ.get(variable, "") if variable else "none"
     if not key:
         raise ApplicationError(
-            f"no key for the endpoint {name!r}: set {variable} where the worker runs", type="NoKey", non_retryable=True
+            f"no key for the endpoint {name!r}: set {variable} for the worker", type="NoKey", non_retryable=True
         )
     keep_secret(key)
     return key

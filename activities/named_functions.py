@@ -44,7 +44,7 @@ class NamedFunctions:
         try:
             found = getattr(import_named(module), function)
         except Exception as error:
-            raise _refused(f"{where} {name!r} cannot be loaded where the worker runs: {error}") from None
+            raise _refused(f"{where} {name!r} cannot be loaded by the worker: {error}") from None
         if not inspect.isfunction(found) or found.__module__ != module:
             raise _refused(f"{where} {name!r} is not a function of {module}")
         return found
@@ -110,7 +110,9 @@ def read_choice(given: Any, wanted: ChooseInput) -> ModelChoice:
     if isinstance(given, tuple | list) and len(given) == 2:
         model, reason = given
     if not isinstance(model, str) or not isinstance(reason, str) or not model:
-        message = f"config.models.policy {wanted.policy!r} gave {given!r}, but must give a model, or (model, reason)"
+        message = (
+            f"config.models.policy {wanted.policy!r} returned {given!r}, but must return a model, or (model, reason)"
+        )
         raise ApplicationError(message, type="bad_policy", non_retryable=True)
     models = wanted.situation.models
     return ModelChoice({"fast": models.fast, "smart": models.smart}.get(model, model), reason)

@@ -124,7 +124,7 @@ async def plan_undo_of(wanted: UndoWanted) -> UndoStart:
     try:
         found = await read_effects(client(), wanted.run_id)
         if found.open:
-            raise RunError(f"{wanted.run_id} is being undone already, by {found.open}")
+            raise RunError(f"{wanted.run_id} is already being undone by {found.open}")
         plan, run_input = plan_undo(found, wanted.calls)
     except RunError as error:
         raise ApplicationError(str(error), type="not_undone", non_retryable=True) from None

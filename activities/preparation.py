@@ -109,7 +109,7 @@ class AgentFolder:
     def _hint(self, name: str) -> str:
         files = [] if self._path is None else [path.stem for path in self._path.glob("*.json")]
         if not files:
-            return "; it is empty" if self._path is not None else "; it was started without one (--agents)"
+            return "; it is empty" if self._path is not None else "; the worker has no agents folder (--agents)"
         return f"; there are {', '.join(close_names(name, files))}"
 
 
@@ -171,7 +171,7 @@ class PrepareActivity:
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         if (size := len(dumps(document).encode())) > self._max_payload:
-            message = f"the agent {name!r} has {bytes_text(size)}; {self._max_payload:,} is the most"
+            message = f"the agent {name!r} has {bytes_text(size)}; the limit is {self._max_payload:,}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return document
 
@@ -233,7 +233,7 @@ class PrepareActivity:
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:
-            message = f"the agent's tools and delegates have {bytes_text(len(packed.data))} packed; {self._max_payload:,} is the most"
+            message = f"the agent's tools and delegates have {bytes_text(len(packed.data))} packed; the limit is {self._max_payload:,}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return packed
 
@@ -264,7 +264,7 @@ class PrepareActivity:
         if own:
             return {**prices, **known}
         if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
-            message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
+            message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES for the worker"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return {**wanted.prices, **known}  # tools may report the usage of their own models
 
@@ -273,7 +273,7 @@ async def _leave_to_another(problem: str) -> None:
     """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have the missing tool, as in a deploy."""
     if await others_poll():
         raise ApplicationError(
-            f"{problem}, nor had another in time", type=NO_SUCH_TOOL, non_retryable=activity.info().is_local
+            f"{problem}, and no other worker had it in time", type=NO_SUCH_TOOL, non_retryable=activity.info().is_local
         )
 
 

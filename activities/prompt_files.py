@@ -37,7 +37,7 @@ def read_text(folder: Path, path: str, most: int) -> str:
     with opened(folder, path, os.O_RDONLY) as handle:
         size = os.fstat(handle).st_size
         if size > most:
-            raise ToolError("too_large", f"{path} has {size:,} bytes; {most:,} is the most")
+            raise ToolError("too_large", f"{path} has {size:,} bytes; the limit is {most:,}")
         with os.fdopen(os.dup(handle), "rb") as file:
             data = file.read(most + 1)
     if len(data) > most:
@@ -53,7 +53,7 @@ def parts_of(path: str) -> list[str]:
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
         raise ToolError("outside", f"{path[:200]!r} is not a path inside the folder: no '..', not from '/'")
     if len(parts) > DEEPEST:
-        raise ToolError("invalid_params", f"the path has {len(parts):,} names; {DEEPEST} is the most")
+        raise ToolError("invalid_params", f"the path has {len(parts):,} names; the limit is {DEEPEST}")
     for part in parts:
         try:
             size = len(part.encode())
@@ -63,7 +63,7 @@ def parts_of(path: str) -> list[str]:
             ) from None
         if size > LONGEST_FILE_NAME:
             raise ToolError(
-                "invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; {LONGEST_FILE_NAME} is the most"
+                "invalid_params", f"the name {part[:50]!r}… has {size:,} bytes; the limit is {LONGEST_FILE_NAME}"
             )
     return parts
 
@@ -161,11 +161,11 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
         return f"skill {folder!r}: {SKILL_FILE} needs 'name' and 'description', each a text"
     if name != folder or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         return (
-            f"skill {folder!r}: its name {name[:LONGEST_NAME]!r} must be that of its folder, of at most {LONGEST_NAME} small letters, "
+            f"skill {folder!r}: its name {name[:LONGEST_NAME]!r} must be its folder's name, with at most {LONGEST_NAME} small letters, "
             "digits and single hyphens between them"
         )
     if len(description) > LONGEST_DESCRIPTION:
-        return f"skill {folder!r}: its description has {len(description):,} characters; {LONGEST_DESCRIPTION:,} is the most"
+        return f"skill {folder!r}: its description has {len(description):,} characters; the limit is {LONGEST_DESCRIPTION:,}"
     return Skill(name=name, description=description.encode(errors="replace").decode().strip())
 
 
@@ -268,9 +268,7 @@ class PromptFolders:
         if not wanted:
             return [], []
         if self._skills is None:
-            raise ProtocolError(
-                "config.prompt.skills: the worker has no folder of skills: start it with --skills FOLDER"
-            )
+            raise ProtocolError("config.prompt.skills: the worker has no skills folder: start it with --skills FOLDER")
         found = list(skills_in(self._skills))
         skills = {each.name: each for each in found if isinstance(each, Skill)}
         problems = [each for each in found if isinstance(each, str)]
@@ -282,7 +280,7 @@ class PromptFolders:
                     raise ProtocolError(f"config.prompt.skills: {why or f'the worker has no skill {name!r}{near}'}")
             skills, problems = {name: skills[name] for name in dict.fromkeys(wanted)}, []
         if len(skills) > MAX_SKILLS:
-            problems.append(f"{len(skills) - MAX_SKILLS} more skills: {MAX_SKILLS} is the most")
+            problems.append(f"{len(skills) - MAX_SKILLS} more skills: the limit is {MAX_SKILLS}")
         shown = list(skills.values())[:MAX_SKILLS]
         return [self._declared(each, SKILL) for each in shown], problems
 
@@ -290,7 +288,7 @@ class PromptFolders:
         if wanted.workspace is False:
             return
         if self._workspace is None:
-            raise ProtocolError("config.prompt.workspace: the worker was started without one (--workspace)")
+            raise ProtocolError("config.prompt.workspace: the worker has no workspace (--workspace)")
         inside = "" if wanted.workspace is True else wanted.workspace
         try:
             way = parts_of(inside) if inside not in ("", ".") else []
@@ -320,7 +318,7 @@ class PromptFolders:
 def reading_tool(parts: PromptParts, definitions: Mapping[str, JsonObject]) -> JsonObject:
     """Return the tool by which the model reads the skills that are listed for it, and no others. Raises `ProtocolError`."""
     if (definition := definitions.get(READ_SKILL)) is None:
-        raise ProtocolError(f"config.prompt.skills: the worker has no tool {READ_SKILL!r} to read them with")
+        raise ProtocolError(f"config.prompt.skills: the worker has no tool {READ_SKILL!r} to read skills")
     properties: JsonObject = dict(definition["properties"])
     properties["name"] = {**properties["name"], "enum": [skill.name for skill in parts.skills]}
     untrusted = any(skill.untrusted for skill in parts.skills)

@@ -76,7 +76,7 @@ async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
     fetcher = _fetchers.setdefault((run.id, run.run_id, kind.name), _Fetcher(run, kind))
     found: V | None = await fetcher.fetch(name)
     if found is None:
-        words, category = f"{run.id} does not need {kind.name} {name} any more", ApplicationErrorCategory.BENIGN
+        words, category = f"{run.id} no longer needs {kind.name} {name}", ApplicationErrorCategory.BENIGN
         raise ApplicationError(words, type=GONE, non_retryable=True, category=category)
     return found
 

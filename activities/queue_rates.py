@@ -76,5 +76,5 @@ async def set_queue_rate(client: Client, queue: str, rate: float | None) -> None
         await client.workflow_service.update_task_queue_config(request)
     except RPCError as error:
         _log.warning(
-            "the server does not set the rate of the queue %s (%s): the rate that workers name holds", queue, error
+            "the server does not set the rate of the queue %s (%s): the workers' own rate applies", queue, error
         )

@@ -46,7 +46,7 @@ class Registry:
         known = self._functions.setdefault(function.name, function)
         if known.function != function.function:
             raise ToolDefinitionError(
-                f"two tools are called {function.name!r}: in {known.function.__module__} and {function.function.__module__}"
+                f"two tools have the name {function.name!r}: in {known.function.__module__} and {function.function.__module__}"
             )
 
     def add_missing(self, functions: Iterable[ToolFunction]) -> None:
@@ -61,7 +61,7 @@ class Registry:
         owned, problems = self._owned.setdefault(owner, []), []
         for function in functions:
             if function.name in self._functions:
-                problems.append(f"two tools are called {function.name!r}; that of {owner} is not offered")
+                problems.append(f"two tools have the name {function.name!r}; the tool of {owner} is not offered")
                 continue
             self._functions[function.name] = function
             owned.append(function.name)
@@ -119,7 +119,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
-        raise ToolDefinitionError(f"there is no module {name!r} to load tools from{detail}") from None
+        raise ToolDefinitionError(f"no module is named {name!r}, so no tools can be loaded{detail}") from None
     except (ToolDefinitionError, HookDefinitionError):
         raise
     except Exception as error:

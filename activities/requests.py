@@ -159,7 +159,7 @@ class AwsEvents:
         try:
             return [self._event(each.headers, each.payload) for each in self._buffer]
         except self._broken as error:
-            raise RefusalError(Refusal(f"the answer is no event stream: {error}")) from None
+            raise RefusalError(Refusal(f"the answer is not an event stream: {error}")) from None
 
     def end(self) -> list[ServerSentEvent]:
         """Return nothing: half an event does not count."""
@@ -577,8 +577,8 @@ def _words(error: Exception) -> str:
     try:
         return model_failure(error).message
     except Exception as bug:
-        activity.logger.error("an answer could not be read to its end", exc_info=masked_error(bug))
-        return f"it could not be read: {type(error).__name__}"
+        activity.logger.error("an answer could not be read completely", exc_info=masked_error(bug))
+        return f"the answer could not be read: {type(error).__name__}"
 
 
 def _body(context: RequestContext, request: RequestInput, messages: list[JsonObject]) -> JsonObject:

@@ -129,7 +129,7 @@ async def end_former(child_id: str, forces: bool = True) -> bool:
                 await asyncio.wait_for(handle.result(), _ENDS_WITHIN)
             except TimeoutError:
                 if not forces:
-                    raise ApplicationError(f"{child_id} was cancelled and goes on", type="not_ended") from None
+                    raise ApplicationError(f"{child_id} was cancelled but continues", type="not_ended") from None
                 await handle.terminate("the workflow above was reset and starts it anew", rpc_timeout=TIMEOUT)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

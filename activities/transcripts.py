@@ -147,7 +147,7 @@ async def _of_own_run(what: str, page: int) -> JsonObject:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            raise RunError(f"{what} is in an execution whose history is gone") from None
+            raise RunError(f"{what} is in an execution whose history no longer exists") from None
         if found is not None and found != ABOVE:
             return found
         run = await (execution_before(client(), run) if found is None else _run_above(run))
@@ -194,7 +194,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
     try:
         segment = await fetch(SEGMENT, str(number))
     except (RPCError, WorkflowQueryFailedError) as error:
-        raise ApplicationError(f"the session does not say what is old: {error}", type="Archive") from None
+        raise ApplicationError(f"the session did not return its old entries: {error}", type="Archive") from None
     index = Index(segment.index)
     for below in joined_below(number):
         index = index.joined(Index(await ask_other(wanted.span.id(below), SEGMENT_INDEX_QUERY, str)))
@@ -204,7 +204,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
     except WorkflowAlreadyStartedError:
         there = (await ask_other(name, SEGMENT_ENTRIES_QUERY, EntryList)).entries
         if there != segment.read[: len(there)]:
-            words = f"{name} holds other entries: the session was reset to before it was made"
+            words = f"{name} has other entries: the session was reset to an earlier point"
             raise ApplicationError(words, type="Archive", non_retryable=True) from None
         return Archived(last=there[-1].n)
     return Archived(last=segment.last)

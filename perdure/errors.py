@@ -218,7 +218,7 @@ class TooLargeError(ProtocolError):
     """Values embedded in a text that exceed its limit together. A reference alone passes a value on without this limit.
 
     ```python
-    error = TooLargeError("the text would have 12,000,000 characters, and 10,000,000 is the most")
+    error = TooLargeError("the text would have 12,000,000 characters; the limit is 10,000,000")
     print(error)
     ```
     """

@@ -120,7 +120,7 @@ def _check(given: RunInput, run_id: str) -> None:
     """Raise `RunError` for a start that the server would reject: it would fail the workflow task again and again."""
     size = len(given.model_dump_json().encode())
     if size > MAX_PAYLOAD:
-        raise RunError(f"agent and input have {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
+        raise RunError(f"agent and input have {bytes_text(size)}; the limit is {MAX_PAYLOAD:,}")
     check_run_id(run_id)
 
 

@@ -44,6 +44,19 @@ TERMS: Final = {
 }
 """Words that this project does not use, each with those that it does."""
 
+MESSAGES: Final = {
+    r"goes on|went on|go on": "continues",
+    r"any more": "no longer",
+    r"what (?:waits|runs|is|was|it|has|happens)": "a noun: the call, the result, the value",
+    r"is the most|are the most": "the limit is",
+    r"look at": "read, show, check",
+    r"took it up|taken it up|broke down|is told": "a verb of the field: start, fail, receive",
+    r"nobody": "no person",
+    r"of which|of whom": "a sentence of its own",
+}
+"""Further words that help texts and error messages do not use, each with those that they do."""
+
+_MESSAGE: Final = re.compile("|".join(rf"\b(?:{term})\b" for term in MESSAGES), re.IGNORECASE)
 _TERM: Final = re.compile("|".join(rf"(?P<t{n}>\b(?:{term})\b)" for n, term in enumerate(TERMS)), re.IGNORECASE)
 _RULE: Final = re.compile(r"\bR\d{1,2}\.\d{1,2}\b")
 _END: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)[\"')]*\s+(?=[\"'(]*[A-Z†¶0-9])|\n")
@@ -57,8 +70,11 @@ def sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in _END.split(text) if sentence.strip()]
 
 
-def problems_of(sentence: str, codes: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a sentence. `codes`: whether it may have codes of rules."""
+def problems_of(sentence: str, codes: bool = False, message: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a sentence. `codes`: whether it may have codes of rules. `message`: whether code prints it."""
+    for found in _MESSAGE.finditer(sentence) if message else ():
+        better = next(words for term, words in MESSAGES.items() if re.fullmatch(term, found[0], re.IGNORECASE))
+        yield f'"{found[0]}": use {better}'
     if (count := len(_WORD.findall(sentence)) + sentence.count(_CODE)) > MOST_WORDS:
         yield f"{count} words, at most {MOST_WORDS}"
     if opening := OPENINGS.match(sentence):
@@ -101,7 +117,7 @@ def of_code(text: str) -> Iterator[tuple[int, str]]:
                 yield from _literals(argument)
         elif isinstance(node, ast.Call):
             for keyword in node.keywords:
-                if keyword.arg in ("help", "short_help", "epilog"):
+                if keyword.arg in ("help", "short_help", "epilog", "description"):
                     yield from _literals(keyword.value)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(map(_is_command, node.decorator_list)):
             yield node.lineno, re.sub(r"`[^`]+`", _CODE, re.sub(r"(?<!\n)\n(?!\n)", " ", ast.get_docstring(node) or ""))
@@ -136,7 +152,9 @@ def problems(paths: list[Path]) -> list[str]:
             for sentence in sentences(text):
                 found += [
                     f"{path.relative_to(ROOT)}:{line}: {problem}: {sentence[:160]}"
-                    for problem in problems_of(sentence, path.name in WITH_CODES)
+                    for problem in problems_of(
+                        sentence, path.name in WITH_CODES, path.suffix == ".py" and "models" not in path.parts
+                    )
                 ]
     return found
 

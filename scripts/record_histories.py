@@ -164,7 +164,7 @@ REPEATED: Final = agent(
 
 
 async def talk(to: Recorder, name: str) -> None:
-    """A session of three messages, one of them while a run is under way; its executions, idle ones too."""
+    """A session of three messages, one of them while a run is active; its executions, idle ones too."""
     document = agent("look", name="desk", schema=True)
     async with harness(
         to.client, to.tools, [{"calls": [LOOK], "output": None}, DONE, DONE, DONE], sandboxed=False

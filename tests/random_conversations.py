@@ -79,7 +79,7 @@ class Talk:
             try:
                 return await self.session.send(text, sender=sender, rights=SENDERS[sender], id=id, mode=mode)
             except MessageRefusedError as error:
-                if "wait already" not in str(error):
+                if "already wait" not in str(error):
                     self.refused[id] = str(error)
                     return None
                 await asyncio.sleep(0.2)  # it is full: nothing was taken

@@ -231,7 +231,7 @@ class RunDriver:
             if await self._run_calls(request.number, self._request(request)):
                 return
             if limit is not None:
-                words = f"{limit.words}, and the last answer was no output that fits the schema"
+                words = f"{limit.words}, and the last answer was not a valid output"
                 raise self._failure(words, LIMIT_REACHED)
             if run.limits.reached is None:
                 await self._continue_as_new()
@@ -265,11 +265,11 @@ class RunDriver:
         if run.end_with_draft():
             return True
         if self.shares.refused:
-            raise self._failure(f"{self.shares.refused}, and nothing is left for a last answer", LIMIT_REACHED)
+            raise self._failure(f"{self.shares.refused}, and no budget is left for a last answer", LIMIT_REACHED)
         if run.limits.exceeded(run.progress) and run.prepared.follows(LAST_REQUEST_COUNTS):
-            raise self._failure(f"{limit.words}, and none of its answers was its output", LIMIT_REACHED)
+            raise self._failure(f"{limit.words}, and none of its answers was an output", LIMIT_REACHED)
         if run.limits.pool.used_up(run.progress.usage):
-            raise self._failure(f"{limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
+            raise self._failure(f"{limit.words}, and its share has no rest for a last answer", LIMIT_REACHED)
         return False
 
     async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
@@ -348,7 +348,7 @@ class RunDriver:
             following = self.run_input.model_copy(update={"clocked": clocked})
             self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
         if (words := full(NEAR)) is not None:
-            run.limits.reached = Limit("history", f"{words}, and what the run carries on is too large for a new one")
+            run.limits.reached = Limit("history", f"{words}, and the run's state is too large for a new execution")
 
     def _rests(self) -> bool:
         return self.calls is not None and self.calls.loop.waits
@@ -539,7 +539,7 @@ class AgentWorkflow:
 
     # Decisions and messages of people.
 
-    @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
+    @workflow.signal(name="approve", unfinished_policy=LEFT, description='Approve a waiting call: {"call": "1.0"}')
     @any_arguments
     async def approve(self, decision: Sent[Decision]) -> None:
         """Approve a call: `{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
@@ -548,7 +548,7 @@ class AgentWorkflow:
     @workflow.signal(
         name="reject",
         unfinished_policy=LEFT,
-        description='Do not let it run: {"call": "1.0", "reason": "still needed"}',
+        description='Reject a waiting call: {"call": "1.0", "reason": "still needed"}',
     )
     @any_arguments
     async def reject(self, decision: Sent[Decision]) -> None:
@@ -556,7 +556,9 @@ class AgentWorkflow:
         await self._approvals.note(decision, "reject")
 
     @workflow.signal(
-        name="edit", unfinished_policy=LEFT, description='Run it with other parameters: {"call": "1.0", "params": {}}'
+        name="edit",
+        unfinished_policy=LEFT,
+        description='Approve a waiting call with other parameters: {"call": "1.0", "params": {}}',
     )
     @any_arguments
     async def edit(self, decision: Sent[Decision]) -> None:
@@ -566,7 +568,7 @@ class AgentWorkflow:
     @workflow.signal(
         name="replace",
         unfinished_policy=LEFT,
-        description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}',
+        description='Replace a waiting call by another: {"call": "1.0", "with": {"_tool": "name"}}',
     )
     @any_arguments
     async def replace(self, decision: Sent[Decision]) -> None:
@@ -602,17 +604,13 @@ class AgentWorkflow:
     def _check_decision(self, decision: Sent[Decision]) -> None:
         self._approvals.check(decision)
 
-    @workflow.signal(
-        name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
-    )
+    @workflow.signal(name=POLICY, unfinished_policy=LEFT, description='Change the approval policy: {"ask": "unsafe"}')
     @any_arguments
     async def change_policy(self, change: Sent[Policy]) -> None:
         """Change keys of `config.approval` from now on: `{"ask": "unsafe"}` (R7.7)."""
         await self._approvals.note_policy(change)
 
-    @workflow.update(
-        name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
-    )
+    @workflow.update(name=POLICY, unfinished_policy=LEFT, description='Change the approval policy: {"ask": "unsafe"}')
     @any_arguments
     async def change_policy_now(self, change: Sent[Policy]) -> JsonObject:
         """Change the policy by update; return the changed policy, or the problem."""
@@ -623,13 +621,13 @@ class AgentWorkflow:
     def _check_policy(self, change: Sent[Policy]) -> None:
         self._approvals.check_policy(change)
 
-    @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
+    @workflow.signal(name=STEER, description='Send a message to the run: {"id": "m1", "text": "…"}')
     @any_arguments
     def steer(self, message: Sent[IncomingMessage]) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). `show` prints invalid ones."""
         self._mailbox.take(message, None if self._driver is None else self._driver.calls)
 
-    @workflow.update(name=WITHDRAW, description='Take a message back that no Request holds yet: {"id": "m1"}')
+    @workflow.update(name=WITHDRAW, description='Withdraw a message that no Request contains yet: {"id": "m1"}')
     @any_arguments
     async def withdraw(self, message: Sent[str | JsonObject]) -> JsonObject:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}`, or the reason why it cannot be withdrawn
@@ -659,7 +657,7 @@ class AgentWorkflow:
             return Payload(SpentBudget(usage=RunUsage(), rule_record=RuleRecord()))
         return None if kind == GRANT.name else GONE
 
-    @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
+    @workflow.signal(name=CALLS_SIGNAL, description="Internal: complete calls of the model's stream")
     @any_arguments
     def deliver(self, delivery: Sent[CallDelivery]) -> None:
         """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
@@ -667,20 +665,20 @@ class AgentWorkflow:
         if calls is not None and (found := read_one(CallDelivery, delivery)) is not None:
             calls.deliver(found)
 
-    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
+    @workflow.signal(name=CLAIM, description="Internal: whether the history has room for a large result")
     @any_arguments
     def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
         if self._driver is not None:
             self._driver.sender.claim(claim)
 
-    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
+    @workflow.signal(name=GRANTED, description="Internal: the parent run's decision about this run's output")
     @any_arguments
     def granted_above(self, grant: Sent[SpaceGrant]) -> None:
         """Record the answer to a claim of this run."""
         self._parent.note_grant(grant)
 
-    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
+    @workflow.signal(name=BUDGET, description="Internal: a larger share of the parent's budget")
     @any_arguments
     def raise_budget(self, budget: Sent[Budget]) -> None:
         """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
@@ -688,7 +686,7 @@ class AgentWorkflow:
         """
         self._parent.note_budget(budget)
 
-    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
+    @workflow.signal(name=LATE, description="Internal: the run's deadline has passed")
     @any_arguments
     def late(self, _: Sent[None]) -> None:
         """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
@@ -698,14 +696,14 @@ class AgentWorkflow:
 
     # Views.
 
-    @workflow.query(name=RUN_QUERY, description="The run as it stands: its status, calls, state and usage")
+    @workflow.query(name=RUN_QUERY, description="The run's status, calls, state and usage")
     @query_arguments
     def view(self) -> RunView:
         """Return the run as it stands, for `show` and `watch`."""
         return view_of(self._run)
 
     @workflow.query(
-        name=WAITING_QUERY, description="What waits for a person; arguments, if any: a call's id, and how many to skip"
+        name=WAITING_QUERY, description="The approval requests; optional arguments: a call's id, and the number to skip"
     )
     @query_arguments
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
@@ -728,26 +726,28 @@ class AgentWorkflow:
 
     @workflow.query(
         name=RECALL_QUERY,
-        description="A page of a value that the model was shown in part: its name, and the page's number",
+        description="A page of a value that a prompt has in part: its name, and the page's number",
     )
     @query_arguments
     def recalled(self, what: str, page: int = 1) -> JsonObject | None:
         """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
         return recall(self._started.run, what, max(1, page))
 
-    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and the most events")
     @query_arguments
     def events(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
         return self._notes.events.page(first, limit)
 
-    @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
+    @workflow.signal(
+        name=WATCHED, description="Internal: a reader watches, so text events are more frequent for a while"
+    )
     @any_arguments
     def watched(self, _: Sent[None]) -> None:
         """Record that the run has watchers. They repeat the signal once a minute."""
         self._watchers.note()
 
-    @workflow.query(name=WATCHED, description="Until when somebody watches, in seconds since 1970; 0 for nobody")
+    @workflow.query(name=WATCHED, description="The end of the watch in seconds since 1970; 0: no reader watches")
     def watched_until(self) -> float:
         """Return the time until which somebody watches, in seconds since 1970; 0 without watchers."""
         return self._watchers.until

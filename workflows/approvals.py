@@ -303,7 +303,7 @@ class ApprovalWaits:
                     if for_client:
                         self._client_gone(seconds)
                     return self._approval_queue.time_out(approval_request, seconds)
-                ring = None if seconds is None else self._sender.alarm.at(since + seconds, "nobody has decided by then")
+                ring = None if seconds is None else self._sender.alarm.at(since + seconds, "no decision in time")
                 await workflow.wait([*events, ring] if ring else events, return_when=asyncio.FIRST_COMPLETED)
                 if ring is not None:
                     ring.cancel()
@@ -391,7 +391,7 @@ class ApprovalWaits:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
+            problem = f"{approver} did not answer, so a person must decide: {message_of(error)}"
             self._approval_queue.refuse(
                 {"call": approval_request.id}, problem, workflow.now().isoformat(timespec="seconds")
             )

@@ -89,7 +89,7 @@ def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:
 def only(sent: Sequence[Json]) -> Json:
     """Return the one argument of a signal or an update. Raise `DecisionError` for none, or more than one."""
     if len(sent) != 1:
-        raise DecisionError(f"one JSON object is expected, not {len(sent) or 'no'} arguments")
+        raise DecisionError(f"expected one JSON object, not {len(sent) or 'no'} arguments")
     return sent[0]
 
 
@@ -108,7 +108,7 @@ def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
     """
     try:
         if len(arguments) != 1:
-            raise DecisionError(f"one argument is expected, not {len(arguments) or 'none'}")
+            raise DecisionError(f"expected one argument, not {len(arguments) or 'none'}")
         if isinstance(arguments[0], UnreadArgument):
             info = workflow.info()
             if arguments[0].waits or info.continued_run_id or info.parent:

@@ -91,13 +91,13 @@ class AuditWorkflow:
             self._log.carried().model_dump_json().encode()
         ) <= MAX_PAYLOAD
 
-    @workflow.signal(name=REWRITE, description="Continue as new, so that all values are encrypted by the newest key")
+    @workflow.signal(name=REWRITE, description="Continue as new, to encrypt all values with the newest key")
     @any_arguments
     def rewrite(self, _: Sent[None]) -> None:
         """Continue as new."""
         self._rewrites = True
 
-    @workflow.signal(name=RECORD, description="The engine's own: append entries to the audit log")
+    @workflow.signal(name=RECORD, description="Internal: append entries to the audit log")
     @any_arguments
     def record(self, batch: Sent[AuditBatch]) -> None:
         """Append the entries, each key once."""

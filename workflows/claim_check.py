@@ -37,7 +37,7 @@ I = TypeVar("I", RunInput, LoopInput)  # noqa: E741
 
 def payloads_query(handler: Callable[..., R]) -> Callable[..., R]:
     """Declare the handler of a workflow's query for values that are too large to be sent: their kind, and their names."""
-    description = "The engine's own: values too large to be sent, by their kind and names"
+    description = "Internal: values that are too large to be sent, by kind and name"
     return workflow.query(name=PAYLOADS_QUERY, description=description)(query_arguments(handler))
 
 
@@ -47,7 +47,7 @@ async def whole(argument: I) -> I:
         return argument
     info = workflow.info()
     if info.parent is None:
-        raise ApplicationError("no run above has what this one asks for", type=REFUSED, non_retryable=True)
+        raise ApplicationError("no parent run has the requested value", type=REFUSED, non_retryable=True)
     wanted = GivenInput(
         above=info.parent.workflow_id, execution=info.parent.run_id, name=_name(info.parent.workflow_id)
     )
@@ -64,7 +64,7 @@ async def whole(argument: I) -> I:
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
-        why = f"the run above did not send the input of this one: {message_of(error)}"
+        why = f"the parent run did not send this run's input: {message_of(error)}"
         raise ApplicationError(why, type=REFUSED, non_retryable=True) from None
     update: dict[str, Any] = {"free": argument.free}
     return fetched.model_copy(update=update | ({"clocked": argument.clocked} if isinstance(argument, RunInput) else {}))
@@ -113,8 +113,8 @@ class ParentRun:
         size, most = run.sizes.of(run.output.value), run.prepared.max_payload
         if result.output is not run.output.value:
             why = (
-                f"its output has {bytes_text(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
-                "--value output; external storage (PERDURE_STORAGE) would carry it"
+                f"its output has {bytes_text(size)}, and {most:,} is the limit; the full output: perdure show {result.run_id} "
+                "--value output; external storage (PERDURE_STORAGE) removes the limit"
             )
             return why, RESULT_TOO_LARGE
         no_room = await self.why_not(size, free)
@@ -135,4 +135,4 @@ class ParentRun:
             return None  # the parent has ended: the result can do no harm
         if self._granted:
             return None
-        return f"its output has {bytes_text(size)}, and the history of the run above it has no room for that beside the others"
+        return f"its output has {bytes_text(size)}, which is too much for the parent run's history"

@@ -154,14 +154,14 @@ async def _result(
     run.
     """
     if (length := len(child.id.encode())) > MAX_ID:
-        why = f"{child.who} cannot be run: its id would have {length:,} bytes, and {MAX_ID:,} is the most"
+        why = f"{child.who} cannot run: its id would have {length:,} bytes; the limit is {MAX_ID:,}"
         raise NotStartedError("id_too_long", why)
     async with (
         sender.turn
     ):  # make the input only when it can be sent: the inputs of 500 children take too long for one task (R18.5)
         argument = make_input()
         if (size := input_size(argument, sender.sizes)) > sender.max_payload:
-            why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most"
+            why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes; the limit is {sender.max_payload:,}"
             raise NotStartedError("params_too_large", why)
         asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else the value is in external storage
         changes = sender.children.changes
@@ -169,7 +169,7 @@ async def _result(
     if child.begin is not None:
         await child.begin()
     if not sender.holds_child():
-        why = f"{child.who} cannot be run: the run's history has no room for it beside the others; run fewer at once"
+        why = f"{child.who} cannot run: the run's history has no room for it; run fewer in parallel"
         raise NotStartedError(HISTORY_FULL, why)
     free = sender.free(child.name)
     deadline = deadline_of(argument) if isinstance(argument, RunInput) else None
@@ -209,9 +209,7 @@ async def _result(
                 if keeping is not None:
                     keeping.cancel()
     except WorkflowAlreadyStartedError:
-        why = (
-            f"{child.who} cannot be run: there is already a workflow {child.id!r}; 'perdure cancel {child.id}' ends it"
-        )
+        why = f"{child.who} cannot run: there is already a workflow {child.id!r}; 'perdure cancel {child.id}' ends it"
         raise NotStartedError("id_taken", why) from None
     finally:
         sender.children.names.discard(child.name)

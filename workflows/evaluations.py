@@ -137,7 +137,7 @@ class EvaluationWorkflow:
             workflow.continue_as_new(EvaluationInput.go_on(plan, self._scores))
         return PackedScores(scores=pack(RunScores(scores=self._scores), SCORES_FORM))
 
-    @workflow.query(name=PROGRESS_QUERY, description="How many runs are scored, have passed, and are under way")
+    @workflow.query(name=PROGRESS_QUERY, description="The numbers of scored, passed and active runs")
     @query_arguments
     def progress(self) -> EvaluationProgress:
         """Return the evaluation's progress."""

@@ -81,7 +81,7 @@ async def run_tool(
     size = sender.size_of(reads)
     if size > sender.max_payload:
         what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
-        message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; {sender.max_payload:,} is the most"
+        message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; the limit is {sender.max_payload:,}"
         return Failed(CallError("params_too_large", message))
     patience = RetryState(tool.retries, tool.queue_timeout)
     more = 0 if answers is None else sender.sizes.of(answers.as_json())
@@ -120,7 +120,7 @@ async def run_tool(
             if pause is None:
                 gone = outcome.error.code == NO_SUCH_HOOK  # then the event does not exist: its result is withheld
                 return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
-            why = f"{message_of(error)}; the call waits for one that has it" if pause else outcome.error.message
+            why = f"{message_of(error)}; the call waits for a worker that has it" if pause else outcome.error.message
             call.state.retried = why
             sender.on_retry(call, why)
             if pause:
@@ -172,7 +172,7 @@ async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited:
 
 _TIMEOUTS = {
     TimeoutType.START_TO_CLOSE: "an attempt took longer than its timeout",
-    TimeoutType.SCHEDULE_TO_START: "no worker took it up",
+    TimeoutType.SCHEDULE_TO_START: "no worker started it",
     TimeoutType.SCHEDULE_TO_CLOSE: "it did not end in time",
 }
 
@@ -185,7 +185,7 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
         return began, Failed(_own(call, cause))
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:
-            message = f"no worker of task queue {tool.task_queue!r} took {call.spec.tool_name} up within {tool.queue_timeout:g} s"
+            message = f"no worker of task queue {tool.task_queue!r} started {call.spec.tool_name} within {tool.queue_timeout:g} s"
             return 0, Failed(CallError("no_worker", message))
         if (lost := _lost(call, cause)) is not None:
             return lost
@@ -202,12 +202,10 @@ def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
         return None
     begun = _begun(cause.last_heartbeat_details)
     if tool.retries == 0 and begun is None:
-        words = f"{call.spec.tool_name} was not begun: a worker took it up and gave no sign of life"
+        words = f"{call.spec.tool_name} was not started: a worker accepted it and sent no heartbeat"
         return 1, Failed(CallError(NOT_BEGUN, words))
-    words = (
-        f"{call.spec.tool_name} gave no sign of life for {tool.heartbeat_timeout:g} s, so its worker is taken for lost"
-    )
-    again = "it may not be tried again (retries: 0)" if tool.retries == 0 else "it is not tried again"
+    words = f"{call.spec.tool_name} sent no heartbeat for {tool.heartbeat_timeout:g} s, so its worker counts as lost"
+    again = "it may not be retried (retries: 0)" if tool.retries == 0 else "it is not retried"
     return begun or 1, Failed(CallError(LOST, f"{words}; whether it took effect is not known, and {again}"))
 
 
@@ -221,10 +219,10 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
     """Return the activity's own error, with its meaning where the engine does not retry."""
     if cause.type in (NO_SUCH_TOOL, NO_SUCH_HOOK):
         return CallError(
-            cause.type, f"{cause.message}, nor did another within {call.spec.known_tool.queue_timeout:g} s"
+            cause.type, f"{cause.message}, and no other worker had it within {call.spec.known_tool.queue_timeout:g} s"
         )
     if cause.type == INTERRUPTED:
-        words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
+        words = f"{cause.message}; whether it took effect is not known, and it may not be retried (retries: 0)"
         return CallError(INTERRUPTED, words)
     return CallError((cause.type or "error")[:MAX_MESSAGE], cause.message[:MAX_MESSAGE])  # of any worker's attempt
 
@@ -244,7 +242,7 @@ async def run_existing(
     arguments = existing.argument_list(call.inputs.params)
     size = sum(map(sender.sizes.of, arguments))
     if size > sender.max_payload:
-        message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; {sender.max_payload:,} is the most"
+        message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; the limit is {sender.max_payload:,}"
         return Failed(CallError("params_too_large", message))
     await sender.room(size)
     await begin(call)
@@ -256,10 +254,7 @@ async def run_existing(
     except JsonError as error:
         return Failed(CallError("not_json", str(error)))
     except WorkflowAlreadyStartedError as error:
-        message = (
-            f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that goes on;"
-            f" 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
-        )
+        message = f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that is running; 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
         return Failed(CallError("id_taken", message))
     except (ActivityError, ChildWorkflowError, NexusOperationError) as error:
         task = asyncio.current_task()
@@ -330,7 +325,7 @@ def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
         took = (
             f"{existing.title} took longer than {seconds:g} s" if seconds else f"{existing.title} did not end in time"
         )
-        return CallError("timeout", f"{tool.name} timed out: {took}, or no worker took it up")
+        return CallError("timeout", f"{tool.name} timed out: {took}, or no worker started it")
     if isinstance(cause, CancelledError):
         return CallError("cancelled", f"{existing.title} was cancelled")
     if isinstance(cause, TerminatedError):

@@ -139,7 +139,7 @@ class ExecutionHooks:
             if is_cancelled_exception(error):
                 raise
             gone = kind_of(error) == NO_SUCH_HOOK
-            words = "is not there any more: no worker has it" if gone else f"could not be called: {message_of(error)}"
+            words = "is missing: no worker has it" if gone else f"could not be called: {message_of(error)}"
             return unanswered(wanted, words)
         finally:
             self._events.pop(key, None)

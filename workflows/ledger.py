@@ -75,28 +75,28 @@ class LedgerWorkflow:
         """Whether to continue as new."""
         return self._rewrites or should_continue_as_new()
 
-    @workflow.signal(name=REWRITE, description="Continue as new, so that all values are encrypted by the newest key")
+    @workflow.signal(name=REWRITE, description="Continue as new, to encrypt all values with the newest key")
     @any_arguments
     def rewrite(self, _: Sent[None]) -> None:
         """Continue as new."""
         self._rewrites = True
 
-    @workflow.update(name=RESERVE, description="The engine's own: reserve amounts under a key, all or none")
+    @workflow.update(name=RESERVE, description="Internal: reserve amounts under a key, all or none")
     @any_arguments
     async def reserve(self, reservation: Sent[Reservation]) -> ReservationAnswer:
         """Grant the amounts, or return the reason for a refusal. The same key counts once."""
         wanted = read_one(Reservation, reservation)
         if wanted is None:
-            return ReservationAnswer(refused="this is no reservation")
+            return ReservationAnswer(refused="the input is not a reservation")
         return self._ledger.reserve(wanted, self._today)
 
-    @workflow.query(name=ACCOUNTS_QUERY, description="The accounts, with what is used of them today or this month")
+    @workflow.query(name=ACCOUNTS_QUERY, description="The accounts, with their use of today or this month")
     @query_arguments
     def accounts(self, today: str = "") -> list[AccountView]:
         """Return the accounts in their present periods. `today`: the day in UTC, where the last reservation was on an earlier one."""
         return self._ledger.views(max(today, self._today))
 
-    @workflow.update(name=GRANT, description="Keep a standing approval of a procedure's coming runs")
+    @workflow.update(name=GRANT, description="Store a standing approval of a procedure's coming runs")
     @any_arguments
     def grant(self, approval: Sent[StandingApproval]) -> StandingAnswer:
         """Keep a standing approval, or return the reason for a refusal."""
@@ -106,7 +106,7 @@ class LedgerWorkflow:
             return StandingAnswer(refused=str(error))
         return self._noted("granted", wanted.by, self._standing.grant(wanted, self._now))
 
-    @workflow.update(name=REVOKE, description="Let a standing approval hold no more")
+    @workflow.update(name=REVOKE, description="Revoke a standing approval")
     @any_arguments
     def revoke(self, revocation: Sent[StandingRevocation]) -> StandingAnswer:
         """Revoke a standing approval. Calls that begin from now on wait for a person."""
@@ -115,13 +115,13 @@ class LedgerWorkflow:
             return StandingAnswer(refused='expected an object such as {"name": "monthly", "by": "ann"}')
         return self._noted("revoked", wanted.by, self._standing.revoke(wanted, self._now))
 
-    @workflow.update(name=USE, description="The engine's own: use a standing approval in a run")
+    @workflow.update(name=USE, description="Internal: use a standing approval in a run")
     @any_arguments
     async def use(self, use: Sent[StandingUse]) -> StandingAnswer:
         """Count a run under a standing approval, or return the reason why it does not apply. The same run counts once."""
         wanted = read_one(StandingUse, use)
         if wanted is None:
-            return StandingAnswer(refused="this is no use of a standing approval")
+            return StandingAnswer(refused="the input is not a use of a standing approval")
         return self._standing.use(wanted, self._now)
 
     @workflow.query(name=STANDING_QUERY, description="The standing approvals, with their uses")

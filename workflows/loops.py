@@ -75,32 +75,32 @@ class LoopWorkflow:
         if self._driver is not None:
             self._driver.raise_budget(raised)
 
-    @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
+    @workflow.signal(name=POLICY, description='Change the approval policy: {"ask": "unsafe"}')
     @any_arguments
     def change_policy(self, change: Sent[Policy]) -> None:
         """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
         self._policy.note(change)
 
-    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
+    @workflow.signal(name=CLAIM, description="Internal: whether the history has room for a large result")
     @any_arguments
     def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record the claim of an iteration for a result above its share of the history."""
         if self._driver is not None:
             self._driver.sender.claim(claim)
 
-    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
+    @workflow.signal(name=GRANTED, description="Internal: the parent run's decision about this run's output")
     @any_arguments
     def granted_above(self, grant: Sent[SpaceGrant]) -> None:
         """Record the answer to a claim of this loop."""
         self._parent.note_grant(grant)
 
-    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
+    @workflow.signal(name=BUDGET, description="Internal: a larger share of the parent's budget")
     @any_arguments
     def raise_budget(self, budget: Sent[Budget]) -> None:
         """Raise this loop's share of the budget."""
         self._parent.note_budget(budget)
 
-    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
+    @workflow.signal(name=LATE, description="Internal: the run's deadline has passed")
     @any_arguments
     def late(self, _: Sent[None]) -> None:
         """Record that the deadline has come by the parent's time."""

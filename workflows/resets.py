@@ -27,9 +27,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY, FORMER_RECORD_ACTIVITY
     from perdure.runs.version_switches import FORMER_CHILDREN_END
 
-RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
+RESET: Final = "the run was reset after this decision: decisions before a reset do not count"
 RESET_ABOVE: Final = (
-    "the run above was reset to a point before it started this one: decisions on this one do not count any more"
+    "the parent run was reset to a point before it started this run: decisions on this run no longer count"
 )
 _ASKED: Final = timedelta(seconds=10)
 """For an activity that only reads its own description. If all workers are busy for longer, a decision is judged without

@@ -51,7 +51,9 @@ class ServerDialog:
         """Ask people and the model, one after the other; return the call's end if the server gets no answer."""
         self._rounds += 1
         if self._rounds > MAX_SERVER_ROUNDS:
-            words = f"the MCP server {asked.server!r} asks for more than {MAX_SERVER_ROUNDS} times before it returns a result"
+            words = (
+                f"the MCP server {asked.server!r} asks more than {MAX_SERVER_ROUNDS} times before it returns a result"
+            )
             return Failed(CallError("asks_too_often", words))
         found: dict[str, JsonObject] = {}
         for question in asked.questions:
@@ -81,9 +83,7 @@ class ServerDialog:
         run = self._agent_run
         limit = run.limits.reached or run.limits.pool.limit(run.progress.usage)
         if limit is not None:
-            return Failed(
-                CallError(limit.reason, f"the MCP server {server!r} asks a model, and it may not: {limit.words}")
-            )
+            return Failed(CallError(limit.reason, f"the MCP server {server!r} may not ask a model: {limit.words}"))
         model = run.prepared.models.fast
         try:
             result: SampleResult = await workflow.execute_activity(

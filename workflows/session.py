@@ -160,7 +160,7 @@ class SessionWorkflow:
         if not self._kept.forgot(message):  # else the message is judged later
             self._judge(message)
 
-    @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
+    @workflow.update(name=WITHDRAW, description='Withdraw a message: {"messageId": "1", "sender": "ann"}')
     @any_arguments
     async def withdraw(self, sent: Sent[MessageWithdrawal]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
@@ -242,10 +242,10 @@ class SessionWorkflow:
     @any_arguments
     def _check_redelivery(self, sent: Sent[Redelivery]) -> None:
         redelivery = self._read(Redelivery, sent)
-        check_right(redelivery.sender, redelivery.rights, "redeliver", "have a reply delivered again")
+        check_right(redelivery.sender, redelivery.rights, "redeliver", "deliver a reply again")
         self._kept.redelivery(redelivery.delivery)
 
-    @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
+    @workflow.update(name=DESCRIBE, description='Replace the metadata: {"metadata": {"topic": "shoes"}}')
     @any_arguments
     def describe(self, sent: Sent[Description]) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
@@ -260,7 +260,7 @@ class SessionWorkflow:
 
     @workflow.update(
         name=SET_STATUS_WEBHOOK,
-        description='An address to inform: {"sender": "ann", "webhook": {"runId": "…", "url": "https://…"}}',
+        description='Register a status webhook: {"sender": "ann", "webhook": {"runId": "…", "url": "https://…"}}',
     )
     @any_arguments
     def set_status_webhook(self, sent: Sent[StatusWebhookChange]) -> JsonObject:
@@ -332,7 +332,9 @@ class SessionWorkflow:
         if kept.message_queue.judge(message) is not None:
             return
         if (words := full(NEAR)) is not None:
-            raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
+            raise MessageRefusedError(
+                f"{words}; it continues as new when its run has ended: send the message again then"
+            )
         if message.document is None and kept.names_another_agent(message):
             raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
         kept.judge(message)
@@ -350,14 +352,14 @@ class SessionWorkflow:
 
     # Signals and queries of the engine's own activities and runs.
 
-    @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
+    @workflow.signal(name=TURN, description="Internal: a worker has capacity for this run")
     @any_arguments
     def turn(self, run_id: Sent[str]) -> None:
         """Give a run its turn, where workers limit the number of active runs of sessions (R10.3)."""
         if self._session is not None:
             self._session.take_turn(run_id)
 
-    @workflow.signal(name=WAITS, description="The engine's own: whether the run waits for a person")
+    @workflow.signal(name=WAITS, description="Internal: whether the run waits for a person")
     @any_arguments
     def run_waits(self, waits: Sent[RunWaits]) -> None:
         """Record the report of the session's run on whether it waits (R10.4)."""
@@ -375,7 +377,7 @@ class SessionWorkflow:
         """Return values that were too large to be sent, for their readers (R18.2)."""
         return read_payloads(lambda name: self._readable.payload(kind, name), names)
 
-    @workflow.query(name=ENTRIES_QUERY, description="The entries behind a number, and where the older ones are")
+    @workflow.query(name=ENTRIES_QUERY, description="The entries after a number, and the place of older ones")
     @query_arguments
     def at_hand(self, after: int) -> HeldEntries:
         """Return the entries in memory after a position, as many as one answer holds, and the places of older ones."""
@@ -401,25 +403,25 @@ class SessionWorkflow:
         """Return the session's metadata, without its messages."""
         return self._open.about
 
-    @workflow.query(name=SHOW, description="The session as it stands: its queue, its entries and the active run")
+    @workflow.query(name=SHOW, description="The session's queue, entries and active run")
     @query_arguments
     def view(self) -> SessionView:
         """Return the session's present state."""
         return self._open.view()
 
-    @workflow.query(name=FATE, description="What became of a message, by its id and its sender, or of a run")
+    @workflow.query(name=FATE, description="The outcome of a message, by its id and sender, or of a run")
     @query_arguments
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the outcome of a message, by its id and its sender, or of a run of this session."""
         return self._open.fate(what, sender)
 
-    @workflow.query(name=STATUS_WEBHOOKS, description="The addresses that a sender has named for a run")
+    @workflow.query(name=STATUS_WEBHOOKS, description="A sender's status webhooks of a run")
     @query_arguments
     def status_webhooks(self, run_id: str, sender: str) -> list[StatusWebhook]:
         """Return the addresses that a sender has named for a run (R21.4)."""
         return self._open.webhooks.named(run_id, sender)
 
-    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and the most events")
     @query_arguments
     def events(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""

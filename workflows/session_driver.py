@@ -225,7 +225,7 @@ class SessionDriver:
             await workflow.wait_condition(
                 lambda: self._arrivals > seen,
                 timeout=max(0.001, at - workflow.time()),
-                timeout_summary="until nothing more comes to be collected",
+                timeout_summary="until no more messages arrive to collect",
             )
 
     async def _idle(self, seen: int) -> None:
@@ -237,19 +237,19 @@ class SessionDriver:
         if self._arrivals == seen and used:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: self._arrivals > seen, timeout=LINGER, timeout_summary="until nobody goes on talking"
+                    lambda: self._arrivals > seen, timeout=LINGER, timeout_summary="until no more messages arrive"
                 )
                 return
             self._go_on()
         await workflow.wait_condition(lambda: self._arrivals > seen)
 
     def carried(self) -> SessionInput:
-        """Return the input with which the session continues elsewhere. Raise `RunError` while anything is under way."""
+        """Return the input with which the session continues elsewhere. Raise `RunError` while anything is active."""
         messages = self.kept.message_queue
         if self.ended:
             raise RunError(ENDED)
         if (running := messages.state.running) is not None:
-            raise RunError(f"the run {messages.run_id(running.number)} is under way")
+            raise RunError(f"the run {messages.run_id(running.number)} is active")
         if messages.state.queue:
             raise RunError("messages wait for a run")
         if self.kept.to_deliver:
@@ -261,7 +261,7 @@ class SessionDriver:
         return self.replies.busy or self._left.busy or self._pushes.starting
 
     def _go_on(self) -> None:
-        """Continue as new, unless a run or a reply is under way: it would be lost."""
+        """Continue as new, unless a run or a reply is active: it would be lost."""
         if self._busy:
             return
         if self.kept.message_queue.state.running is not None and self.kept.message_queue.state.running.begun:
@@ -351,7 +351,7 @@ class ChildRun:
         """Run it, and return its result; its failure is a result too."""
         asks = self._size() > INLINE_INPUT
         if (size := self._size()) > MAX_PAYLOAD:
-            return self._without("failed", f"what it is given has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
+            return self._without("failed", f"its input has {bytes_text(size)}; the limit is {MAX_PAYLOAD:,}")
         try:
             try:
                 self._handle = await self._start(title, asks=asks)
@@ -507,7 +507,7 @@ class SessionReplies:
 
     @property
     def busy(self) -> bool:
-        """Whether a delivery is under way, which a new execution would lose."""
+        """Whether a delivery is active, which a new execution would lose."""
         return self._task is not None and not self._task.done()
 
     def add(self, deliveries: Iterable[ReplyDelivery]) -> None:

@@ -100,9 +100,7 @@ class TranscriptTasks:
                 words = f"not compacted: {self._held_back}"
                 break
             if entry is None:
-                words = words or (
-                    None if why is None else "there is nothing to compact: it would save less than a tenth"
-                )
+                words = words or (None if why is None else "compaction would save less than a tenth")
                 break
             words = f"compacted from about {entry.before:,} tokens to {entry.after:,}, by {entry.kind}"
             why = None
@@ -171,7 +169,7 @@ class TranscriptTasks:
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
-                workflow.logger.warning("old entries stay at hand: %s", message_of(error))
+                workflow.logger.warning("old entries are not archived: %s", message_of(error))
                 break
             self._kept.gone([entry for entry in old if entry.n <= archived.last])
             transcript.let_go(archived.last)
@@ -227,7 +225,7 @@ class SegmentWorkflow:
         workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
         await workflow.wait_condition(lambda: self._deleted)
 
-    @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
+    @workflow.signal(name=SEGMENT_DELETE, description="Internal: the session was deleted")
     @any_arguments
     def delete(self, _: Sent[None]) -> None:
         """End the segment: it is no longer needed."""
@@ -239,7 +237,7 @@ class SegmentWorkflow:
         """Return all of its entries."""
         return EntryList(entries=self._open().read)
 
-    @workflow.query(name=SEGMENT_INDEX_QUERY, description="The engine's own: the index of the messages that it knows")
+    @workflow.query(name=SEGMENT_INDEX_QUERY, description="Internal: the index of the segment's messages")
     @query_arguments
     def index(self) -> str:
         """Return the index of the messages that it knows."""

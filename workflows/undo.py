@@ -32,7 +32,7 @@ async def run_undo(call: Call, run: RunState) -> Outcome:
         calls: Any = params.get("calls")
         return await undo_run(own, calls if isinstance(calls, list) else None, run)
     if (below := params.get("run")) not in run.undo.below:
-        return Failed(CallError("not_undone", "the record of this undo does not have that run"))
+        return Failed(CallError("not_undone", "the record of this undo has no such run"))
     return await undo_run(str(below), None, run)
 
 
@@ -81,7 +81,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
 def undo_words(outcome: Outcome) -> str:
     """Return the outcome of the undo of a failed run, for its failure's message."""
     if isinstance(outcome, Failed):
-        return f"what it has done was not all undone: {outcome.error.message}"
+        return f"some of the run's calls were not undone: {outcome.error.message}"
     found: Any = outcome.value if isinstance(outcome, Returned) and isinstance(outcome.value, dict) else {}
     parts = [f"undone: {', '.join(found.get('undone') or ()) or 'nothing'}"]
     parts += [f"{words}: {', '.join(found[key])}" for key, words in _LEFT.items() if found.get(key)]

@@ -27,11 +27,11 @@ class ToolSettings(BaseModel):
     http_hosts: list[str] = Field(default_factory=list)
     """Hosts that `http_request` may call: `api.example.com`, `*.example.com`, or `*` for all."""
     http_private: bool = False
-    """Whether it may call addresses of private networks and of this machine."""
+    """Whether `http_request` may call addresses of private networks and of this machine."""
     commands: list[str] = Field(default_factory=list)
     """Programs that `run_command` may run, by name."""
     skills: Path | None = None
-    """The folder whose skills `read_skill` reads, for agents that ask for skills (R10.19)."""
+    """The folder with the skills of `read_skill`, for agents that use skills (R10.19)."""
 
 
 def built_in(settings: ToolSettings) -> list[ToolFunction]:

@@ -99,7 +99,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
                 said = await asyncio.get_running_loop().sock_recv(ours, 64)
                 if lost := not said:
                     raise ToolError(
-                        "killed", f"the process above {argv[0]} was killed; all processes that it started were ended"
+                        "killed", f"the parent process of {argv[0]} was killed; all its child processes were ended"
                     )
                 out, err, _ = await asyncio.wait_for(reading, _GRACE)
         except TimeoutError:

@@ -59,7 +59,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         """
         data = content.encode()
         if len(data) > MAX_BYTES:
-            raise ToolError("too_large", f"{len(data):,} bytes; {MAX_BYTES:,} is the most")
+            raise ToolError("too_large", f"{len(data):,} bytes; the limit is {MAX_BYTES:,}")
         *way, name = parts_of(path)
         with walked(folder, way, path, make=True) as parent:
             _refuse_odd(parent, name, path)

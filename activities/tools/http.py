@@ -133,7 +133,7 @@ async def _body(response: httpx2.Response) -> bytes:
     layers = [layer.strip().lower() for layer in response.headers.get("content-encoding", "").split(",")]
     layers = [layer for layer in reversed(layers) if layer not in ("", "identity")]
     if len(layers) > MAX_LAYERS:
-        raise ToolError("not_readable", f"the answer is encoded {len(layers)} times; {MAX_LAYERS} is the most")
+        raise ToolError("not_readable", f"the answer is encoded {len(layers)} times; the limit is {MAX_LAYERS}")
     decoders = [_Decoder(layer) for layer in layers]
     data, sent, count = bytearray(), 0, 0
     async for chunk in response.aiter_raw():

@@ -58,7 +58,7 @@ class JsonType(Generic[ValueT]):
             except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
                 problem = str(error).splitlines()[0].partition(". Set `")[0]
                 raise AgentError(
-                    f"{where} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
+                    f"{where} is not a JSON Schema or a type that JSON can be validated as: {problem}"
                 ) from None
 
     def read(self, value: Json) -> ValueT:
@@ -70,7 +70,7 @@ class JsonType(Generic[ValueT]):
         try:
             return self.adapter.validate_json(dumps(value))
         except ValidationError as error:
-            raise OutputError(f"the output is not of its type: {first_problem(error)}") from None
+            raise OutputError(f"the output does not match the agent's output type: {first_problem(error)}") from None
 
     def read_partial(self, partial: PartialText) -> ValueT | Missing:
         """Return as much of a beginning of a value as the type accepts; `MISSING` if that is nothing.
@@ -423,7 +423,7 @@ class Agent(Generic[OutputT]):
         if not isinstance(document, dict | list | str | int | float | None):
             kind = type(document)
             raise AgentError(
-                f"{source}: {kind.__module__}.{kind.__qualname__} is not an agent that Agent.of reads: give the JSON of an "
+                f"{source}: {kind.__module__}.{kind.__qualname__} is not a supported kind of agent: give Agent.of the JSON of an "
                 "agent file, an agents.Agent or a pydantic_ai.Agent"
             )
         wanted = JsonType[Any](output, f"{source}: output")

@@ -66,7 +66,7 @@ def read_dataset(source: str | Path | Dataset[Any, Any, Any]) -> CaseSet:
         return _read_file(path)
     module, colon, name = str(source).partition(":")
     if not colon or not name:
-        raise SettingsError(f"{source}: there is no such file or folder. Use a file, a folder, or MODULE:NAME")
+        raise SettingsError(f"{source}: the file or folder does not exist. Use a file, a folder, or MODULE:NAME")
     try:
         found = getattr(import_named(module), name)
     except (ImportError, AttributeError) as error:
@@ -112,7 +112,7 @@ def _read_folder(folder: Path) -> CaseSet:
             case.model_copy(update={"evaluators": [*case.evaluators, *one.evaluators]}) for case in one.cases
         ]
     if not paths:
-        raise SettingsError(f"{folder} has no cases: files end in {', '.join(_SUFFIXES)}")
+        raise SettingsError(f"{folder} has no cases: a case's file name ends in {', '.join(_SUFFIXES)}")
     return found
 
 
@@ -130,7 +130,7 @@ def _read_file(path: Path) -> CaseSet:
 def _of_record(case: JsonObject, path: Path) -> EvaluationCase:
     run = case["runs"].get("")
     if not isinstance(run, dict):
-        raise SettingsError(f"{path} is a recorded run without the run itself: record it again")
+        raise SettingsError(f"{path} is a recorded run without its result: record the run again")
     evaluators = case.get("evaluators")
     return EvaluationCase(
         name=path.stem,

@@ -91,7 +91,7 @@ class Planned:
         named = [form.spec.tool for call in plan.calls for form in call.written()]
         unguarded = {tool.name for tool in named if tool is not None and tool.dangerous and not tool.exclusive_group}
         return [
-            f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
+            f"the tool {name!r} is dangerous, and two of its calls may run in parallel: set exclusive=True, or _exclusive in its definition, to prevent that"
             for name in plan.concurrent_tools(unguarded)
         ]
 
@@ -167,7 +167,7 @@ def agent_path(name: str, folder: Path = AGENTS) -> Path:
     if path.is_file():
         return path
     if not by_name.is_file():
-        named = "" if path.suffix == ".json" else f", and no {by_name}; an agent in Python is named MODULE:NAME"
+        named = "" if path.suffix == ".json" else f", and no {by_name}; name an agent in Python as MODULE:NAME"
         raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
     return by_name
 

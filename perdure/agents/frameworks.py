@@ -64,7 +64,7 @@ class NotCarried:
     """The replacement, as an instruction."""
 
     def __str__(self) -> str:
-        return f"agent {self.agent!r}: {self.part} does not carry over: {self.instead}"
+        return f"agent {self.agent!r}: {self.part} is not supported: {self.instead}"
 
 
 def lost_parts(agent: str, function: ToolFunction) -> list[NotCarried]:
@@ -112,7 +112,7 @@ class FrameworkAgent:
             if name not in read:
                 self.leave(
                     f"the method {name} of {type(self.source).__name__}",
-                    "only the framework's own loop calls it: write its work as a tool, an instruction or a hook, or run the agent by agent_tool",
+                    "only the framework's own loop calls it: use a tool, an instruction or a hook instead, or run the agent by agent_tool",
                 )
 
     def typed(self, context: JsonObject) -> Any:
@@ -122,7 +122,7 @@ class FrameworkAgent:
         try:
             return self.reader.validate_json(dumps(context))
         except ValidationError as error:
-            raise AgentError(f"the context does not fit the agent {self.name!r}: {first_problem(error)}") from None
+            raise AgentError(f"the context is not valid for the agent {self.name!r}: {first_problem(error)}") from None
 
     def hook(self, event: str, what: str, function: Callable[[Any], Any], tools: list[str] | None = None) -> None:
         """Add a hook for this agent alone."""
@@ -162,7 +162,7 @@ class FrameworkAgent:
         self.hosted.append(name)
         for option, default in usual.items():
             if getattr(tool, option) != default:
-                self.leave(f"{option} of {named}", "the provider's default holds: hosted tools have no settings")
+                self.leave(f"{option} of {named}", "leave it out: hosted tools always use the provider's default")
 
     def tool_names(self) -> list[str]:
         return [*(each.name for each in self.functions), *(str(each["name"]) for each in self.delegations)]
@@ -210,7 +210,7 @@ def _set_context(agent: FrameworkAgent, wanted: Any, part: str, make_context: Ma
         shown = getattr(wanted, "__name__", str(wanted))
         agent.leave(
             f"{part} {shown}",
-            "it cannot be read from JSON: give Agent.of(agent, context=make), a function that makes it from a run's context",
+            "it cannot be made from JSON: give Agent.of(agent, context=make), a function that makes it from a run's context",
         )
         return
     agent.reader, agent.context = reader, wanted
@@ -232,7 +232,7 @@ _INSTEAD: Final = {
     "WebSearchTool": "give a tool that searches, for example of an MCP server (--mcp)",
     "FileSearchTool": "give a tool that searches your documents, for example of an MCP server (--mcp)",
     "HostedMCPTool": "name the server in the file of --mcp, and its tools in the agent",
-    "CodeInterpreterTool": "give run_command (--commands), or a tool of yours",
+    "CodeInterpreterTool": "give run_command (--commands), or your own tool",
     "LocalShellTool": "give run_command (--commands)",
     "ShellTool": "give run_command (--commands)",
     "ApplyPatchTool": "give write_file (--files)",
@@ -265,7 +265,7 @@ def _defaults(value: Any) -> dict[str, Any]:
     return {each.name: each.default for each in dataclasses.fields(value)}
 
 
-_NOT_SENT: Final = "Perdure does not send it: leave it out, or set it in a proxy in front of the model's server"
+_NOT_SENT: Final = "Perdure does not send it: leave it out, or set it in a proxy of the model's server"
 
 
 def _set_sampling(agent: FrameworkAgent, given: Mapping[str, Any], parts: str) -> None:
@@ -386,7 +386,7 @@ class _OpenAIAgents:
         if tool._failure_error_function not in (None, self._sdk.default_tool_error_function):
             agent.leave(
                 f"failure_error_function of {named}",
-                "a delegate that fails is a call that failed, which a plan can branch on",
+                "leave it out: a failed delegate is a failed call, and a plan can branch on it",
             )
 
     def _read_handoff(self, agent: FrameworkAgent, handoff: Any) -> None:
@@ -400,7 +400,9 @@ class _OpenAIAgents:
                 return
             schema, name, description = handoff.input_json_schema, handoff.tool_name, handoff.tool_description
             if handoff.input_filter is not None:
-                agent.leave(f"input_filter of {named}", "the other agent sees only the parameters of its call")
+                agent.leave(
+                    f"input_filter of {named}", "leave it out: the other agent receives only the parameters of its call"
+                )
         else:
             target, schema = handoff, {}
             name = self._sdk.Handoff.default_tool_name(target)
@@ -414,8 +416,8 @@ class _OpenAIAgents:
         }
         self._delegate(agent, handoff, name, description.strip(), target, given)
         agent.leave(
-            f"the conversation behind {named}",
-            "the other agent answers its caller, which goes on; say in the instructions what to pass on in `request`",
+            f"the conversation of {named}",
+            "the other agent returns to its caller, which continues; name in the instructions the information for `request`",
         )
 
     def _delegate(
@@ -499,7 +501,7 @@ class _OpenAIAgents:
                 event: HookEvent, text: str, guardrail: Any = guardrail, name: str = name
             ) -> Refused | None:
                 outcome = await guardrail.run(source, text, self._wrapper(agent, event))
-                return refuse(f"the guardrail {name} stopped it") if outcome.output.tripwire_triggered else None
+                return refuse(f"the guardrail {name} stopped the run") if outcome.output.tripwire_triggered else None
 
             async def at_start(event: BeforeAgentStart, judge: _Judge = judge) -> Refused | None:
                 # As in the SDK, only for the first agent; a session's messages pass `at_message`.
@@ -528,7 +530,7 @@ class _OpenAIAgents:
                 continue
             if each.name not in usual:
                 agent.leave(
-                    each.name, f"{type(source).__name__} has it, and agents.Agent has not: run it by agent_tool"
+                    each.name, f"{type(source).__name__} has it, but agents.Agent does not: run the agent by agent_tool"
                 )
             elif value not in (each.default, None, {}, []):
                 agent.leave(each.name, _OPENAI_INSTEAD.get(each.name, "write a hook, or run the agent by agent_tool"))
@@ -538,9 +540,9 @@ _SYSTEM_PROMPT: Final = frozenset(["get_system_prompt"])
 """The method of an agent that builds its instructions."""
 _AS_TOOL: Final = {
     "custom_output_extractor": "the output of the other agent is the result",
-    "input_builder": "the other agent has the parameters as its input",
+    "input_builder": "the parameters are the other agent's input",
     "on_stream": "follow run.events()",
-    "hooks": "write hooks of Perdure's",
+    "hooks": "write Perdure hooks",
     "max_turns": "set max_requests of the other agent",
     "session": "the other agent starts without a conversation",
     "conversation_id": "the other agent starts without a conversation",
@@ -572,10 +574,10 @@ _OPENAI_READ: Final = frozenset(
     ]
 )
 _OPENAI_INSTEAD: Final = {
-    "hooks": "write hooks of Perdure's (docs/hooks.md)",
-    "mcp_config": "the file of --mcp has the options of a server",
-    "tool_use_behavior": "a plan returns a tool's result as its output: say in the instructions when",
-    "reset_tool_choice": "must_call holds until one of its tools was called",
+    "hooks": "write Perdure hooks (docs/hooks.md)",
+    "mcp_config": "set a server's options in the file of --mcp",
+    "tool_use_behavior": "a plan can return a tool's result as its output: describe in the instructions when",
+    "reset_tool_choice": "must_call applies until the model has called one of its tools",
 }
 
 
@@ -587,14 +589,14 @@ def _read_pydantic_ai(source: Any, name: str, make_context: MakeContext | None) 
     while hasattr(source, "wrapped"):  # a `WrapperAgent`
         agent.leave(
             f"the wrapper {type(source).__name__}",
-            "the agent inside is read: write hooks for what the wrapper adds, or run it by agent_tool",
+            "Perdure uses the wrapped agent: write hooks instead of the wrapper, or run it by agent_tool",
         )
         source = source.wrapped
     _set_context(agent, source.deps_type, "deps_type", make_context)
     if isinstance(source.description, str):
         agent.description = source.description
     elif source.description is not None:
-        agent.leave("description", "write it as a text: it is not rendered for each run")
+        agent.leave("description", "give a text: Perdure renders no template for a run")
     _read_pydantic_instructions(agent, source)
     for toolset in source.toolsets:
         _read_toolset(agent, toolset, source._tool_timeout)
@@ -602,7 +604,7 @@ def _read_pydantic_ai(source: Any, name: str, make_context: MakeContext | None) 
     for validator in source._output_validators:
         agent.leave(
             f"the output validator {_function_name(validator.function)!r}",
-            "validate in the output type itself (a pydantic validator), or give a tool that checks",
+            "use a pydantic validator in the output type, or give a tool that validates",
         )
     _read_pydantic_model(agent, source)
     _read_pydantic_rest(agent, source)
@@ -698,9 +700,9 @@ def _pydantic_output(agent: FrameworkAgent, wanted: Any) -> Any:
 
 
 _OUTPUT_INSTEAD: Final = {
-    "name": "an output has no name: say in its description what it is for",
-    "template": "Perdure teaches the model the output's schema: add your words to the instructions",
-    "max_retries": "max_requests bounds them",
+    "name": "an output has no name: describe its purpose in its description",
+    "template": "Perdure's prompt describes the output's schema: add text to the instructions",
+    "max_retries": "use max_requests, which limits them",
 }
 
 
@@ -719,13 +721,14 @@ def _output_kinds(agent: FrameworkAgent, wanted: Any) -> Iterator[Any]:
         else:
             yield from found
     elif isinstance(wanted, type) and "BinaryImage" in [each.__name__ for each in wanted.__mro__]:
-        agent.leave("an image as the output", "give a tool that makes the image and returns where it is stored")
+        agent.leave("an image as the output", "give a tool that stores the image and returns its address")
     elif getattr(wanted, "__name__", "") == "DeferredToolRequests":
         return  # the run itself holds calls that wait for a person
     elif kind == "TextOutput" or inspect.isroutine(wanted):
         function = getattr(wanted, "output_function", wanted)
         agent.leave(
-            f"the output function {_function_name(function)!r}", "give it as a tool, whose result is the output"
+            f"the output function {_function_name(function)!r}",
+            "give the function as a tool, whose result is the output",
         )
     else:
         yield wanted
@@ -788,9 +791,9 @@ def _read_capability(agent: FrameworkAgent, capability: Any) -> None:
 
 
 _CAPABILITY_INSTEAD: Final = {
-    "ProcessHistory": "a session compacts its conversation itself; a before_compaction hook sees what leaves it",
-    "PrepareTools": "give each agent the tools that it needs, or refuse a call in a before_tool_call hook",
-    "Hooks": "write hooks of Perdure's (docs/hooks.md)",
+    "ProcessHistory": "a session compacts its conversation itself; a before_compaction hook gets the removed part",
+    "PrepareTools": "give each agent the tools that it needs, or reject a call in a before_tool_call hook",
+    "Hooks": "write Perdure hooks (docs/hooks.md)",
     "MCP": "name the server in the file of --mcp, and its tools in the agent",
     "HandleDeferredToolCalls": "mark the tools with requires_approval=True: people decide in the run's inbox",
     "ProcessEventStream": "follow run.events()",
@@ -814,10 +817,13 @@ def _read_pydantic_rest(agent: FrameworkAgent, source: Any) -> None:
             source._max_output_retries != source._max_tool_retries,
             _OUTPUT_INSTEAD["max_retries"],
         ),
-        "validation_context": (source.validation_context is not None, "validate in the types themselves"),
+        "validation_context": (source.validation_context is not None, "validate in the types"),
         "metadata": (source._metadata is not None, "give metadata in an agent file"),
-        "end_strategy": (source.end_strategy == "early", "all calls beside an output run before it is returned"),
-        "max_concurrency": (source._concurrency_limiter is not None, "the worker limits how many runs it carries out"),
+        "end_strategy": (
+            source.end_strategy == "early",
+            "leave it out: all calls of a Solution run before its output is returned",
+        ),
+        "max_concurrency": (source._concurrency_limiter is not None, "the worker limits its number of runs"),
         "instrument": (source.instrument is not None, "start the worker with --otel"),
         "on_event": (bool(source._event_hooks._get("on_event")), "follow run.events()"),
     }

@@ -43,10 +43,10 @@ class Media:
         self, path: str | os.PathLike[str] | None = None, *, data: bytes | None = None, name: str = ""
     ) -> None:
         if (path is None) == (data is None):
-            raise TypeError(f"{type(self).__name__} takes a path, or data=…")
+            raise TypeError(f"{type(self).__name__} needs a path, or data=…")
         if path is not None:
             if (size := Path(path).stat().st_size) > MAX_MEDIA:
-                raise MediaError(f"{path} has {bytes_text(size)}, and {MAX_MEDIA:,} is the most")
+                raise MediaError(f"{path} has {bytes_text(size)}; the limit is {MAX_MEDIA:,}")
             data, name = Path(path).read_bytes(), name or Path(path).name
         self._data: bytes | None = bytes(data or b"")
         self._value = media_of(self._data, name)
@@ -63,7 +63,7 @@ class Media:
         if not self.type.startswith(self._kind):
             raise MediaError(f"{self.name or 'the file'} is {self.type}; expected {self._kind}*")
         if self.size > MAX_MEDIA:
-            raise MediaError(f"{self.name or 'the file'} has {bytes_text(self.size)}, and {MAX_MEDIA:,} is the most")
+            raise MediaError(f"{self.name or 'the file'} has {bytes_text(self.size)}; the limit is {MAX_MEDIA:,}")
 
     @property
     def value(self) -> MediaValue:
@@ -104,7 +104,7 @@ class Media:
         """
         if self._data is None:
             raise MediaError(
-                f"the bytes of {self._value.line} are not here: load them with `await perdure.load_media(…)`"
+                f"the bytes of {self._value.line} are not loaded: load them with `await perdure.load_media(…)`"
             )
         return self._data
 
@@ -136,7 +136,7 @@ class Media:
         written["properties"]["name"] = {"type": "string"}
         if handler.mode == "serialization":
             return written
-        return {"anyOf": [written, {"type": "string", "description": "the line of a file, as it stands in the text"}]}
+        return {"anyOf": [written, {"type": "string", "description": "the line of a file, as in the text"}]}
 
     @classmethod
     def _read(cls, value: Any) -> Self:

@@ -30,7 +30,7 @@ def import_setting(name: str, setting: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
-        raise SettingsError(f"{setting}: there is no module {name!r}{detail}") from None
+        raise SettingsError(f"{setting}: no module is named {name!r}{detail}") from None
     except Exception as error:
         raise SettingsError(
             f"{setting}: the module {name!r} cannot be imported: {type(error).__name__}: {error}"

@@ -22,15 +22,16 @@ class ModelOptions(TypedDict, total=False):
     """
 
     fast: str
-    """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker
-    knows."""
+    """The model for choosing tools; by default the worker's. `model@endpoint` uses another server of the worker's
+    settings."""
     smart: str
     """The model after errors and for final answers; by default the worker's."""
     policy: str
-    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's. Default:
+    """The choice of the model for each Request: `auto`, `fast`, `smart`, or the worker's `module:function`. Default:
     `'auto'`."""
     fallback: Sequence[str]
-    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
+    """The models to use in this order when the chosen one is down. `model@endpoint` uses another server of the worker's
+    settings."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -92,20 +93,20 @@ class ApprovalOptions(TypedDict, total=False):
     """
 
     scope: Literal["calls", "plan"]
-    """`plan` requests approval for a Request's whole plan once, in place of its calls one by one. Default: `'calls'`."""
+    """`plan` requests one approval for a Request's whole plan, instead of one for each call. Default: `'calls'`."""
     ask: Literal["never", "untrusted", "dangerous", "unsafe", "always"]
     """The calls that need approval; `unsafe` is every call that is not declared safe. Default: `'dangerous'`."""
     tools: Mapping[str, Any]
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
-    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for the calls that meet it."""
+    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for calls that match it."""
     flows: Sequence[Mapping[str, Any]]
-    """Rules about where parameters may come from."""
+    """Rules about the provenance of parameters."""
     approver: str | None
-    """`module:function` of the worker's: the program that decides, or leaves it to a person."""
+    """The worker's `module:function`: a program that decides, or leaves the decision to a person."""
     timeout: float | None
-    """Seconds to wait for a decision; `None` waits for ever."""
+    """Seconds to wait for a decision. `None`: no limit."""
     on_timeout: Literal["reject", "approve", "fail"]
-    """The verdict when nobody decides in time. Default: `'reject'`."""
+    """The result of a call without a decision in time. Default: `'reject'`."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -139,13 +140,13 @@ class PromptOptions(TypedDict, total=False):
     """
 
     text: str
-    """Instructions that come last; those of a run replace its agent's."""
+    """Instructions at the end of the prompt. A run's text replaces its agent's."""
     skills: bool | Sequence[str]
-    """`true`: all that the worker has; or these, by name."""
+    """`true`: all skills of the worker. A list: the skills with these names."""
     workspace: bool | str
-    """`true`: the files of the worker's workspace; or of this folder in it."""
+    """`true`: the files of the worker's workspace. A text: the files of this folder in it."""
     files: Sequence[str]
-    """Which, in this order; those that are not there are left out. Default: `['AGENTS.md', 'SOUL.md', 'TOOLS.md',
+    """The files in this order. Missing files are left out. Default: `['AGENTS.md', 'SOUL.md', 'TOOLS.md',
     'IDENTITY.md', 'USER.md', 'MEMORY.md']`."""
 
 
@@ -172,17 +173,17 @@ class NotifyOptions(TypedDict, total=False):
     """
 
     approval_requested: Sequence[str]
-    """When a call, a plan or a question begins to wait for a person."""
+    """Routes to notify when a call, a plan or a question starts to wait for a person."""
     approval_waiting: Sequence[WaitingStepOptions]
-    """When it still waits: reminders, and others than before (escalation), each after a time."""
+    """Reminders and escalations: routes to notify after a time, if it still waits."""
     budget_nearly_used: Sequence[str]
-    """When `budget_share` of the tokens or of the money is used."""
+    """Routes to notify when the run has used `budget_share` of its token or cost budget."""
     run_failed: Sequence[str]
-    """When a run fails, or its model refuses."""
+    """Routes to notify when a run fails or its model refuses."""
     run_ended: Sequence[str]
-    """When a run ends in any way; a route of `run_failed` is informed once."""
+    """Routes to notify at every end of a run. A route that `run_failed` has too is notified once."""
     budget_share: float
-    """Share of `token_budget`, or of `cost_budget`, that is nearly all. Default: `0.8`."""
+    """The share of `token_budget` or `cost_budget` at which `budget` routes are notified. Default: `0.8`."""
 
 
 class EvaluateOptions(TypedDict, total=False):
@@ -211,68 +212,67 @@ class AgentOptions(TypedDict, total=False):
     """
 
     models: ModelOptions
-    """Which models answer."""
+    """The models."""
     sampling: ModelSamplingOptions
-    """Temperature and the like."""
+    """Sampling, such as the temperature."""
     dialect: Literal["solution", "tools", "script"]
-    """The form in which the model writes plans. Default: `'solution'`."""
+    """The form of the model's plans. Default: `'solution'`."""
     control: bool | Literal["auto"] | None
-    """Whether the model is taught to compute and to make calls on conditions. `auto`: where a list can occur; the
-    default in `script`."""
+    """Whether the prompt describes expressions and conditions. `auto`: if a list can occur; the default in `script`."""
     start: Literal["model", "plan"]
-    """Whether a `plan` in the context is only shown to the model, or is run first. Default: `'model'`."""
+    """Whether a `plan` in the context is shown to the model, or runs first. Default: `'model'`."""
     execution: Literal["drain", "step"]
-    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again. Default:
+    """Whether all calls of a Solution run before the next Request, or only calls without a dependency. Default:
     `'drain'`."""
     stream: bool
     """Whether calls start while the model is still writing. Default: `True`."""
     parallel: int | None
-    """Calls at once; with `step` calls per Request. `None`: as many as the dependencies allow."""
+    """The most parallel calls; with `step`, calls per Request. `None`: as many as the dependencies allow."""
     max_requests: int
-    """Model invocations per run. Default: `20`."""
+    """The most Requests of a run. Default: `20`."""
     max_calls: int
-    """Calls per Solution. Default: `500`."""
+    """The most calls of a Solution. Default: `500`."""
     token_budget: int | None
-    """Prompt and completion tokens of the run and its delegates."""
+    """The most prompt and completion tokens of the run and its delegates."""
     cost_budget: float | None
-    """Dollars, by `prices`."""
+    """The most dollars of the run and its delegates, by `prices`."""
     deadline: float
-    """Seconds of work; time spent waiting for a person does not count. Default: `600.0`."""
+    """The most seconds of work. Time spent waiting for a person does not count. Default: `600.0`."""
     model_patience: float | None
-    """Seconds that a Request waits for a model whose provider is away; by default the worker's, an hour."""
+    """Seconds that a Request waits for a model whose provider is unavailable; by default the worker's, an hour."""
     priority: int | None
-    """1 to 5: which runs workers serve first where more waits than they can do, 1 before 2; 3. Delegates have that of
-    their run."""
+    """The priority, 1 (first) to 5 (last), for workers with more work than capacity; by default 3. Delegates have their
+    run's priority."""
     client_timeout: float | None
-    """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever."""
+    """Seconds that a call waits for the client that executes it; then the run fails. `None`: no limit."""
     on_failure: Literal["keep", "undo"]
-    """Whether a run that fails takes back what it has done, as far as its tools have an undo. Default: `'keep'`."""
+    """Whether a failed run undoes its calls, if their tools have an undo. Default: `'keep'`."""
     stuck_after: int
-    """The run ends after this many answers in a row that ask for the same. Default: `3`."""
+    """The run ends after this many consecutive answers with the same calls. Default: `3`."""
     must_call: Sequence[str]
-    """Tools of which the model calls one before its output counts."""
+    """The model must call one of these tools before its output counts."""
     refine: bool
-    """Whether the smart model goes over an output that the fast one gave."""
+    """Whether the smart model revises an output of the fast one."""
     prices: Mapping[str, PriceOptions]
-    """Model → dollars per million tokens; those not named here are the worker's."""
+    """Model → dollars per million tokens. Other models have the worker's prices."""
     show: Literal["values", "shape"] | Mapping[str, Literal["values", "shape"]]
-    """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool.
-    Default: `'values'`."""
+    """Whether prompts have untrusted tools' full results, or only keys, types, lengths and numbers; or a choice for
+    each tool. Default: `'values'`."""
     prompt: PromptOptions
-    """Instructions, skills and a workspace's files, beside the context."""
+    """Instructions, skills and a workspace's files, in addition to the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
-    """Which calls a person is asked about."""
+    """The approval policy: the calls that need a person."""
     rules: Sequence[Rule | Mapping[str, Any]]
-    """Rules that hold of every run, whatever its model plans and its people approve."""
+    """Rules of every run, which no plan and no approval overrides."""
     notify: NotifyOptions
-    """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends."""
+    """Routes to notify when an approval is requested or waits, a budget is nearly used, or a run ends."""
     evaluate: EvaluateOptions
     """Evaluators that score a sample of the agent's finished runs."""
     trusted_clients: Sequence[str]
-    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER`
-    without a tenant, `*` for all."""
+    """Clients of the gateway whose histories and function results have the provenance of their user: `TENANT/SENDER`,
+    `SENDER` without a tenant, `*` for all."""
     image_hosts: Sequence[str]
-    """Hosts from which the model's provider may fetch pictures that clients of the gateway name by an address:
-    `img.example.com`, `*.example.org`."""
+    """Hosts from which the model's provider may fetch pictures of the gateway's clients: `img.example.com`,
+    `*.example.org`."""
     session: SessionOptions
-    """How its sessions take messages."""
+    """The settings of the agent's sessions."""

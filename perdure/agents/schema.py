@@ -33,9 +33,7 @@ def agent_schema() -> JsonObject:
         "allOf": [*messages, {"if": {"not": {"required": ["type"]}}, "then": chat}],
     }
     context = {"type": "array", "items": {"$ref": "#/$defs/message"}}
-    schema["properties"] |= {
-        "context": {**context, "description": "Messages, in the order in which the model reads them."}
-    }
+    schema["properties"] |= {"context": {**context, "description": "Messages, in the order of the prompt."}}
     schema["required"] = [name for name in schema.get("required", []) if name != "name"]  # the file's name
     config = definitions["Config"]["properties"]
     config["approval"] = {"anyOf": [{"enum": ["calls", "plan"]}, config["approval"]]}  # its scope alone
@@ -131,7 +129,10 @@ def _when_type(kind: str, model: type[BaseModel], definitions: JsonObject) -> Js
     schema = _schema(model, definitions)
     if model in _DATA:
         kept = {name: each for name, each in schema["properties"].items() if name not in _HIDDEN}
-        schema |= {"properties": kept | {kind: {"description": "The data; or its keys are beside these."}}}
+        schema |= {
+            "properties": kept
+            | {kind: {"description": "The data. Without this key, the message's other keys are the data."}}
+        }
         schema["additionalProperties"] = True
     if kind == "error":
         schema |= {"required": [], "properties": schema["properties"] | {"data": {"type": "object"}}}

@@ -66,13 +66,13 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
         raise DecisionError(f"{shorten(raw, 60)} is not a decision: expected an object such as {example}")
     calls = raw.get("calls")
     if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before the calls are parsed
-        raise DecisionError(f"an edit may have {MAX_EDITED:,} calls at most, and this one has {len(calls):,}")
+        raise DecisionError(f"the edit has {len(calls):,} calls; the limit is {MAX_EDITED:,}")
     try:
         check(raw, source="the decision")
     except JsonError as error:
         raise DecisionError(str(error)) from None
     if kind is not None and raw.get("decision", kind) != kind:
-        raise DecisionError(f"the decision says {raw['decision']!r}, but was sent as {kind!r}")
+        raise DecisionError(f"the decision {raw['decision']!r} was sent as {kind!r}")
     try:
         decision = Decision.model_validate(raw if kind is None else {**raw, "decision": kind})
     except ValidationError as error:
@@ -85,10 +85,10 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
             else "a replacement needs 'with', the other call: {\"_tool\": …}"
         )
     if decision.remember and decision.decision not in ("approve", "edit"):
-        raise DecisionError(f"'remember' goes with approve and edit, not with {decision.decision}")
+        raise DecisionError(f"'remember' is valid with approve and edit, not with {decision.decision}")
     if decision.endorse and (decision.decision not in ("approve", "edit") or "." not in decision.call):
         raise DecisionError(
-            f"'endorse' goes with approve and edit of a call, not with {decision.decision} of {decision.call}"
+            f"'endorse' is valid with approve and edit of a call, not with {decision.decision} of {decision.call}"
         )
     return decision
 

@@ -76,7 +76,7 @@ def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> Fl
     """Apply the rules to a call of the tool. With unknown origins, each parameter may come from anywhere."""
     if origins is None or not origins.read:
         asks = [rule for rule in flows if rule.do == "ask" and rule.may_meet(tool)]
-        why = f"what flows into {tool} is not known yet"
+        why = f"the provenance of {tool}'s parameters is not known yet"
         return FlowVerdict(ask=why if asks else None, tainted=[(None, f"{OTHERS}not known yet")])
     refuse = ask = None
     tainted: list[tuple[str | None, str]] = []
@@ -114,20 +114,20 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scope: Literal["calls", "plan"] = "calls"
-    """`plan` requests approval for a Request's whole plan once, in place of its calls one by one (R7.6)."""
+    """`plan` requests one approval for a Request's whole plan, instead of one for each call (R7.6)."""
     ask: Ask = "dangerous"
     """The calls that need approval; `unsafe` is every call that is not declared safe."""
     tools: JsonObject = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
-    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for the calls that meet it."""
+    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for calls that match it."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
-    """Rules about where parameters may come from (R15.5)."""
+    """Rules about the provenance of parameters (R15.5)."""
     approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
+    """The worker's `module:function`: a program that decides, or leaves the decision to a person (R7.9)."""
     timeout: Seconds | None = None
-    """Seconds to wait for a decision; `None` waits for ever (R7.4)."""
+    """Seconds to wait for a decision. `None`: no limit (R7.4)."""
     on_timeout: Literal["reject", "approve", "fail"] = "reject"
-    """The verdict when nobody decides in time."""
+    """The result of a call without a decision in time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -364,17 +364,17 @@ class Guard:
         tool = Tool(name=name, parameters={})
         refusing = (flow for policy in self._policies(tool) for flow in policy.flows)
         if any(flow.do == "refuse" and flow.may_meet(name) for flow in [*self.floor_flows, *refusing]):
-            return f"a rule of the policy refuses values in {name}"
+            return f"a rule of the policy rejects values in {name}"
         if self.policy.scope == "plan" and self.policy.tools.get(name) != "never":
             return "a person approves each plan first"
         return self.why(tool, None)
 
     def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
-        unknown = "" if tool.code_known else ", and does not know the code of this tool"
+        unknown = "" if tool.code_known else ", and the tool's code is unknown"
         flows = _judged(self.floor, self.floor_flows, tool, origins)
         if _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous, tainted=bool(flows.tainted)):
             others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
-            return f"the worker asks about all that is {_LEVELS[self.floor]}{unknown}{others}"
+            return f"the worker's floor asks about every call that is {_LEVELS[self.floor]}{unknown}{others}"
         return flows.ask and f"the worker's rule: {flows.ask}"
 
 
@@ -452,10 +452,7 @@ def floor_problem(
     ):
         return None
     why = "without a person's approval" if approved is None else "with an approval of other parameters"
-    return (
-        f"this worker runs nothing that is {_LEVELS[floor]} {why}: its floor is {floor!r}; start the workers that run the "
-        f"agents with --approval-floor {floor} too, so that they ask; a run keeps the floor that it was started with"
-    )
+    return f"this worker runs no call that is {_LEVELS[floor]} {why}: its floor is {floor!r}; start the workers that run the agents with --approval-floor {floor} too; a run keeps the floor of its start"
 
 
 _LEVELS: Final = {

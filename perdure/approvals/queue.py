@@ -30,7 +30,7 @@ from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.provenance import USER, foreign_words
 from perdure.values.templates import held_marks, written_call
 
-PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
+PLAN_SCOPE: Final = "the whole plan needs an approval before its calls run"
 KEPT_REFUSALS: Final = 20
 ASSUMED: Final = "assumed"
 """The approver's name in a run that is only played again."""
@@ -89,7 +89,7 @@ class ApprovalQueue:
             return None
         if reason is None and not covered:
             return None
-        reason = (reason or "its plan was approved as it was") + changed_words(call)
+        reason = (reason or "its plan was approved unchanged") + changed_words(call)
         call.approval = again(call.approval, time)
         request = ApprovalRequest(
             call.id,
@@ -191,7 +191,7 @@ class ApprovalQueue:
             raise DecisionError(self._unknown_request(decision.call))
         if decision.digest is not None and decision.digest != request.digest:
             raise DecisionError(
-                f"{request.title} is not what was shown: its digest is {request.digest}, not {decision.digest}"
+                f"{request.title} has changed since it was shown: its digest is {request.digest}, not {decision.digest}"
             )
         if decision.decision == "answer" or request.question:
             return self._judge_answer(request, decision)
@@ -203,11 +203,11 @@ class ApprovalQueue:
         revised: Call | None = None
         if decision.decision == "edit":
             if decision.params is None:
-                raise DecisionError(f"{request.title} is a call: an edit of it needs 'params'")
+                raise DecisionError(f"{request.title} is a call: its edit needs 'params'")
             revised = self._edited(request, call, decision.params)
         elif decision.decision == "replace":
             if decision.replacement is None:
-                raise DecisionError(f"{request.title}: a replacement needs 'with', the other call")
+                raise DecisionError(f"{request.title}: a replacement needs 'with', the new call")
             revised = request.plan.revised(call, _written(request, decision.replacement))
         if isinstance(decision.endorse, list) and (
             unknown := set(decision.endorse) - {*(revised or call).inputs.params}
@@ -232,10 +232,10 @@ class ApprovalQueue:
             return judged
         if decision.remember or decision.endorse:
             word = "remember" if decision.remember else "endorse"
-            raise DecisionError(f"{request.title} needs a quorum: {word!r} of one person does not go with it")
+            raise DecisionError(f"{request.title} needs a quorum: {word!r} of one person is not possible with it")
         if judged.plan is not None:
             raise DecisionError(
-                f"{request.title} needs a quorum: approve it as it is, or reject it and say what the plan should be"
+                f"{request.title} needs a quorum: approve it unchanged, or reject it with a reason that describes another plan"
             )
         before = [] if revised else request.approval.approvers
         approver = Approver(by=decision.by, roles=decision.roles, at=time, waited=waited)
@@ -266,9 +266,9 @@ class ApprovalQueue:
     def _judge_answer(self, request: ApprovalRequest, decision: Decision) -> JudgedDecision:
         call = request.call
         if call is None or not request.question:
-            raise DecisionError(f"{request.title} asks nothing: approve it, reject it, edit it or replace it")
+            raise DecisionError(f"{request.title} is not a question: approve it, reject it, edit it or replace it")
         if decision.decision not in ("answer", "reject"):
-            raise DecisionError(f"{request.title} asks a question: answer it, or reject it")
+            raise DecisionError(f"{request.title} is a question: answer it or reject it")
         is_answer = decision.decision == "answer" and not request.is_with_client
         problem = None
         if is_answer and request.asked is not None:
@@ -362,7 +362,7 @@ class ApprovalQueue:
             return None
         decision = {"decision": answer} if isinstance(answer, str) else answer
         if not isinstance(decision, dict):
-            raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must give a decision, or 'ask'")
+            raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must return a decision, or 'ask'")
         sent = parse_decision({**decision, "call": request.id, "by": by})
         if request.quorums and sent.decision != "reject":
             return None
@@ -432,7 +432,7 @@ class ApprovalQueue:
         free = [request for request in self.waiting.values() if not self._asks(request)]
         for request in free:
             approval = self._settle(request)
-            approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
+            approval.decision, approval.by, approval.reason = "approve", "policy", "the policy no longer asks"
         return free
 
     def assume(self, request: ApprovalRequest) -> ApprovalVerdict:
@@ -508,7 +508,9 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} is a plan: approve it, reject it, or edit it with 'calls'")
         plan = request.new_plan()
         if len(decision.calls) > plan.max_calls:
-            raise DecisionError(f"{request.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
+            raise DecisionError(
+                f"{request.title} would not be valid: {surplus_words(plan.max_calls, len(decision.calls))}"
+            )
         offered = list(request.plan.calls)
         for raw in decision.calls:
             written = _written(request, raw)
@@ -521,7 +523,7 @@ class ApprovalQueue:
             f"{call.id} {call.spec.tool_name}: {call.state.error.message}" for call in plan.calls if call.state.error
         ]
         if problems:
-            raise DecisionError(f"{request.title} would be wrong: {'; '.join(problems[:5])}")
+            raise DecisionError(f"{request.title} would not be valid: {'; '.join(problems[:5])}")
         return plan
 
     def _settle(self, request: ApprovalRequest) -> Approval:
@@ -541,11 +543,11 @@ class ApprovalQueue:
 
     def _unknown_request(self, call_id: str) -> str:
         if (approval := self._decided.get(call_id)) is not None and approval.decision == "dropped":
-            return f"{call_id} does not wait any more: {approval.reason}"
+            return f"{call_id} no longer waits: {approval.reason}"
         if approval is not None:
-            return f"{call_id} was decided already: {approval.decision}{_by(approval.by)}"
+            return f"{call_id} already has a decision: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
-        return f"nothing waits for a decision as {call_id!r}; " + (f"waiting: {waiting}" if waiting else "nothing does")
+        return f"no call {call_id!r} waits for a decision; " + (f"waiting: {waiting}" if waiting else "no call waits")
 
 
 def _approve(call: Call, digests: Digests) -> None:
@@ -562,7 +564,7 @@ def _written(request: ApprovalRequest, call: Json) -> Any:  # of an object an ob
     try:
         return written_call(call, held)
     except ReferenceSyntaxError as error:
-        raise DecisionError(f"{request.title} would be wrong: {error.message}") from None
+        raise DecisionError(f"{request.title} would not be valid: {error.message}") from None
 
 
 def _by(name: str) -> str:

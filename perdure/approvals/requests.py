@@ -24,8 +24,8 @@ from perdure.values.media import file_name, read_media
 from perdure.values.messages import one_visible_line, visible_lines
 from perdure.values.templates import marked_call
 
-WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
-RESET: Final = "; asked again, for the run was reset"
+WITH_CLIENT: Final = "the program that started the run executes the call and sends the result"
+RESET: Final = "; requested again, because the run was reset"
 NAMED: Final = 5
 """Maximum of a plan's tools whose code the reason names; `runs` of the request names all of them."""
 

@@ -33,7 +33,7 @@ def judge(task: Task, view: RunView) -> list[str]:
     if view.status != "completed":
         return [view.error or f"the run {view.status}"]
     if view.stop_reason not in ("output", "answer", "task_complete"):
-        return [f"it came to no end by itself: {view.stop_reason}"]
+        return [f"it did not end by itself: {view.stop_reason}"]
     return [*_calls(task, view), *_order(task, view), *_output(task, view)]
 
 
@@ -43,13 +43,13 @@ def _calls(task: Task, view: RunView) -> Iterator[str]:
         calls = [call for call in ended_well if call.tool == tool]
         wanted = [each for each in task.done if each.tool == tool]
         if len(calls) != len(wanted):
-            yield f"{tool} was done {_times(len(calls))}, not {_times(len(wanted))}"
+            yield f"{tool} was called {_times(len(calls))}, not {_times(len(wanted))}"
             continue
         for call, each in zip(calls, wanted, strict=True):
             yield from _params(call, each, view)
     for tool in task.never:
         if any(call.tool == tool for call in ended_well):
-            yield f"{tool} was done, which was not wanted"
+            yield f"{tool} was called, but should not be"
     for tool in task.failed:
         calls = [call for call in view.calls if call.tool == tool and call.status == "failed"]
         if len(calls) != 1:
@@ -62,9 +62,9 @@ def _calls(task: Task, view: RunView) -> Iterator[str]:
 def _params(call: CallView, wanted: ExpectedCall, view: RunView) -> Iterator[str]:
     for name, value in wanted.params.items():
         if not _same(call.params.get(name), value):
-            yield f"{call.tool} was given {name}={shorten(call.params.get(name), 60)}, not {shorten(value, 60)}"
+            yield f"{call.tool} got {name}={shorten(call.params.get(name), 60)}, not {shorten(value, 60)}"
     if wanted.wired and not view.reads.get(call.id):
-        yield f"{call.tool} was given a copy, not a reference"
+        yield f"{call.tool} got a copy, not a reference"
 
 
 def _order(task: Task, view: RunView) -> Iterator[str]:
@@ -171,7 +171,7 @@ class _Bench:
         first, *rest = tasks
         played = [await self._play(first, model, dialect)]
         if played[0].requests == 0:
-            refused = (f"not asked: {played[0].problems[0]}",)
+            refused = (f"not run: {played[0].problems[0]}",)
             played += [self._report(TaskResult(model, dialect, task.name, refused)) for task in rest]
         else:
             played += await asyncio.gather(*(self._play(task, model, dialect) for task in rest))

@@ -151,29 +151,34 @@ def recommend(rows: Sequence[Row], fast: str, smart: str) -> Recommendation:
     for row in rows:
         by_dialect.setdefault(row.dialect, {})[row.model] = row
     if not by_dialect:
-        return Recommendation(None, ("nothing was tried",))
+        return Recommendation(None, ("no task was run",))
     ranked = sorted(by_dialect, key=lambda dialect: _rank(by_dialect[dialect].values()))
     best = by_dialect[ranked[0]]
     scores = tuple(f"{dialect}: {_scores(by_dialect[dialect].values())}" for dialect in ranked)
     if max(row.passed / len(row.played) for row in best.values()) < ENOUGH:
-        return Recommendation(None, (*scores, f"no dialect does: less than {ENOUGH:.0%} of the tasks at best"))
+        return Recommendation(
+            None, (*scores, f"no dialect is good enough: less than {ENOUGH:.0%} of the tasks at best")
+        )
     config: JsonObject = {"dialect": ranked[0], "models": {"fast": fast, "smart": smart}}
     why = [*scores]
     if len(ranked) > 1 and _passed(best.values()) == _passed(by_dialect[ranked[1]].values()):
-        why.append(f"{ranked[0]} does as much as {ranked[1]} with fewer completion tokens, and tokens are time")
+        why.append(f"{ranked[0]} passes as many tasks as {ranked[1]} with fewer completion tokens")
     if {fast, smart} <= best.keys() and fast != smart:
         config["models"]["policy"], reason = _policy(best[fast], best[smart])
         why.append(reason)
-    why += [f"not done by {row.model} in {row.dialect}: {', '.join(row.failed)}" for row in best.values() if row.failed]
+    why += [f"failed with {row.model} in {row.dialect}: {', '.join(row.failed)}" for row in best.values() if row.failed]
     return Recommendation(config, tuple(why))
 
 
 def _policy(fast: Row, smart: Row) -> tuple[str, str]:
     if fast.passed >= smart.passed:
-        return "fast", f"policy fast: {smart.model} does no more of the tasks than {fast.model}"
+        return "fast", f"policy fast: {smart.model} passes no more tasks than {fast.model}"
     if fast.passed / len(fast.played) < ENOUGH:
-        return "smart", f"policy smart: {fast.model} does too few of the tasks"
-    return "auto", f"policy auto: {smart.model} does more than {fast.model}, which does enough for choosing tools"
+        return "smart", f"policy smart: {fast.model} passes too few tasks"
+    return (
+        "auto",
+        f"policy auto: {smart.model} passes more tasks than {fast.model}, which is good enough for choosing tools",
+    )
 
 
 def _rank(rows: Any) -> tuple[int, int, float]:

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 approvals_app = Commands()
 CallId = Annotated[
-    str, typer.Argument(metavar="CALL", help="The call's id, such as 1.0; a Request's number is its plan.")
+    str, typer.Argument(metavar="CALL", help="A call's id, such as 1.0, or a plan's Request number, such as 2.")
 ]
-By = Annotated[str, typer.Option("--by", envvar="USER", help="Who decides, for the record.")]
+By = Annotated[str, typer.Option("--by", envvar="USER", help="The person who decides. The run records it.")]
 Roles = Annotated[
     list[str] | None,
-    typer.Option("--role", metavar="NAME", help="A role of who decides, for a quorum; may be repeated."),
+    typer.Option("--role", metavar="NAME", help="A role of the person who decides, for a quorum. May be repeated."),
 ]
 Digest = Annotated[
-    str | None, typer.Option(help="Digest of the call that you saw: refuse if another one waits by now.")
+    str | None,
+    typer.Option(help="The digest of the call that you saw. The decision is rejected if the call has changed."),
 ]
 QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
 KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
@@ -47,14 +48,16 @@ KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
 
 @approvals_app.command()
 def approvals(
-    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only of this run.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Walk through them with keys, as they come.")] = False,
+    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this run's calls.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show one call after the other and decide each with a key.")
+    ] = False,
     by: By = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, without ID.")] = 1000,
-    page: Annotated[str | None, typer.Option(help="The page that the previous page named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of runs on a page, without ID.")] = 1000,
+    page: Annotated[str | None, typer.Option(help="The page to print, as the previous page named it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what waits for a person, oldest first; with ID in full, as the run itself shows it."""
+    """List the calls that wait for a person, oldest first. With ID, print them in full."""
     if watch:
         _walk(run_id, by)
         return
@@ -79,14 +82,14 @@ def _print_page(found: Any, as_json: bool) -> None:
         )
     out = screen(stderr=True)
     for run, more in found.unnamed.items():
-        out.print(f"{more} more in {run}: perdure approvals {run}")
+        out.print(f"{more} more calls of {run}: perdure approvals {run}")
     if found.following is not None:
-        out.print(f"more runs wait: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
+        out.print(f"the next page: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
 
 
 def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
     if not rows:
-        print("nothing waits for a person")
+        print("no call waits for a person")
         return
     console = screen()
     titles = ("question", "asked by", "agent", "waits", "run", "call")
@@ -115,17 +118,22 @@ def _shown(request: Any) -> JsonObject:
 def approve(
     run_id: RunId,
     call: CallId,
-    reason: Annotated[str, typer.Option(help="For the record.")] = "",
-    remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
+    reason: Annotated[str, typer.Option(help="A note. The run records it.")] = "",
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Approve later calls of this tool in this run too.")
+    ] = False,
     endorse: Annotated[
-        bool, typer.Option("--endorse", help="Endorse its parameters: they count as yours from then on.")
+        bool,
+        typer.Option(
+            "--endorse", help="Endorse the call's parameters: their provenance is then the person who approves."
+        ),
     ] = False,
     digest: Digest = None,
     by: By = "",
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Approve a call, or a plan: it runs."""
+    """Approve a call or a plan, which then runs."""
     options: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
     _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, roles=role, **options)
 
@@ -134,12 +142,12 @@ def approve(
 def reject(
     run_id: RunId,
     call: CallId,
-    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason. The model gets it.")] = "",
     digest: Digest = None,
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Reject a call, or a plan: it does not run, and the model reads the reason."""
+    """Reject a call or a plan. It does not run, and the model gets the reason."""
     _decide(run_id, as_json, call=call, decision="reject", reason=reason, digest=digest, by=by)
 
 
@@ -151,15 +159,15 @@ def edit(
         str | None,
         typer.Argument(
             metavar="[JSON|@FILE]",
-            help='The parameters that change, as values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
+            help='The parameters to change, with their values; a reference is {"_ref": "†state.x"}. Without --params, $EDITOR opens.',
         ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason. The model gets it.")] = "",
     by: By = "",
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Approve a call with other parameters, or a plan with other calls."""
+    """Change a call's parameters, or a plan's calls, and approve it."""
     shown = None
     with one_line_errors():
         value = None if params is None else json_option(params, "the argument JSON")
@@ -173,13 +181,13 @@ def edit(
 def replace(
     run_id: RunId,
     call: CallId,
-    replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The other call: {"_tool": …}.')],
-    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
+    replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The call to run instead: {"_tool": …}.')],
+    reason: Annotated[str, typer.Option(help="The reason. The model gets it.")] = "",
     by: By = "",
     role: Roles = None,
     as_json: Json = False,
 ) -> None:
-    """Run another call in place of the one that waits."""
+    """Replace a call that waits for a person by another call."""
     with one_line_errors():
         other = json_option(replacement, "the replacement")
     _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, roles=role, **{"with": other})
@@ -189,12 +197,12 @@ def replace(
 def answer(
     run_id: RunId,
     call: CallId,
-    answer: Annotated[str, typer.Argument(metavar="TEXT", help="The answer; with --as-json it is read as JSON.")],
-    is_json: Annotated[bool, typer.Option("--as-json", help="The answer is JSON, or @file.")] = False,
+    answer: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: text, or JSON with --as-json.")],
+    is_json: Annotated[bool, typer.Option("--as-json", help="Read the answer as JSON, or from @FILE.")] = False,
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Answer a question that a run asks (the tool ask_person), or the server of a tool."""
+    """Answer a question of a run (tool ask_person) or of a tool's MCP server."""
     with one_line_errors():
         value = json_option(answer, "the answer") if is_json else answer
     _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)
@@ -204,10 +212,12 @@ def answer(
 @configured(flags={"inbox_token": "--token"})
 def inbox(
     settings: Settings,
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Another address than this machine's needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 selects a free one.")] = 8733,
 ) -> None:
-    """Serve a page on which people decide, until Ctrl-C."""
+    """Serve a page where people approve and reject calls, until Ctrl-C."""
     from perdure.pages.adapter import serve_inbox  # only this command needs a web server
 
     execute(lambda: serve_inbox(host=host, port=port, token=settings.inbox_token))
@@ -227,7 +237,7 @@ def _find(run_id: str, call: str) -> Any:
         if one.request.call == call:
             return one
     with one_line_errors():
-        raise CommandError(f"nothing changed: {call!r} does not wait for a decision in {run_id!r}")
+        raise CommandError(f"nothing changed: call {call!r} of {run_id!r} does not wait for a decision")
 
 
 def _edited(one: Any) -> tuple[Any, str]:
@@ -236,8 +246,8 @@ def _edited(one: Any) -> tuple[Any, str]:
     with one_line_errors():
         after = click.edit(before + "\n", extension=".json")
         if after is None or after.strip() == before.strip():
-            raise CommandError("nothing changed: the text was left as it was")
-        wanted = loads(after, source="what you wrote")
+            raise CommandError("nothing changed: the text is the same as before")
+        wanted = loads(after, source="the edited text")
         if one.request.calls is None and isinstance(wanted, dict):
             wanted = changes(one.request.params, wanted)
         return wanted, one.request.digest
@@ -252,7 +262,7 @@ def _walk(run_id: str | None, by: str) -> None:
         one = connected(lambda perdure: _next_pending(perdure, run_id, skipped))
         if one is None:
             if not quiet:
-                console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
+                console.print("no call waits for a person; Ctrl-C ends the command", style="dim")
             quiet = True
             execute(lambda: asyncio.sleep(1))  # a pause before the next query
             continue
@@ -333,4 +343,4 @@ def _panel(one: Any) -> RenderableType:
 
 
 def _no_undo(request: WaitingView) -> list[str]:
-    return [f"cannot be undone: {', '.join(request.no_undo)}"] if request.no_undo else []
+    return [f"calls without an undo: {', '.join(request.no_undo)}"] if request.no_undo else []

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 HELP: Final = """\
-/new     begin an empty conversation; the state stays
-/reset   the same, and the state is again that of the agent's file
-/stop    end what runs
+/new     begin an empty conversation with the same state
+/reset   begin an empty conversation with the state of the agent's file
+/stop    end the current run
 /file PATH   attach a file to your next message
-/quit    leave; what runs goes on (so do Ctrl-D, and Ctrl-C twice)
-Anything else goes to the agent, also while it works: it changes its plan for it. Ctrl-C ends the run.
-Where something waits for you: a lets it run, r REASON does not, and a question is answered by what you type."""
+/quit    leave; the run continues (Ctrl-D, or Ctrl-C twice, does the same)
+Any other text is a message to the agent. The agent revises its plan if a run is active. Ctrl-C ends the run.
+If a call waits for you: a approves it, r REASON rejects it. If a question waits for you: type the answer."""
 COMMANDS: Final = ("/new", "/reset", "/stop", "/file", "/help", "/quit", "/exit")
 _FILE: Final = re.compile(r"/file(\s.*)?")
 _COMMAND: Final = re.compile(rf"/[a-z]+|{_FILE.pattern}")
@@ -80,7 +80,7 @@ class Chat:
             return
         spoken = [entry for entry in view.entries if entry["type"] in ("message", "reply")]
         for entry in spoken[-_SHOWN:]:
-            words = entry.get("text") or f"({entry.get('why') or 'nothing to say'})"
+            words = entry.get("text") or f"({entry.get('why') or 'no text'})"
             mine = entry["type"] == "message"
             self.print_line(
                 Text(harmless(f"{entry['sender']}: {words}" if mine else words), style="dim bold" if mine else "dim")
@@ -114,7 +114,7 @@ class Chat:
                 self.over.set()
                 self.print_line(Text("the session has ended", style="yellow"))
             except PerdureError as error:
-                self.picture.trouble = f"{error}; asked again"
+                self.picture.trouble = f"{error}; retrying"
             self._changed()
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
@@ -156,7 +156,7 @@ class Chat:
             self._files.append(_read_file(text))
             self.print_line(Text(f"  {_attached(self._files[-1])}", style="dim"))
         elif text not in COMMANDS:
-            self.print_line(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
+            self.print_line(Text(f"  {text} is not a command. Use one of: {', '.join(COMMANDS[:-1])}", style="yellow"))
         elif not self._there.is_set():
             self.print_line(Text("  no messages yet", style="dim"))
         else:
@@ -243,7 +243,7 @@ def _read_file(line: str) -> Media:
 
 
 def _attached(file: Media) -> str:
-    return f"with your next message: {harmless(file.value.line)}"
+    return f"attached to your next message: {harmless(file.value.line)}"
 
 
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:

@@ -107,7 +107,7 @@ class _Terminal:
                 self._interrupted = True
                 if self._talk.picture.works:
                     self._lines.put_nowait("/stop")
-                self._print_line(Text("  Ctrl-C once more leaves", style="dim"))
+                self._print_line(Text("  press Ctrl-C again to leave", style="dim"))
 
         return keys
 

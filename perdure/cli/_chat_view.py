@@ -93,10 +93,10 @@ class ChatView(EventAdapter[Text, None]):
 
     def on_lifecycle(self, event: Event) -> Iterator[Text]:
         if event.phase == "snapshot":
-            yield Text("… what happened meanwhile is not kept any more", style="yellow")
+            yield Text("… the events in between are no longer stored", style="yellow")
         elif event.phase == "reset":
             what = "run" if event.run_id else "conversation"
-            yield Text(f"… the {what} was reset, and goes on from an earlier point", style="yellow")
+            yield Text(f"… the {what} was reset and continues from an earlier point", style="yellow")
             if event.run_id:
                 self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
             else:
@@ -181,14 +181,14 @@ class ChatView(EventAdapter[Text, None]):
         elif event.phase == "end" and (waits := self.waits.pop(key, None)) is not None:
             decision, by = data.get("decision"), f" by {data['by']}" if data.get("by") else ""
             if decision == "dropped":
-                yield _line(f"  {waits.title} is not asked about any more: {data.get('reason', '')}", "magenta")
+                yield _line(f"  {waits.title} no longer waits for a decision: {data.get('reason', '')}", "magenta")
             elif decision in _PASSED:  # for other decisions, the call's own end shows it
                 yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
 
     def on_compaction(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "start":
-            self._asking = "compacts the conversation"
+            self._asking = "compacting the conversation"
         else:
             self._asking = ""
             sizes = f"compacted: {data.get('before')} tokens before, {data.get('after', '?')} after"
@@ -237,7 +237,7 @@ class ChatView(EventAdapter[Text, None]):
     def _running(self) -> Iterator[Text]:
         calls = list(self._calls.values())
         if len(calls) > _CALLS:
-            yield Text(f"  … and {len(calls) - _CALLS} more calls run", style="dim")
+            yield Text(f"  … and {len(calls) - _CALLS} more running calls", style="dim")
         for began, far in calls[-_CALLS:]:
             yield _line(f"  {began}{f': {far}' if far else ''}", "yellow")
         if self.trouble:
@@ -258,7 +258,9 @@ class ChatView(EventAdapter[Text, None]):
         else:
             keys = "  [a]pprove, [r]eject REASON"
             yield Text.assemble(
-                ("? ", "bold yellow"), (_one_line(f"{first.title} waits for you"), "bold"), (keys + after, "dim")
+                ("? ", "bold yellow"),
+                (_one_line(f"{first.title} waits for your decision"), "bold"),
+                (keys + after, "dim"),
             )
 
 

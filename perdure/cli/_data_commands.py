@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 exports_app = Commands()
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of stdout.")]
 
 
 @exports_app.command("export")
 def export(run_id: RunId, out: Out = None) -> None:
-    """Write a run as JSON, with its record and files: `import` restores it in another namespace. For a session: `session export`."""
+    """Write a run as JSON, with its record and files. `import` restores it in another namespace. For a session, use `session export`."""
     write_export(connected(lambda perdure: perdure.get_run(run_id).export()), out)
 
 
@@ -41,21 +41,22 @@ def export(run_id: RunId, out: Out = None) -> None:
 @configured("task_queue")
 def import_(
     settings: Settings,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of export or session export.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that `export` or `session export` wrote.")],
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="The session's key, or the run's id; default: the same.")
+        str | None,
+        typer.Option("--as", metavar="NAME", help="The new session's key, or the new run's id; by default the same."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The session's tenant here; default: the same.")
+        str | None, typer.Option(metavar="NAME", help="The new session's tenant; by default the same.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Restore an exported session, which goes on from there, or an exported run, as a record. No model is asked and no call runs again."""
+    """Restore an exported session, which then continues, or an exported run, as a record. No Request and no call runs again."""
     with one_line_errors():
         exported: Any = json_option(f"@{file}", "FILE")
         is_run = isinstance(exported, dict) and "run" in exported
         if is_run and tenant is not None:
-            raise SettingsError("--tenant is for sessions: a run keeps its tenant")
+            raise SettingsError("--tenant is for sessions only: a run keeps its tenant")
 
     async def restore(perdure: Perdure) -> JsonObject:
         if is_run:
@@ -72,7 +73,7 @@ def write_export(exported: JsonObject, out: Path | None) -> None:
     if (problem := exported.get("problem")) is not None:
         print(f"perdure: this export cannot be restored: {problem}", file=sys.stderr)
     if missing := sum(data is None for data in (exported.get("files") or {}).values()):
-        print(f"perdure: the export lacks {missing:,} files, which are not stored any more", file=sys.stderr)
+        print(f"perdure: the export lacks {missing:,} files, which are no longer stored", file=sys.stderr)
     if out is None:
         print(dumps(exported))
     else:
@@ -86,37 +87,41 @@ erasure_app = Commands()
 @configured("task_queue", "audit", "retention")
 def erase(
     settings: Settings,
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; default: no tenant.")] = "",
-    sender: Annotated[str | None, typer.Option(metavar="NAME", help="The person whose data it is.")] = None,
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; by default no tenant.")] = "",
+    sender: Annotated[str | None, typer.Option(metavar="NAME", help="The person whose data is removed.")] = None,
     before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
+        typer.Option(
+            metavar="TIME", help="Only runs that ended and sessions last used before this time: 90d ago, or 2026-01-31."
+        ),
     ] = None,
-    old: Annotated[bool, typer.Option("--old", help="Only data older than its tenant's age in --retention.")] = False,
+    old: Annotated[bool, typer.Option("--old", help="Only data older than the tenant's age in --retention.")] = False,
     shared: Annotated[
         bool,
         typer.Option(
             "--shared",
-            help="Also sessions to which others have written, and evaluations with others' cases, as a whole.",
+            help="Remove sessions and evaluations with other senders' data too, with all of their data.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be removed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Remove nothing; print the data that the command would remove.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who does it; default: the user of this machine.")
+        str | None, typer.Option(metavar="NAME", help="The person who erases; by default the user of this machine.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a person's runs and sessions, or old ones, from Temporal and from external storage. This cannot be undone. Repeat it where it was broken off."""
+    """Remove a person's runs and sessions, or old ones, from Temporal and external storage, for good. Repeat the command if it was interrupted."""
     with one_line_errors():
         if old and (tenant or sender or before is not None or shared):
             raise CommandError(
-                "--old has no --tenant, --sender, --before or --shared: the setting retention names tenants and ages",
+                "--old cannot be used with --tenant, --sender, --before or --shared: the setting retention has the tenants and ages",
                 USAGE,
             )
         if not old and not sender and before is None:
             raise CommandError(
-                "name the person by --sender, or a time by --before, or both; or --old, with the setting retention",
+                "give --sender, --before or both; or give --old and the setting retention",
                 USAGE,
             )
         try:
@@ -141,11 +146,11 @@ def erase(
     _print_reports(reports, as_json=as_json)
     if any(report.executions for report in reports):
         print(
-            "perdure: the server removes histories within minutes; repeat the command to see that nothing is left",
+            "perdure: the server removes histories within minutes; repeat the command to verify that none remains",
             file=sys.stderr,
         )
     if settings.audit is not None:
-        print("perdure: the audit log keeps its lines: who decided what, and this erasure", file=sys.stderr)
+        print("perdure: the audit log keeps its lines, including decisions and this erasure", file=sys.stderr)
     left = [each for report in reports for each in report.remaining]
     raise SystemExit(FAILED if any(each.what == "run" for each in left) else 0)
 
@@ -157,9 +162,9 @@ def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> 
         return bool(found)
     if as_json or not sys.stdin.isatty():
         what = "; ".join(f"{_tenant_label(report, len(found) > 1)}{_counts(report)}" for report in found[:5])
-        raise CommandError(f"nothing was removed: {what} would be. Add --yes", USAGE)
+        raise CommandError(f"nothing was removed. Add --yes to remove {what}", USAGE)
     _print_reports(planned, as_json=False)
-    if not click.confirm("remove all of this for good?", err=True):
+    if not click.confirm("remove this data for good?", err=True):
         raise CommandError("nothing was removed")
     return True
 
@@ -184,7 +189,7 @@ def _counts(report: ErasureReport) -> str:
 def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
     out = screen()
     if not reports and not as_json:
-        out.print("nothing is older than its tenant's retention")
+        out.print("no data is older than its tenant's retention")
     for report in reports:
         if as_json:
             print(dumps(report.as_json()))
@@ -202,7 +207,7 @@ def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
 
 
 codec_app = Commands(
-    no_args_is_help=True, help="The keys of encrypted values: which are needed, and a change to the newest."
+    no_args_is_help=True, help="The keys of encrypted values: list the keys in use, or change to the newest."
 )
 
 
@@ -211,11 +216,11 @@ codec_app = Commands(
 def codec_status(
     settings: Settings,
     query: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="Only these workflows, in Temporal's list filters.")
+        str | None, typer.Option(metavar="QUERY", help="Only workflows that match this Temporal list filter.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the keys that histories and stored files need, and until when. It reads each history and each stored value, and decodes none."""
+    """List the keys that histories and stored files need, and until when. The command reads all histories and stored values without decoding them."""
     uses = connected(lambda perdure: perdure.key_uses(query))
     here = [*(settings.codec_keys or {})]
     if as_json:
@@ -226,12 +231,12 @@ def codec_status(
     for name in [*here, *(each.key for each in uses if each.key not in here)]:
         use = next((each for each in uses if each.key == name), None)
         place = "not encrypted" if not name else "missing here" if name not in here else ""
-        place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be taken out")
+        place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be removed")
         until = "" if use is None or use.until is None else use.until.isoformat(timespec="minutes")
         numbers = (use.open, use.closed, use.files) if use else (0, 0, 0)
         rows.append((name or "none", place, *(f"{number:,}" for number in numbers), until))
     if not rows:
-        out.print("no workflows, and no keys")
+        out.print("no workflow has an encrypted value")
         return
     titles = ("key", "here", "open", "ended", "files", "needed until")
     out.print(table(titles, rows, out.width, right=("open", "ended", "files")))
@@ -239,22 +244,22 @@ def codec_status(
 
 @codec_app.command("rewrite")
 def codec_rewrite(as_json: Json = False) -> None:
-    """Continue idle sessions, ledgers and audit logs under the newest key, and encode stored files anew. Repeat it while anything remains."""
+    """Continue idle sessions, ledgers and audit logs under the newest key, and encode stored files again. Repeat the command until none remains."""
     report = connected(lambda perdure: perdure.rewrite_keys())
     if as_json:
         print(dumps(report.as_json()))
     else:
         out = screen()
-        out.print(f"{report.workflows:,} workflows and {report.files:,} files are under {report.key}", markup=False)
+        out.print(f"{report.workflows:,} workflows and {report.files:,} files use the key {report.key}", markup=False)
         for id in report.remaining:
             is_file = id.startswith("file ")
-            why = "no key here decodes it" if is_file else "a run is under way in it, or no worker answers"
-            out.print(f"not yet: {id}: {why}", markup=False, soft_wrap=True)
+            why = "no configured key decodes it" if is_file else "it has an active run, or no worker answers"
+            out.print(f"not changed: {id}: {why}", markup=False, soft_wrap=True)
     if report.remaining:
         raise SystemExit(FAILED)
 
 
-audit_app = Commands(no_args_is_help=True, help="The audit log: who decided, what was refused, which rights were used.")
+audit_app = Commands(no_args_is_help=True, help="The audit log: decisions, rejected operations and uses of rights.")
 
 
 @audit_app.command("verify")
@@ -263,11 +268,11 @@ def audit_verify(
     settings: Settings,
     places: Annotated[
         list[str],
-        typer.Argument(metavar="FILE…", help="Its files, the oldest first, or postgresql://USER@HOST/DATABASE."),
+        typer.Argument(metavar="FILE…", help="The log's files, oldest first, or postgresql://USER@HOST/DATABASE."),
     ],
     as_json: Json = False,
 ) -> None:
-    """Verify the chain of an audit log: no line is missing, changed or moved. Print its numbers and its last digest."""
+    """Verify that no line of an audit log is missing, changed or moved. Print the line numbers and the last digest."""
     chain = VerifiedChain()
     with one_line_errors():
         for place in places:
@@ -284,6 +289,8 @@ def audit_verify(
     if as_json:
         print(dumps({"first": chain.first, "last": chain.last, "digest": chain.digest}))
     elif chain.last == 0:
-        print("the log has no line")
+        print("the log is empty")
     else:
-        print(f"lines {chain.first:,} to {chain.last:,} are whole; the digest of line {chain.last:,} is {chain.digest}")
+        print(
+            f"lines {chain.first:,} to {chain.last:,} are complete and unchanged; the digest of line {chain.last:,} is {chain.digest}"
+        )

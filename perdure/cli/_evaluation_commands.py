@@ -52,7 +52,11 @@ _REASONS: Final = 3
 def evaluate(
     settings: Settings,
     cases: Annotated[
-        str | None, typer.Argument(metavar="[CASES]", help="A folder, a file, or MODULE:NAME; or look at --id again.")
+        str | None,
+        typer.Argument(
+            metavar="[CASES]",
+            help="A folder, a file, or MODULE:NAME. Not needed with the --id of an existing evaluation.",
+        ),
     ] = None,
     agent: Annotated[
         str | None,
@@ -61,40 +65,50 @@ def evaluate(
     model: Annotated[
         list[str] | None, typer.Option("--model", metavar="NAME", help="A model to compare. May be repeated.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, max=100, help="Runs of each case with each model.")] = 1,
-    parallel: Annotated[int, typer.Option(min=1, max=100, help="Runs at a time.")] = 8,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds of one run, waits for people included.")] = 3600.0,
+    repeat: Annotated[int, typer.Option(min=1, max=100, help="The number of runs of each case with each model.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, max=100, help="The most runs at the same time.")] = 8,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="The most seconds of one run, with its waits for people.")
+    ] = 3600.0,
     decide: Annotated[
-        str, typer.Option(metavar="|".join(_DECISIONS), help="The decision about calls that ask a person.")
+        str, typer.Option(metavar="|".join(_DECISIONS), help="The decision about calls that wait for a person.")
     ] = "reject",
     at_least: Annotated[
         float | None,
-        typer.Option("--at-least", min=0, max=1, help="End with 1 unless each model passes this share of its runs."),
+        typer.Option(
+            "--at-least", min=0, max=1, help="Exit with code 1 unless each model passes this share of its runs."
+        ),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="FILE|ID", help="An earlier result, or an evaluation's id, to compare with.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result there, as JSON.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the result to this file, as JSON.")
+    ] = None,
     tenant: Tenant = None,
-    id: Annotated[str | None, typer.Option("--id", help="The evaluation's id. The same one goes on.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The evaluation's id. An existing evaluation continues.")
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Start the evaluation, print its id and do not wait.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run an agent over cases and score each run: pass rates, cost, tokens and time, by case and model.
 
-    The evaluation is a workflow: it goes on when this command ends, and `--id` alone looks at it again. Workers call the tools for real: serve
-    it from workers with tools for tests.
+    The evaluation is a workflow. It continues after this command ends; `--id` alone shows it again.
+    Workers really call the tools: use workers that have tools for tests.
     """
     with one_line_errors():
         check_choice("--decide", decide, _DECISIONS)
         if cases is None and id is None:
             raise CommandError("give CASES and --agent, or the --id of an evaluation", USAGE)
         if cases is not None and agent is None:
-            raise CommandError("--agent: which agent is to be evaluated?", USAGE)
+            raise CommandError("--agent is missing: give the agent to evaluate", USAGE)
         known = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
         found = None if baseline is None or not Path(baseline).is_file() else _read_baseline(Path(baseline))
         if baseline is not None and found is None and Path(baseline).suffix:
-            raise CommandError(f"--baseline: there is no file {baseline}", USAGE)
+            raise CommandError(f"--baseline: the file {baseline} does not exist", USAGE)
 
     async def start(perdure: Perdure) -> tuple[Evaluation, EvaluationResult | None, EvaluationResult | None]:
         if cases is None or known is None:
@@ -106,7 +120,7 @@ def evaluate(
         if no_wait:
             return evaluation, None, None
         if not as_json and cases is not None:
-            print(f"{evaluation.id}: look again with: perdure eval --id {evaluation.id}", file=sys.stderr)
+            print(f"{evaluation.id}: show it again with: perdure eval --id {evaluation.id}", file=sys.stderr)
         return evaluation, await evaluation.wait(on_progress=None if as_json else _Progress().note), earlier
 
     evaluation, result, earlier = connected(start)
@@ -143,7 +157,7 @@ def _read_baseline(path: Path) -> EvaluationResult:
     try:
         return EvaluationResult.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, ValidationError):
-        raise SettingsError(f"--baseline: {path} is not a result that 'perdure eval --out' wrote") from None
+        raise SettingsError(f"--baseline: {path} is not a result of 'perdure eval --out'") from None
 
 
 def print_evaluation(console: Console, result: EvaluationResult) -> None:
@@ -210,7 +224,7 @@ def _title(case: str, model: str) -> str:
 
 
 def _change(row: ComparedRow) -> str:
-    chance = "" if row.is_clear else ", which may be chance"
+    chance = "" if row.is_clear else ", possibly by chance"
     return f"{_rate(row.before)} -> {_rate(row.after)}{chance}"
 
 
@@ -221,23 +235,24 @@ def _rate(rate: PassRate) -> str:
 @evaluations_app.command()
 def record(
     run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID…]", help="Runs by id; or choose by options.")
+        list[str] | None, typer.Argument(metavar="[ID…]", help="The runs' ids; or select runs by options.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FOLDER", help="Write each run there, as a case of a dataset.")
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="Write each run into this folder, as a case of a dataset."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write one run there instead of printing it.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one run to this file instead of stdout.")
     ] = None,
     agent: OfAgent = None,
     since: Since = None,
     tenant: Tenant = None,
     query: Query = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="The newest so many runs.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="The number of runs, newest first.")] = 50,
 ) -> None:
-    """Write runs down as cases: what the model answered, what tools returned, what people decided. See perdure.testing.replay and perdure eval.
+    """Write runs as cases: the model's answers, the tools' results and people's decisions. See perdure.testing.replay and perdure eval.
 
-    A case holds what the run read and wrote: look at it before it is shared. Masked values stay masked.
+    A case contains the data of its run: review it before you share it. Masked values stay masked.
     """
     from perdure.testing import cases  # it replays histories: only this command and `replay` need it
 
@@ -245,9 +260,9 @@ def record(
     with one_line_errors():
         chosen = (agent, since, tenant, query) != (None,) * 4
         if bool(names) == chosen:
-            raise CommandError("give IDs, or choose runs by --agent, --since, --tenant and --query", USAGE)
+            raise CommandError("give IDs, or select runs by --agent, --since, --tenant and --query", USAGE)
         if to is None and (chosen or len(names) > 1):
-            raise CommandError("--to: which folder takes the cases?", USAGE)
+            raise CommandError("--to is missing: give the folder for the cases", USAGE)
         if to is not None and out is not None:
             raise CommandError("--out is for one run, --to for a folder of cases", USAGE)
         check_since(since)

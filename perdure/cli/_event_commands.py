@@ -73,10 +73,10 @@ class EventWords(EventAdapter[str, None]):
         if event.phase == "start":
             yield f"{whose} begins: {data.get('agent', '')}"
         elif event.phase == "reset":
-            yield f"{whose} was reset: its events after the point from which it goes on do not count"
+            yield f"{whose} was reset: its events after the point of the reset do not count"
         elif event.phase == "snapshot":
             missed = f"events {data['first']} to {data['next'] - 1} of {whose}"
-            yield f"what happened before is not kept any more: {missed}"
+            yield f"earlier events are no longer stored: {missed}"
         else:
             why = data.get("error") or data.get("stopReason")
             yield f"{whose} {data.get('status', event.phase)}{f': {why}' if why and why != 'output' else ''}"
@@ -84,9 +84,9 @@ class EventWords(EventAdapter[str, None]):
     def on_request(self, event: Event) -> Iterator[str]:
         data, about = event.data, f"Request {event.data.get('number', '')}"
         if event.phase == "start":
-            yield f"{about} asks {data.get('model', '')} ({data.get('reason', '')})"
+            yield f"{about} is sent to {data.get('model', '')} ({data.get('reason', '')})"
         elif event.phase == "update":
-            yield f"{about} is asked again: {data.get('reason', '')}"
+            yield f"{about} is retried: {data.get('reason', '')}"
         else:
             usage: Any = data.get("usage") or {}
             used = f"{usage.get('promptTokens', 0)} tokens in, {usage.get('completionTokens', 0)} out"
@@ -120,7 +120,7 @@ class EventWords(EventAdapter[str, None]):
             whom = "its client" if data.get("client") else "a person"
             yield f"{data.get('call')} waits for {whom}: {_request_words(data)}"
         else:
-            yield f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
+            yield f"{call} {data.get('decision', 'no longer waits')}{by}{_because(data)}"
 
     def on_compaction(self, event: Event) -> Iterator[str]:
         data, reason = event.data, str(event.data.get("reason", ""))
@@ -181,17 +181,18 @@ def events(
     id: Annotated[str, typer.Argument(metavar="ID", help="A run's id, or a session's key or id.")],
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="CURSOR", help="Behind the event with this cursor; now: only what happens from now on."
-        ),
+        typer.Option("--from", metavar="CURSOR", help="Start after the event with this cursor; now: only new events."),
     ] = None,
     topics: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these, e.g. assistant,tool; all are in docs/events.md.")
+        str | None,
+        typer.Option(metavar="A,B", help="Only these topics, such as assistant,tool. docs/events.md lists all."),
     ] = None,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each; in a pipe too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each event as a line of JSON; the default in a pipe.")
+    ] = False,
 ) -> None:
-    """Print the events of a run or a session, past ones first, until it has ended."""
+    """Print the events of a run or a session until it has ended, past events first."""
     names = None if topics is None else [name.strip() for name in topics.split(",") if name.strip()]
     with one_line_errors():  # before a server is needed
         for name in names or ():

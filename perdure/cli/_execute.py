@@ -81,19 +81,19 @@ def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
     raise SystemExit(code)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only one JSON document.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 Context = Annotated[
     str | None,
     typer.Option(
         "--context",
         metavar="JSON|@FILE",
-        help='Facts about the sender that tools read, and no model: {"customer": "C-17"}.',
+        help='Facts about the sender for tools, not for models: {"customer": "C-17"}.',
     ),
 ]
 Priority = Annotated[
     int | None,
-    typer.Option(min=1, max=5, help="1 to 5: runs of a smaller number go first; by default the agent's, or 3."),
+    typer.Option(min=1, max=5, help="The priority, 1 to 5; a smaller number runs first. By default the agent's, or 3."),
 ]
 
 
@@ -131,4 +131,4 @@ def execute(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
             from perdure.hosting.telemetry import flush  # imported by now
 
             flush()
-    raise AssertionError("one_line_errors leaves the process")
+    raise AssertionError("one_line_errors ends the process")

@@ -28,27 +28,27 @@ _TYPES: Final = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "path": "FIL
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 Rows: TypeAlias = list[tuple[str, str]]
 
-START: Final = "First step: 'perdure demo', which needs no account and no key."
+START: Final = "First step: 'perdure demo'. It needs no account and no key."
 COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Start": {
         "demo": "Run the demo: a server, a worker and an agent.",
         "init": "Write a small project: tools, an agent, a script, a test.",
-        "dev": "Run a server, a worker and the gateway to develop with.",
+        "dev": "Run a server, a worker and the gateway for development.",
     },
     "Run": {
         "run": "Start an agent and print its result.",
-        "wait, watch": "Wait for a run to end; show it live.",
-        "steer, withdraw": "Send a message to a running run; withdraw it.",
-        "cancel, terminate": "End a run, or many: in order; at once.",
+        "wait, watch": "Wait for a run's end; show a run live.",
+        "steer, withdraw": "Send a message to a running run; withdraw a message.",
+        "cancel, terminate": "End one run or many: with cleanup; at once.",
         "schedule": "Run an agent at fixed times; pause, trigger, backfill.",
         "plan": "Validate, simulate or draw a plan, without a server.",
     },
     "Decide": {
-        "approvals, inbox": "List what waits for a person; serve a page for decisions.",
+        "approvals, inbox": "List calls that wait for a person; serve a page.",
         "approve, reject": "Approve or reject a call or a plan.",
-        "edit, replace": "Change a call's parameters; run another in its place.",
+        "edit, replace": "Change a call's parameters; replace a call.",
         "answer": "Answer a question of a run.",
-        "policy, standing": "Change what runs ask about; approve coming runs.",
+        "policy, standing": "Change runs' approval policy; approve coming runs.",
     },
     "Sessions": {
         "chat": "Talk with an agent in the terminal.",
@@ -56,20 +56,20 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "session": "Show, watch, export, fork or delete a session.",
     },
     "Look": {
-        "list, show, events": "List runs; show one in full; print its events.",
+        "list, show, events": "List runs; show a run in full; print its events.",
         "tools, schema": "List a worker's tools; print the schema of agent files.",
-        "settings, models": "Print the settings in force; try the models.",
+        "settings, models": "Print the settings in force; check the models.",
     },
     "Operate": {
         "worker, serve": "Run a worker; run the HTTP gateway.",
         "rollout, eval": "Compare an agent's versions; score its runs.",
         "token, trigger": "Manage the gateway's tokens; check a file of triggers.",
-        "audit, limits, erase": "Verify an audit log; show sums; remove personal data.",
-        "undo, promote": "Take back what a run has done; make an agent of its plan.",
-        "fork, what-if": "Run again from a point; play runs under a change.",
-        "export, import": "Write a run as a file; restore it elsewhere.",
-        "record, replay": "Write runs as cases; check that open runs would go on.",
-        "codec, codec-server": "List keys of encrypted values; decrypt for the Web UI.",
+        "audit, limits, erase": "Verify an audit log; show use; remove personal data.",
+        "undo, promote": "Undo a run's calls; make an agent from a run's plan.",
+        "fork, what-if": "Run again from a point; compare runs under a change.",
+        "export, import": "Write a run to a file; restore it elsewhere.",
+        "record, replay": "Write runs as cases; check that open runs replay.",
+        "codec, codec-server": "List keys of encrypted values; decode for the Web UI.",
     },
 }
 """All commands with one line each, grouped by task."""
@@ -155,7 +155,7 @@ def _command_help(command: Any, ctx: Any, much: str) -> list[str]:
         else:
             lines += _paragraph(f"{panel}: " + " ".join(each.opts[0] for each in inside), "  ", first="")
     if much != "all":
-        lines += ["", f"'{ctx.command_path} {ALL_OPTIONS}' prints every option with its variable and default."]
+        lines += ["", f"'{ctx.command_path} {ALL_OPTIONS}' prints each option's variable and default."]
     return lines
 
 
@@ -299,7 +299,7 @@ def _words(error: Any, message: str) -> str:
     if message.startswith("No such command"):
         return none_of(message.split("'")[1], "command", [*error.ctx.command.commands]).replace('"', "")
     if message.startswith("Got unexpected extra argument"):
-        return f"{message.partition('(')[2].partition('(')[2].rstrip(')')} is one argument too many"
+        return f"{message.partition('(')[2].partition('(')[2].rstrip(')')} is not expected: too many arguments"
     return message
 
 

@@ -47,7 +47,10 @@ _RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 def fork(
     settings: Settings,
     run_id: RunId,
-    at: Annotated[str, typer.Option("--at", metavar="R[.N]", help="The point: before Request R, or before call R.N.")],
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="R[.N]", help="The point to start from: before Request R, or before call R.N."),
+    ],
     agent: Annotated[
         str | None,
         typer.Option(metavar="AGENT", help="Another agent: a file, a name in the agents folder, or MODULE:NAME."),
@@ -56,25 +59,21 @@ def fork(
     edit: Annotated[
         list[str] | None,
         typer.Option(
-            "--edit", metavar="CALL=JSON", help="Keys of a call that differ; null removes one. May be repeated."
+            "--edit", metavar="CALL=JSON", help="The keys of a call to change; null removes a key. May be repeated."
         ),
     ] = None,
     result: Annotated[
         list[str] | None,
-        typer.Option(
-            "--result", metavar="CALL=JSON", help="The result of a call in place of its own. May be repeated."
-        ),
+        typer.Option("--result", metavar="CALL=JSON", help="A result to use instead of a call's own. May be repeated."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model of the Requests from the point on.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model of Requests after the point.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="The new run's id.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the run, print its id and do not wait.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a new run from a point of another one. Requests before it, and calls that are the same, are answered from the record.
+    """Start a new run from a point of an existing one. Earlier Requests and unchanged calls get their results from the record.
 
-    The other calls run, under the policies of today. The other run is only read.
+    Other calls run, under today's policies. The existing run does not change.
     """
     with one_line_errors():
         try:
@@ -87,7 +86,7 @@ def fork(
         for call, keys in edits.items():
             if not isinstance(keys, dict):
                 raise CommandError(
-                    f'--edit {call}: expected an object of the keys that differ, as 2.1={{"amount": 5}}', USAGE
+                    f'--edit {call}: expected an object of the keys to change, such as 2.1={{"amount": 5}}', USAGE
                 )
         results = _by_call(result, "--result", "2.1=true")
 
@@ -106,42 +105,42 @@ def fork(
 def what_if(
     settings: Settings,
     run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID…]", help="Runs by id; or choose by options.")
+        list[str] | None, typer.Argument(metavar="[ID…]", help="The runs' ids; or select runs by options.")
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")] = None,
     since: Since = None,
     tenant: Tenant = None,
     query: Query = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The newest so many runs.")] = 500,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The number of runs, newest first.")] = 500,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE", help="The approval policy in place of the agent's. It asks no model."),
+        typer.Option(metavar="JSON|@FILE", help="An approval policy instead of the agent's. It needs no model."),
     ] = None,
     rules: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE", help="The rules of runs in place of the agent's. They ask no model."),
+        typer.Option(metavar="JSON|@FILE", help="Rules of runs instead of the agent's. They need no model."),
     ] = None,
     agent_file: Annotated[
         str | None, typer.Option("--agent-file", metavar="AGENT", help="Another agent: a file, a name, or MODULE:NAME.")
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model, for all Requests.")] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with drawings there.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with drawings to this file too.")
     ] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="Name the runs that do not differ, too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="List runs without a difference too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Play recorded runs again under a change, with no effect: what would differ?
+    """Compare recorded runs with the same runs under a change. No call takes effect.
 
-    Results of tools come from the records. A call that was never made is unknown, and so is what depends on it. A change of policy or rules alone
-    asks no model. With another agent or model, Requests that differ from the recorded ones are asked of the model.
+    Tools' results come from the record. The results of new calls, and of calls that depend on them, are unknown.
+    A change of policy or rules needs no model. Another agent or model answers Requests that differ from the record.
     """
     with one_line_errors():
         if (policy, rules, agent_file, model) == (None,) * 4:
-            raise CommandError("name a change: --policy, --rules, --agent-file or --model", USAGE)
+            raise CommandError("give a change: --policy, --rules, --agent-file or --model", USAGE)
         chosen = (agent, since, tenant, query) != (None,) * 4
         if bool(run_ids) and chosen:
-            raise CommandError("give IDs, or choose runs by --agent, --since, --tenant and --query; not both", USAGE)
+            raise CommandError("give IDs, or select runs by --agent, --since, --tenant and --query; not both", USAGE)
         check_since(since)
         asks = None
         if policy is not None:
@@ -190,7 +189,7 @@ def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:
     for each in options or []:
         call, sign, text = each.partition("=")
         if not sign or not call:
-            raise CommandError(f"{name} {each[:80]}: expected CALL=JSON, as {example}", USAGE)
+            raise CommandError(f"{name} {each[:80]}: expected CALL=JSON, such as {example}", USAGE)
         found[call] = json_option(text, f"{name} {call}")
     return found
 
@@ -201,25 +200,28 @@ def replay(
     settings: Settings,
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID|KEY|FILE…]", help="Runs by id, sessions by key or id, or histories in JSON files."),
+        typer.Argument(metavar="[ID|KEY|FILE…]", help="Runs' ids, sessions' keys or ids, or JSON files of histories."),
     ] = None,
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant whose sessions KEYs name.")] = "",
+    tenant: Annotated[
+        str, typer.Option("--tenant", metavar="NAME", help="The tenant of the sessions that are given by key.")
+    ] = "",
     all_running: Annotated[
-        bool, typer.Option("--running", help="All open runs, loops and sessions of the namespace.")
+        bool, typer.Option("--running", help="Check all open runs, loops and sessions of the namespace.")
     ] = False,
     query: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="Only the open ones that match, in Temporal's list filters.")
+        str | None,
+        typer.Option(metavar="QUERY", help="With --running: only those that match this Temporal list filter."),
     ] = None,
 ) -> None:
-    """Check before a deploy whether workers of this version would go on with these runs. A line for each; ends with 1 unless all would.
+    """Check before a deploy that workers of this version can continue these runs. Print one line per run; exit with code 1 if one cannot continue.
 
-    A run or a session is replayed with all below it. A file is what `temporal workflow show --output json` writes, or the Web UI
-    downloads. A file that is left out, because it is no workflow of Perdure's or cannot be read, has a line too, and fails the command.
+    Runs and sessions are replayed with all their descendants. A file has the output of `temporal workflow show --output json`,
+    or a download from the Web UI. A file that cannot be read, or has another kind of workflow, is left out and fails the command.
     """
     names = what or []
     with one_line_errors():
         if bool(names) == all_running or (query is not None and not all_running):
-            raise CommandError("give IDs, KEYs or files, or --running; --query goes with --running only", USAGE)
+            raise CommandError("give IDs, KEYs or files, or --running; --query needs --running", USAGE)
     files = [name for name in names if name.endswith(".json") or Path(name).is_file()]
 
     async def runs(perdure: Perdure | None) -> bool:
@@ -250,14 +252,14 @@ def _print_what_if(console: Console, report: WhatIfReport, *, show_all: bool = F
     """Print the runs that differ, a line for each difference, and the sums."""
     for run in report.runs:
         if run.problem is not None:
-            console.print(Text.assemble((run.run_id, "bold"), f" was not played: {run.problem}"), soft_wrap=True)
+            console.print(Text.assemble((run.run_id, "bold"), f" was not compared: {run.problem}"), soft_wrap=True)
         elif run.differs:
             console.print(Text(run.run_id, "bold"), soft_wrap=True)
             lines = [*_run_lines(run)]
             for line, style in lines[:_MOST_LINES]:
                 console.print(Text(f"  {line}", style), soft_wrap=True)
             if len(lines) > _MOST_LINES:
-                console.print(Text(f"  and {len(lines) - _MOST_LINES:,} lines more: --json", "dim"))
+                console.print(Text(f"  and {len(lines) - _MOST_LINES:,} more lines: --json", "dim"))
         elif show_all:
             console.print(Text.assemble((run.run_id, "bold"), " is the same"), soft_wrap=True)
     for line in report.total_lines():
@@ -269,9 +271,9 @@ def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
     noted = set()
     for words, style, notes in (
         ("asks about", "yellow", run.approvals_added),
-        ("asks no more about", "green", run.approvals_removed),
+        ("no longer asks about", "green", run.approvals_removed),
         ("refuses", "red", run.refused),
-        ("refuses no more", "green", run.allowed),
+        ("no longer rejects", "green", run.allowed),
     ):
         for note in notes:
             noted.add(note.call)
@@ -281,9 +283,9 @@ def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
         if not (line[2:].partition(" ")[0] in noted and line.endswith(("done", "done, asked"))):
             yield line, "red" if line.startswith("-") else "green"
     if run.unknown_from is not None and run.unknown_from <= run.requests:
-        yield f"from Request {run.unknown_from} on unknown: {run.unknown_calls:,} calls", "dim"
+        yield f"unknown from Request {run.unknown_from} on: {run.unknown_calls:,} calls", "dim"
     elif run.unknown_from is not None or run.unknown_calls:
-        yield f"the rest is unknown: {run.unknown_calls:,} calls", "dim"
+        yield f"unknown: {run.unknown_calls:,} calls", "dim"
 
 
 def _call_title(note: CallNote) -> str:
@@ -299,24 +301,29 @@ def undo(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="R.N", help="Only this call, all that depends on it, and the calls of later Requests."
+            "--to", metavar="R.N", help="Only this call, the calls that depend on it, and the calls of later Requests."
         ),
     ] = None,
     no_effect: Annotated[
         list[str] | None,
         typer.Option(
-            "--no-effect", metavar="R.N", help="A call of unknown outcome that took no effect. May be repeated."
+            "--no-effect", metavar="R.N", help="A call with an unknown outcome that had no effect. May be repeated."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be undone and what stays.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who asks for it, for the record.")] = "",
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the calls to undo and the calls that stay.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    by: Annotated[
+        str, typer.Option("--by", envvar="USER", help="The person who requests the undo. The run records it.")
+    ] = "",
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the run, print its id and do not wait.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Take back what a run that has ended has done, in the reverse order of its data flow. Calls without an undo stay.
+    """Undo the calls of a run that has ended, in the reverse order of its data flow. Calls without an undo stay.
 
-    An undo is a run of its own, under the policies of the first one. An undo that fails keeps back the calls that it depends on; independent calls are undone. The same command goes on.
+    An undo is a run of its own, under the first run's policies. If the undo of a call fails, the calls that it depends on stay; independent
+    calls are undone. The same command continues an unfinished undo.
     """
     settled = no_effect or []
     if dry_run or not yes:
@@ -332,7 +339,7 @@ def undo(
 
     started_and_shown(
         lambda perdure: perdure.get_run(run_id).undo(to=to, no_effect=settled, by=by or local_user()),
-        lambda started: f"perdure: undone by {started}",
+        lambda started: f"perdure: started the undo {started}",
         no_wait=no_wait,
         as_json=as_json,
     )
@@ -342,9 +349,9 @@ def print_plan(console: Console, plan: UndoPlan) -> None:
     """Print the calls that an undo takes back, in order, and the calls that stay."""
     print_effects(console, [*plan.undoes, *plan.waits, *plan.cannot], {each.call for each in plan.undoes})
     if plan.left:
-        console.print(f"{plan.left:,} more are left for the next undo")
+        console.print(f"{plan.left:,} more calls remain for the next undo")
     if not plan.undoes:
-        console.print("nothing can be undone now")
+        console.print("no call can be undone now")
 
 
 def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[str] = ()) -> None:

@@ -28,19 +28,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")]
 Since = Annotated[
     str | None,
     typer.Option(
-        "--since", metavar="TIME", help="Started, or gone on as new, since: 90min, 2h, 3d ago, or 2026-01-31T08:00."
+        "--since",
+        metavar="TIME",
+        help="Only runs that started, or continued as new, since this time: 90min, 2h, 3d ago, or 2026-01-31T08:00.",
     ),
 ]
-Sender = Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Started for this sender.")]
-Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Started for this tenant.")]
-Query = Annotated[str | None, typer.Option("--query", metavar="QUERY", help="More, in Temporal's list filters.")]
-All = Annotated[bool, typer.Option("--all", help="All runs that are open.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
-OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or choose many by options.")]
+Sender = Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Only runs of this sender.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only runs of this tenant.")]
+Query = Annotated[str | None, typer.Option("--query", metavar="QUERY", help="A further Temporal list filter.")]
+All = Annotated[bool, typer.Option("--all", help="All open runs.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or select many runs by options.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,10 @@ def choose(
     check_since(since)
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:
-        raise CommandError("--all selects every run: use it without other selections", USAGE)
+        raise CommandError("--all selects every open run: use it without other selections", USAGE)
     if (run_id is None) == (not some and not everything):
         raise CommandError(
-            "give a run's id, or choose many by --agent, --since, --sender, --tenant, --query, --all", USAGE
+            "give a run's id, or select many by --agent, --since, --sender, --tenant, --query, --all", USAGE
         )
     return ChosenRuns(run_id, Selection(agent, "running", since, sender, tenant, query=query, outermost=True), yes)
 
@@ -105,9 +107,9 @@ def confirm(count: int, what: str, *, yes: bool) -> bool:
         return count > 0
     runs = f"{count:,} run{'s' if count > 1 else ''}"
     if not sys.stdin.isatty():
-        raise CommandError(f"{runs} match, and nothing was done: add --yes to {what} them", USAGE)
+        raise CommandError(f"{runs} match; nothing changed: add --yes to {what} them", USAGE)
     if not click.confirm(f"{what} {runs}?", err=True):
-        raise CommandError("nothing was done")
+        raise CommandError("nothing changed")
     return True
 
 
@@ -119,26 +121,31 @@ def list_command(
     agent: Agent = None,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help="running, completed, refused, failed, cancelled, terminated or timed_out."),
+        typer.Option(
+            metavar="STATUS",
+            help="Only runs with this status: running, completed, refused, failed, cancelled, terminated or timed_out.",
+        ),
     ] = None,
     since: Since = None,
     sender: Sender = None,
     tenant: Tenant = None,
     reason: Annotated[
-        str | None, typer.Option(metavar="REASON", help="The reason for their end: output, deadline, ModelFailed, …")
+        str | None,
+        typer.Option(metavar="REASON", help="Only runs that ended for this reason: output, deadline, ModelFailed, …"),
     ] = None,
     waiting: Annotated[
-        bool, typer.Option("--waiting", help="Runs in which a call or a question waits for a person.")
+        bool, typer.Option("--waiting", help="Only runs with a call or a question that waits for a person.")
     ] = False,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Started by this schedule; with --tenant by that tenant's.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only runs of this schedule; with --tenant, of that tenant's schedule."),
     ] = None,
     version: Annotated[
-        str | None, typer.Option("--agent-version", metavar="NAME", help="Runs of this version of the agent.")
+        str | None, typer.Option("--agent-version", metavar="NAME", help="Only runs of this version of the agent.")
     ] = None,
     query: Query = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
-    page: Annotated[str | None, typer.Option(help="The page that the previous page named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of runs on a page, newest first.")] = 20,
+    page: Annotated[str | None, typer.Option(help="The page to print, as the previous page named it.")] = None,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -156,13 +163,13 @@ def list_command(
     if found.following is not None:
         # With `--json`, stdout has the JSON document only; for people, the line is a part of the list.
         to = sys.stderr if as_json else sys.stdout
-        print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=to)
+        print(f"the next page: {next_page(chosen, limit, found.following, as_json=as_json)}", file=to)
 
 
 @lists_app.command()
 @built_from("runs", choose)
 def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
-    """Cancel a run, or many: their model streams, their running tools, and the runs themselves."""
+    """Cancel one run or many, with their model streams and running tools."""
     found = runs.change("cancel", lambda run: run.cancel(), lambda perdure, chosen: perdure.cancel_runs(chosen))
     if runs.run_id is not None:
         print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
@@ -175,9 +182,11 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
 @lists_app.command()
 @built_from("runs", choose)
 def terminate(
-    runs: ChosenRuns, reason: Annotated[str, typer.Option(help="For the record.")] = "", as_json: Json = False
+    runs: ChosenRuns,
+    reason: Annotated[str, typer.Option(help="The reason. Temporal records it.")] = "",
+    as_json: Json = False,
 ) -> None:
-    """End a run, or many, at once: for runs that no worker can continue. The run cleans up nothing, and tool calls that are running go on."""
+    """End one run or many at once, without cleanup; for runs that no worker can continue. Running tool calls continue."""
     found = runs.change(
         "terminate",
         lambda run: run.terminate(reason),
@@ -192,16 +201,16 @@ def terminate(
 
 @lists_app.command()
 def limits(
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; default: no tenant.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; by default no tenant.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List what the runs of a tenant use together today or this month: sums of rules that count over runs, and budgets."""
+    """List a tenant's use today or this month: the counts of rules over runs, and budgets."""
     found = connected(lambda perdure: perdure.limits(tenant=tenant))
     if as_json:
         print(dumps([account.as_json() for account in found]))
         return
     if not found:
-        print("no run of the tenant has used anything that a rule or a budget counts over runs")
+        print("the tenant has no use that a rule or a budget counts over runs")
         return
     rows = [
         (
@@ -229,14 +238,16 @@ def limits(
 @built_from("runs", choose)
 def policy(
     runs: ChosenRuns,
-    ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
+    ask: Annotated[str | None, typer.Option(help="The calls that need an approval: " + " < ".join(ASKS))] = None,
     tool: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception for one tool. May be repeated.")
     ] = None,
-    change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
+    change: Annotated[
+        str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval, with their new values.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change the approval policy of a running run, or of many. It is applied to waiting calls too. Many runs get the change also if no worker answers now."""
+    """Change the approval policy of one running run or many, for waiting calls too. With many, runs without a worker get the change later."""
     with one_line_errors():
         keys: Any = {} if change is None else json_option(change, "--set")
         if not isinstance(keys, dict):
@@ -288,7 +299,7 @@ def _print_rows(rows: list[ListedRun]) -> None:
         drops.insert(3, "version")
     console.print(table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
     if first := next((row for row in rows if row.waiting), None):
-        print(f"what waits: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
+        print(f"list the waiting calls: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
 
 
 def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:

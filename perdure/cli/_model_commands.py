@@ -20,7 +20,7 @@ from perdure.hosting.settings import Settings
 from perdure.models.model_names import parse_model
 from perdure.values.json import JsonObject, dumps
 
-models_app = Commands(help="Try the models that are configured.", no_args_is_help=True)
+models_app = Commands(help="Check the configured models.", no_args_is_help=True)
 T = TypeVar("T")
 DIALECTS = ("solution", "tools", "script")
 
@@ -31,15 +31,17 @@ def check(
     settings: Settings,
     dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(t.name for t in TASKS))] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a small local server may need 1.")] = 4,
-    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="For one task.")] = 120.0,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="The most tasks at the same time; a small local server may need 1.")
+    ] = 4,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The most seconds of one task.")] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Let the models do a dozen small tasks in each dialect, and print the `config` that follows.
+    """Run a dozen small tasks with each model and dialect, and print the recommended `config`.
 
-    The engine runs here, on an embedded server, with made-up tools; only the model server is real: OPENAI_BASE_URL and
-    OPENAI_API_KEY, the variables of PROVIDER:MODEL, or MODEL@ENDPOINT of PERDURE_ENDPOINTS. Ends with 1 where nothing
-    can be recommended.
+    The command runs an embedded Temporal server and test tools. Only the model server is real: give it by OPENAI_BASE_URL and
+    OPENAI_API_KEY, by the variables of PROVIDER:MODEL, or by MODEL@ENDPOINT of PERDURE_ENDPOINTS. Exit with code 1 if no
+    config can be recommended.
     """
     with one_line_errors():
         dialects = _chosen("--dialect", dialect, {name: name for name in DIALECTS})
@@ -120,11 +122,11 @@ def _understood(found: JsonObject) -> str:
     words = {True: "yes", False: "no", None: "not tried"}
     parts = [f"response_format {found['responseFormat'] or 'not tried'}"]
     if found["refusedOfSomeSchemas"]:
-        parts.append(f"(of some schemas it refused {', '.join(found['refusedOfSomeSchemas'])})")
+        parts.append(f"(for some schemas it rejected {', '.join(found['refusedOfSomeSchemas'])})")
     names = {
         "streamOptions": "stream_options",
         "usage": "usage",
         "nativeCalls": "native calls",
-        "parallelCalls": "several at once",
+        "parallelCalls": "parallel calls",
     }
     return "; ".join([" ".join(parts), *(f"{name}: {words[found[key]]}" for key, name in names.items())])

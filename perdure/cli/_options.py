@@ -50,7 +50,7 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
             with one_line_errors():
                 if config is not None:
                     if not Path(config).is_file():
-                        raise CommandError(f"--config: there is no file {config}", USAGE)
+                        raise CommandError(f"--config: the file {config} does not exist", USAGE)
                     os.environ[CONFIG] = config  # for code that reads settings here, and for child processes
                 settings = load(said, chosen)
             with using(settings):

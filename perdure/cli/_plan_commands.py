@@ -37,7 +37,9 @@ _WIDE: Final = 1000
 """The width in pixels above which a file's drawing goes from top to bottom: a page shows about 750."""
 _OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
 
-plan_app = Commands(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
+plan_app = Commands(
+    help="Check, simulate or draw a plan without running it. No server is needed.", no_args_is_help=True
+)
 
 File = Annotated[
     Path,
@@ -45,16 +47,18 @@ File = Annotated[
 ]
 ForAgent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="AGENT", help="The agent that the plan is for: a file, a name, or MODULE:NAME."),
+    typer.Option("--agent", metavar="AGENT", help="The plan's agent: a file, a name, or MODULE:NAME."),
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
 State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="The state before the plan.")]
-Durations = Annotated[str | None, typer.Option(metavar="JSON|@FILE", help='Seconds by tool: {"fetch": 2.5}.')]
+Durations = Annotated[
+    str | None, typer.Option(metavar="JSON|@FILE", help='The seconds of a call of each tool: {"fetch": 2.5}.')
+]
 Assume = Annotated[
     list[str] | None,
     typer.Option(metavar="ID=OUTCOME", help="1.0=failed, 1.3=†state.notSunny, 1.2=false, 'len(†state.hosts)=12'."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only one JSON document.")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an SVG instead of printing Mermaid.")]
 
 
@@ -68,7 +72,7 @@ def validate(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """List every problem of a plan, with call id and JSON path; with --agent of the agent too, as a run would refuse it."""
+    """List every problem of a plan, with call id and JSON path. With --agent, list the agent's problems too."""
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         plan = looked.planned.checked()
@@ -102,7 +106,7 @@ def validate(
         for hint in hints:
             print(f"hint: {hint}")
         for each in no_undo:
-            print(f"cannot be undone: {each}")
+            print(f"has no undo: {each}")
         more = f", {_count(len(warnings), 'warning')}" if warnings else ""
         print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}{more}")
         _print_ways(looked.planned)
@@ -122,7 +126,7 @@ def simulate_command(
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dry run: levels, what would run in parallel, what would need approval, and how long it would take. Ends with 1 where a call is invalid."""
+    """Show a dry run: the levels of parallel calls, the calls that need approval, and the time. Exit with code 1 if a call is invalid."""
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         simulation = _simulate(looked, durations, assume)
@@ -148,9 +152,11 @@ def draw(
     state: State = None,
     assume: Assume = None,
     svg: Svg = None,
-    calls: Annotated[bool, typer.Option("--calls", help="Draw calls only, and not what they read and write.")] = False,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Draw only calls, without the paths that they read and write.")
+    ] = False,
 ) -> None:
-    """Draw a plan as Mermaid, or as SVG: calls, and the paths between them; with --assume as it would end."""
+    """Draw a plan's calls and the paths between them, as Mermaid or SVG. With --assume, draw the end of the run."""
     with one_line_errors():
         found = _read(settings, file, agent, input, state).planned
         if assume:
@@ -266,7 +272,7 @@ def _print_simulation(simulation: Simulation) -> None:
         console.print(f"level {level}: {together}" + (" in parallel" if len(steps) > 1 else ""), highlight=False)
     gain = simulation.total / simulation.makespan if simulation.makespan else 1.0
     console.print(
-        f"makespan {simulation.makespan:.2f} s, one after the other {simulation.total:.2f} s: {gain:.1f} times faster",
+        f"makespan {simulation.makespan:.2f} s; calls in sequence {simulation.total:.2f} s: {gain:.1f} times faster",
         highlight=False,
     )
 
@@ -276,10 +282,10 @@ def _round(step: SimulatedCall) -> str:
     assert step.inside is not None
     inner = ", ".join(f"{each.call.id} {each.call.spec.tool_name}" for each in step.inside.steps)
     if step.guessed:
-        times = f"as often as nobody knows here, taken as once: --assume {step.call.id}=12"
+        times = f"an unknown number of times, assumed once: give --assume {step.call.id}=12"
     else:
         times = f"{step.times} times"
-    return f"{step.call.id} goes round {times}; each time {inner}, {step.inside.makespan:.2f} s"
+    return f"{step.call.id} runs {times}; each iteration {inner}, {step.inside.makespan:.2f} s"
 
 
 def _row(step: SimulatedCall) -> list[str]:
@@ -297,10 +303,10 @@ def _print_ways(found: Planned) -> None:
 
 def _warn(found: Planned, input: str | None, problems: list[JsonObject]) -> None:
     if input is None and any("†input" in problem["message"] for problem in problems):
-        print("perdure: the plan reads the run's input, and none was given: --input JSON|@FILE", file=sys.stderr)
+        print("perdure: the plan reads the run's input, which is missing: give --input JSON|@FILE", file=sys.stderr)
     if found.unknown:
         names = ", ".join(dict.fromkeys(found.unknown))
         print(
-            f"perdure: parameters not checked, as these tools are only known by name here (--tools): {names}",
+            f"perdure: parameters not checked: only the names of these tools are known (give --tools): {names}",
             file=sys.stderr,
         )

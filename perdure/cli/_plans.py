@@ -104,7 +104,7 @@ def _written(path: Path) -> Json:
     if path.suffix == ".py" and _is_module(text):
         raise CommandError(
             f"{path} is a Python module, not a plan: expected an agent file, JSON, or a script of calls. "
-            f"Modules with tools are given by --tools {path.stem}",
+            f"Give a module with tools by --tools {path.stem}",
             USAGE,
         )
     looks = text.lstrip()[:1] in ("{", "[", "/") or path.suffix == ".json"
@@ -138,7 +138,7 @@ def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonOb
         try:
             resolve_tools([tool], known)
         except ProtocolError as error:
-            problems.append(f"the agent: {error}")
+            problems.append(f"--agent: {error}")
     return problems
 
 

@@ -26,18 +26,20 @@ procedures_app = Commands()
 @configured("agents")
 def promote(
     settings: Settings,
-    runs: Annotated[list[str], typer.Argument(metavar="ID…", help="A completed run; with --like several.")],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the procedure: its file, and its tool.")],
+    runs: Annotated[list[str], typer.Argument(metavar="ID…", help="A completed run; with --like, several runs.")],
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="The procedure's name: of its file and of its tool.")
+    ],
     parameter: Annotated[
         list[str] | None,
         typer.Option(
             "--parameter",
             metavar="INPUT=R.N.PATH",
-            help="A literal that becomes an input: euros=1.2.euros. Repeatable.",
+            help="A literal that becomes an input: euros=1.2.euros. May be repeated.",
         ),
     ] = None,
     like: Annotated[
-        bool, typer.Option("--like", help="Literals in which the plans of these runs differ become the inputs.")
+        bool, typer.Option("--like", help="Make inputs of the literals that differ between the runs' plans.")
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Write the next version of an existing procedure.")
@@ -45,11 +47,11 @@ def promote(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the plan of a completed run as an agent file that makes the same calls without a model. Chosen literals become its inputs."""
+    """Write the plan of a completed run as an agent file that makes the same calls without a model. Selected literals become its inputs."""
     with one_line_errors():
         chosen = _parameters(parameter or [])
         if like and (len(runs) < 2 or chosen):
-            raise CommandError("--like takes two or more runs, and no --parameter", USAGE)
+            raise CommandError("--like needs two or more runs, and cannot be used with --parameter", USAGE)
         if not like and len(runs) > 1:
             raise CommandError("give one run, or several with --like", USAGE)
     first, *others = runs
@@ -86,9 +88,9 @@ def _print_procedure(procedure: Procedure) -> None:
         print(harmless(line), file=sys.stderr)
 
 
-_STANDING_HELP = "Standing approvals: what a person has approved of a procedure's coming runs."
+_STANDING_HELP = "Standing approvals: a person's approval of a procedure's coming runs."
 standing_app = Commands(no_args_is_help=True, help=_STANDING_HELP)
-Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; default: no tenant.")]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; by default no tenant.")]
 
 
 @standing_app.command("grant")
@@ -96,29 +98,32 @@ Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenan
 def grant(
     settings: Settings,
     procedure: Annotated[
-        str, typer.Argument(metavar="PROCEDURE", help="Its name in the folder of agents, or its file.")
+        str, typer.Argument(metavar="PROCEDURE", help="The procedure's name in the agents folder, or its file.")
     ],
-    uses: Annotated[int, typer.Option("--uses", min=1, help="The most runs.")],
+    uses: Annotated[int, typer.Option("--uses", min=1, help="The largest number of runs.")],
     until: Annotated[str, typer.Option("--until", metavar="DATE", help="The last day, such as 2026-12-31, or a time.")],
     bounds: Annotated[
         str | None,
-        typer.Option("--bounds", metavar="JSON|@FILE", help="JSON Schema of the input; by default any input."),
+        typer.Option("--bounds", metavar="JSON|@FILE", help="A JSON Schema of approved inputs; by default any input."),
     ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option(
             "--from",
             metavar="SOURCE",
-            help="Where values may come from: trusted (the default), user, tool:NAME, …; may be repeated.",
+            help="An accepted provenance of values: trusted (the default), user, tool:NAME, … May be repeated.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="By default the procedure's.")] = None,
-    reason: Annotated[str, typer.Option(help="For the record.")] = "",
-    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who grants it, for the record.")] = "",
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The standing approval's name; by default the procedure's."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="A note. The approval records it.")] = "",
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="The person who grants the approval.")] = "",
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Approve coming runs of a procedure. A run uses it where its calls would ask a person, as long as it follows the plan."""
+    """Approve coming runs of a procedure. The approval covers a run's calls as long as the run follows the plan."""
     with one_line_errors():
         from perdure.agents.agent import Agent  # imported here, so that a mistyped command fails fast
 
@@ -149,7 +154,7 @@ def grant(
 
 @standing_app.command("list")
 def list_standing(tenant: Tenant = "", as_json: Json = False) -> None:
-    """List the standing approvals of a tenant, the newest first, with their uses."""
+    """List a tenant's standing approvals with their uses, newest first."""
     found = connected(lambda perdure: perdure.standing_approvals(tenant=tenant))
     if as_json:
         print(dumps([each.as_json() for each in found]))
@@ -164,14 +169,14 @@ def list_standing(tenant: Tenant = "", as_json: Json = False) -> None:
 
 @standing_app.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the standing approval.")],
-    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who revokes it, for the record.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The standing approval's name.")],
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="The person who revokes the approval.")] = "",
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Revoke a standing approval. Later calls wait for a person, also in runs that use it."""
+    """Revoke a standing approval. Later calls wait for a person, in started runs too."""
     revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by or local_user(), tenant=tenant))
-    words = f"Calls that begin in the next {STANDING_SHARED:g} seconds may still use it"
+    words = f"Calls that start in the next {STANDING_SHARED:g} seconds may still use it"
     print(dumps(revoked.as_json()) if as_json else f"{revoked.name}: revoked after {revoked.used:,} runs. {words}")
 
 

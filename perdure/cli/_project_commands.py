@@ -161,8 +161,12 @@ starting_app = Commands()
 
 
 @starting_app.command()
-def init(folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path()) -> None:
-    """Write a project that runs: three tools, an agent, a script, a test, a scripted model that needs no key. Existing files stay as they are."""
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="The folder; by default the current one.")
+    ] = Path(),
+) -> None:
+    """Write a project that runs: three tools, an agent, a script, a test, and a scripted model that needs no key. Existing files do not change."""
     from perdure.agents.schema import agent_schema  # as in `schema`: it reads Perdure's sources
 
     files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}
@@ -170,14 +174,14 @@ def init(folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where;
         try:
             if there := [name for name in files if (folder / name).exists()]:
                 raise CommandError(
-                    f"nothing was written: {folder / there[0]} exists already; give another folder", USAGE
+                    f"nothing was written: {folder / there[0]} already exists; give another folder", USAGE
                 )
             for name, text in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text, encoding="utf-8")
                 print(folder / name)
         except OSError as error:
-            raise CommandError(f"{folder} cannot be written to: {error.strerror}", USAGE) from None
+            raise CommandError(f"the folder {folder} cannot be written: {error.strerror}", USAGE) from None
     where = "" if folder == Path() else f"cd {folder} && "
     print(f"\ntest it:    {where}pytest\nstart it:   {where}perdure dev\nrun it:     {where}python shopping.py")
 
@@ -218,10 +222,10 @@ def _parameters(schema: JsonObject) -> str:
 @starting_app.command()
 def schema(
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
 ) -> None:
-    """Print the JSON Schema of agent files: an editor completes and checks them by it, by a `$schema` in the file."""
+    """Print the JSON Schema of agent files. An editor uses it to complete and check a file that names it as `$schema`."""
     from perdure.agents.schema import agent_schema
 
     text = dumps(agent_schema(), indent=2)
@@ -234,7 +238,7 @@ def schema(
 @starting_app.command("settings")
 @configured(*ALL)
 def print_settings(settings: Settings, as_json: Json = False) -> None:
-    """Print the settings in force, and where each comes from; secrets are masked."""
+    """Print the settings in force and the source of each. Secrets are masked."""
     rows = shown(settings)
     if as_json:
         print(dumps({row.name: {"value": row.value, "source": row.source} for row in rows}))

@@ -21,8 +21,8 @@ from perdure.values.problems import first_problem
 if TYPE_CHECKING:
     from perdure.client.versions import VersionFigures
 
-Name = Annotated[str, typer.Argument(metavar="AGENT", help="A name in the agents folder.")]
-rollout_app = Commands(no_args_is_help=True, help="Two versions of an agent side by side: a share of new runs.")
+Name = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name in the agents folder.")]
+rollout_app = Commands(no_args_is_help=True, help="Rollouts: a candidate version of an agent gets a share of new runs.")
 
 
 @rollout_app.command("start")
@@ -30,17 +30,20 @@ rollout_app = Commands(no_args_is_help=True, help="Two versions of an agent side
 def start(
     settings: Settings,
     agent: Name,
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The name of another file of the folder.")],
-    share: Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="Of new runs and sessions.")] = 0,
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's name in the agents folder.")],
+    share: Annotated[
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="The percentage of new runs and sessions.")
+    ] = 0,
     tenant: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="All new runs of this tenant; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A tenant whose new runs all use the candidate. May be repeated."),
     ] = None,
 ) -> None:
-    """Let a share of an agent's new runs take a candidate; used again, change the share. Runs that have started keep their version."""
+    """Start a candidate for a share of an agent's new runs, or change the share. Started runs keep their version."""
     folder = settings.agents_folder
     with one_line_errors():
         if not share and not tenant:
-            raise CommandError("no run would take the candidate: give --share, or --tenant", USAGE)
+            raise CommandError("no run would use the candidate: give --share or --tenant", USAGE)
         try:
             rollout = Rollout(candidate=candidate, share=share, tenants=tuple(tenant or ()))
         except ValidationError as error:
@@ -58,13 +61,13 @@ def start(
 @rollout_app.command("stop")
 @configured("agents")
 def stop(settings: Settings, agent: Name) -> None:
-    """Roll back: new runs take the agent's own file again. Runs that have started keep their version."""
+    """Roll back: new runs use the agent's own file again. Started runs keep their version."""
     with one_line_errors():
         others = read_rollouts(settings.agents_folder)
         if others.pop(agent, None) is None:
             raise CommandError(f"{agent} has no candidate: {settings.agents_folder} has no rollout of it", USAGE)
         write_rollouts(settings.agents_folder, others)
-    print(f"new runs of {agent} take {settings.agents_folder / f'{agent}.json'}")
+    print(f"new runs of {agent} use {settings.agents_folder / f'{agent}.json'}")
 
 
 @rollout_app.command("show")
@@ -73,11 +76,11 @@ def show(
     settings: Settings,
     agent: Name,
     since: Since = "7d",
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this tenant.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Runs that are compared, newest first.")] = 1000,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Only this tenant's runs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The number of runs to compare, newest first.")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """Compare the versions of an agent by their runs: how they ended, tokens, cost, time and scores. No run is queried."""
+    """Compare an agent's versions by their runs: ends, tokens, cost, time and scores. The command queries no run."""
     with one_line_errors():
         check_since(since)
         rollout = read_rollouts(settings.agents_folder).get(agent)
@@ -118,7 +121,7 @@ def show(
 def _sentence(agent: str, rollout: Rollout) -> str:
     parts = [f"{rollout.share:g} % of new runs"] if rollout.share else []
     parts += [f"those of {', '.join(rollout.tenants)}"] if rollout.tenants else []
-    return harmless(f"{' and '.join(parts) or 'no new runs'} of {agent} take {rollout.candidate}")
+    return harmless(f"{' and '.join(parts) or 'no new runs'} of {agent} use {rollout.candidate}")
 
 
 def _cells(each: VersionFigures) -> list[str]:

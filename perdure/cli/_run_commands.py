@@ -65,30 +65,36 @@ def run(
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option("--file", metavar="NAME=PATH", help="A file of the input, under this key; may be repeated."),
+        typer.Option("--file", metavar="NAME=PATH", help="A file for this key of the input. May be repeated."),
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")
+        str | None, typer.Option("--id", help="The run's id; by default the agent's name with a random suffix.")
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it live.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start the run, print its id and do not wait.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run live.")] = False,
     ask: Annotated[
-        str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
+        str | None,
+        typer.Option(
+            help="The calls of this run that need an approval, instead of the agent file's: " + " < ".join(ASKS)
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON|@FILE", help='Prompt settings of this run, over config.prompt: {"text": "…", "skills": true}'
+            metavar="JSON|@FILE",
+            help='Prompt settings of this run, which override config.prompt: {"text": "…", "skills": true}',
         ),
     ] = None,
     sender: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The person for whom it runs. Lists filter by it.")
+        str | None, typer.Option(metavar="NAME", help="The person for whom the run works. Lists filter by it.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The tenant for which it runs.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The run's tenant.")] = None,
     context: Context = None,
     callback: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a signed webhook at its end; the worker must allow its host."),
+        typer.Option(
+            metavar="ADDRESS", help="The URL of a signed webhook at the run's end. The worker must allow its host."
+        ),
     ] = None,
     priority: Priority = None,
     as_json: Json = False,
@@ -158,7 +164,9 @@ def _with_files(value: object, files: Iterable[str]) -> object:
 @runs_app.command()
 def wait(
     run_id: RunId,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait; the run goes on.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds to wait. The run continues after a timeout.")
+    ] = 30.0,
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
@@ -169,21 +177,21 @@ def wait(
 def show(
     run_id: RunId,
     as_json: Json = False,
-    draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Print the run's plans as Mermaid, coloured by status.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="OUT", help="Write the run's plans to an SVG file.")
+    ] = None,
     value: Annotated[
         str | None,
         typer.Option(
             "--value",
             metavar="WHAT",
-            help="Print one thing whole, as JSON: output, state, calls, errors, a reference or a call's id.",
+            help="Print one full value as JSON: output, state, calls, errors, a reference or a call's id.",
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
-    sources: Annotated[bool, typer.Option("--sources", help="Print where each parameter comes from.")] = False,
-    prompt: Annotated[
-        bool, typer.Option("--prompt", help="Print what its prompts are made of, and what each part costs.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every prompt and answer in full too.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Print the provenance of each parameter.")] = False,
+    prompt: Annotated[bool, typer.Option("--prompt", help="Print the parts of each prompt and their tokens.")] = False,
 ) -> None:
     """Show a run: Requests, calls, state and result."""
     if value is not None:
@@ -203,7 +211,7 @@ def show(
         from perdure.runs.views import run_ways
 
         ways = list(run_ways(view))
-        print(dumps(ways) if as_json else "\n".join(ways or ["the model has written out every parameter itself"]))
+        print(dumps(ways) if as_json else "\n".join(ways or ["the model wrote every parameter itself"]))
     elif as_json:
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
@@ -228,7 +236,7 @@ async def _read_effects_and_score(run: Run) -> tuple[Sequence[Effect], RunScore 
 def watch(
     run_id: RunId,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="At its end print every prompt and answer in full.")
+        bool, typer.Option("--verbose", help="At the run's end, print every prompt and answer in full.")
     ] = False,
 ) -> None:
     """Show a run live until it ends."""
@@ -240,12 +248,12 @@ def steer(
     run_id: RunId,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The new message.")],
     id: Annotated[
-        str | None, typer.Option("--id", help="The message's id: sent again with it, it is the same message.")
+        str | None, typer.Option("--id", help="The message's id. A second message with this id is a duplicate.")
     ] = None,
-    by: Annotated[str, typer.Option("--by", envvar="USER", help="The sender, for the record.")] = "",
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="The sender. The run records it.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Send a message to a running run: the model revises its plan."""
+    """Send a message to a running run. The model revises its plan."""
     message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by or local_user(), id=id))
     print(dumps({"messageId": message}) if as_json else message)
 
@@ -258,7 +266,7 @@ def withdraw(
 ) -> None:
     """Withdraw a message that no Request of the run contains yet."""
     connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
-    print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was taken back")
+    print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was withdrawn")
 
 
 def _finish(view: RunView, as_json: bool) -> None:
@@ -283,7 +291,7 @@ async def _run_agent(
     try:
         return await _follow(run) if live else await _wait(run)
     except asyncio.CancelledError:
-        raise CommandError(f"interrupted; the run goes on: perdure wait {run.id}", INTERRUPTED) from None
+        raise CommandError(f"interrupted; the run continues: perdure wait {run.id}", INTERRUPTED) from None
 
 
 async def _read_view(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:

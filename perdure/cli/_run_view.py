@@ -86,7 +86,7 @@ def run_table(view: RunView, width: int) -> RenderableType:
 def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
     """Return `[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, then the tokens, and the text if it differs from the `answer`."""
     if request is None:
-        which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
+        which = "a Request of a model that the history does not name" if number else "the given plan"
         return Text(f"[iter={number}] {which}", style="bold")
     cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
     line = Text.assemble(
@@ -101,7 +101,7 @@ def _heading(number: int, request: RequestView | None, calls: list[CallView], an
     if request.status == "running" and request.trouble:
         lines.append(Text(f"  {request.trouble}", style="yellow"))
     if request.text and not answer.startswith(request.text):
-        lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
+        lines.append(Text(f"  text: {' | '.join(request.text.splitlines())}"))
     return Group(*lines)
 
 
@@ -167,7 +167,7 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
         return why
     request = waiting.get(call.id)
     if approval.decision is None and request is not None and request.client:
-        return "waits for the client that carries it out"
+        return "waits for the client that runs it"
     if approval.decision is None:
         how = (
             f"answer {shlex.quote(run_id)} {call.id} TEXT"
@@ -300,12 +300,15 @@ def print_run(console: Console, view: RunView) -> None:
     if view.resets:
         often = "" if view.resets == 1 else f" {view.resets} times"
         console.print(
-            Text(f"Temporal has reset this run{often}: it goes on from an earlier point of its history", style="yellow")
+            Text(
+                f"Temporal reset this run{often}: the run continues from an earlier point of its history",
+                style="yellow",
+            )
         )
     for notification in view.notifications:
         console.print(Group(*notification_lines(notification)))
     for refusal in view.refusals:
-        line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
+        line = f"decision rejected at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
         console.print(Text(line, style="magenta"))
     print_result(console, view)
 
@@ -386,7 +389,7 @@ def print_exchanges(console: Console, found: list[Exchange]) -> None:
             console.print(Text(f"--- {message['role']}", style="dim"))
             console.print(Text(_content(message)), soft_wrap=True)  # verbatim, so no line is wrapped
         if context.parameters:
-            console.print(Text("--- sent beside the messages", style="dim"))
+            console.print(Text("--- sent with the messages", style="dim"))
             console.print(Text(dumps(context.parameters)), soft_wrap=True)
         for problem in _not_strict(context):
             console.print(Text(f"not in strict mode: {problem}", style="dim"))
@@ -429,12 +432,10 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
         return
     out = screen()
     if not exchanges:
-        out.print(Text(f"{run_id} has not asked a model yet"))
+        out.print(Text(f"{run_id} has made no Request yet"))
         return
     last = exchanges[-1]
-    how = (
-        "counted by its server, shared out by characters" if last["counted"] else f"estimated: {TOKEN} characters each"
-    )
+    how = "counted by its server, split by characters" if last["counted"] else f"estimated: {TOKEN} characters each"
     out.print(
         Text(f"Request {last['number']} to {last['model']}: {last['tokens']:,} tokens, {how}", style="bold"),
         soft_wrap=True,
@@ -471,9 +472,9 @@ def _exchanges_as_json(found: list[Exchange]) -> list[JsonObject]:
 
 
 def _line(request: JsonObject) -> str:
-    """Return `Request 2 gpt-4o: 1,204 tokens, 1,024 of them cached; the first 4,100 of 4,816 characters as in the one before`."""
+    """Return `Request 2 gpt-4o: 1,204 tokens, 1,024 of them cached; the first 4,100 of 4,816 characters as in the previous Request`."""
     about = "" if request["counted"] else " (estimated)"
     cached = f", {request['cachedTokens']:,} of them cached" if request["cachedTokens"] else ""
     same = request["likeTheOneBefore"]
-    like = f"; the first {same:,} of {request['characters']:,} characters as in the one before" if same else ""
+    like = f"; the first {same:,} of {request['characters']:,} characters as in the previous Request" if same else ""
     return f"Request {request['number']} {request['model']}: {request['tokens']:,} tokens{about}{cached}{like}"

@@ -43,10 +43,13 @@ _NEXT: Final = 5
 """The most times and runs that `show` prints."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Its tenant; another tenant's schedule is not found.")]
-Note = Annotated[str, typer.Option(metavar="TEXT", help="A note that lists and pages show.")]
+Tenant = Annotated[
+    str, typer.Option(metavar="NAME", help="The schedule's tenant. Other tenants' schedules are not found.")
+]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="A note, shown in lists and pages.")]
 Overlap = Annotated[
-    str | None, typer.Option(metavar="POLICY", help=f"While the last run works: {', '.join(OVERLAPS)}.")
+    str | None,
+    typer.Option(metavar="POLICY", help=f"The overlap policy, if the last run is still open: {', '.join(OVERLAPS)}."),
 ]
 
 schedule_app = Commands(no_args_is_help=True, help="Schedules: runs of an agent at fixed times.")
@@ -57,24 +60,27 @@ schedule_app = Commands(no_args_is_help=True, help="Schedules: runs of an agent 
 def create(
     settings: Settings,
     name: Name,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="A name in the workers' agents folder.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name in the workers' agents folder.")],
     cron: Annotated[
-        list[str] | None, typer.Option(metavar="CRON", help="MINUTE HOUR DAY MONTH WEEKDAY, or @daily; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="CRON", help="The times: MINUTE HOUR DAY MONTH WEEKDAY, or @daily. May be repeated."),
     ] = None,
-    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of --cron: Europe/Berlin.")] = "UTC",
-    every: Annotated[str | None, typer.Option(metavar="TIME", help="Every 30s, 5min, 2h, 1d, 1w.")] = None,
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="The time zone of --cron: Europe/Berlin.")] = "UTC",
+    every: Annotated[str | None, typer.Option(metavar="TIME", help="The interval: 30s, 5min, 2h, 1d or 1w.")] = None,
     input: Annotated[
         str | None,
-        typer.Option("--input", metavar="JSON|@FILE", help='The input; "{{scheduled}}" is the time of the run.'),
+        typer.Option(
+            "--input", metavar="JSON|@FILE", help='The input of each run; "{{scheduled}}" is the time of the run.'
+        ),
     ] = None,
     overlap: Overlap = "skip",
     catchup: Annotated[
-        str, typer.Option(metavar="TIME", help="How late a run may begin that the server missed.")
+        str, typer.Option(metavar="TIME", help="The longest delay of a run that the server missed.")
     ] = "1d",
-    jitter: Annotated[str, typer.Option(metavar="TIME", help="How much later a run may begin, at random.")] = "0s",
+    jitter: Annotated[str, typer.Option(metavar="TIME", help="The longest random delay of a run.")] = "0s",
     note: Note = "",
-    paused: Annotated[bool, typer.Option("--paused", help="Start nothing before 'resume'.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Change the schedule of this name.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create the schedule paused; 'resume' starts it.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Change the existing schedule of this name.")] = False,
     sender: Annotated[
         str, typer.Option(metavar="NAME", help="The person for whom the runs work. Lists filter by it.")
     ] = "",
@@ -83,12 +89,12 @@ def create(
     priority: Priority = None,
     as_json: Json = False,
 ) -> None:
-    """Create a schedule. Each run reads the agent's file as it is then."""
+    """Create a schedule. Each run reads the agent's file when it starts."""
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
         check_agent_name(agent)
         if not cron and every is None:
-            raise CommandError("a schedule needs its times: give --cron '0 2 * * *', or --every 1h", USAGE)
+            raise CommandError("the times are missing: give --cron '0 2 * * *', or --every 1h", USAGE)
         known = context_option(context)
         value = _check_input(settings, agent, input, context)
     given: dict[str, Any] = {"cron": cron or (), "timezone": timezone, "every": every, "overlap": overlap}
@@ -106,7 +112,7 @@ def create(
     else:
         print(f"{name}: {_when(view)}; next {_next(view)}")
     if not view.next:
-        print("perdure: no time of this schedule is to come: it starts nothing", file=sys.stderr)
+        print("perdure: this schedule has no future time: it starts no run", file=sys.stderr)
 
 
 @contextmanager
@@ -183,9 +189,9 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
             else []
         ),
         *([f"input: {dumps(view.input)}"] if view.has_input else []),
-        *([f"for {view.sender or 'nobody named'}"] if view.sender or view.tenant else []),
+        *([f"sender {view.sender or 'none'}"] if view.sender or view.tenant else []),
         *([f"tenant {view.tenant}"] if view.tenant else []),
-        f"started {view.started}, skipped {view.skipped} because one still worked, missed {view.missed}",
+        f"started {view.started}, skipped {view.skipped} because another run was open, missed {view.missed}",
         *(f"next  {time.isoformat(timespec='seconds')}" for time in view.next[:_NEXT] if not view.paused),
         *(f"ran   {run.scheduled_at.isoformat(timespec='seconds')}  {run.run_id}" for run in view.runs[:_NEXT]),
         *(f"works {run_id}" for run_id in view.running),
@@ -196,21 +202,21 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
 
 @schedule_app.command("pause")
 def pause(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
-    """Start no run from now on; running ones go on."""
+    """Start no more runs. Open runs continue."""
     connected(lambda perdure: perdure.schedule(name, tenant=tenant).pause(note))
     _done(name, "paused", as_json)
 
 
 @schedule_app.command("resume")
 def resume(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
-    """Start runs by itself again; 'backfill' makes up for what was missed."""
+    """Start runs at the schedule's times again. 'backfill' starts the missed runs."""
     connected(lambda perdure: perdure.schedule(name, tenant=tenant).resume(note))
     _done(name, "resumed", as_json)
 
 
 @schedule_app.command("trigger")
 def trigger(name: Name, overlap: Overlap = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Start a run now, also of a paused schedule."""
+    """Start a run now. A paused schedule starts one too."""
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
     policy: Any = overlap
@@ -222,14 +228,17 @@ def trigger(name: Name, overlap: Overlap = None, tenant: Tenant = "", as_json: J
 def backfill(
     name: Name,
     first: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="2026-11-01, or 2026-11-01T02:00, in its time zone.")
+        str,
+        typer.Option(
+            "--from", metavar="TIME", help="The start: 2026-11-01, or 2026-11-01T02:00, in the schedule's time zone."
+        ),
     ],
     last: Annotated[str, typer.Option("--to", metavar="TIME", help="The end, in the same form.")],
     overlap: Overlap = "buffer-all",
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Start the runs of a time that has passed."""
+    """Start the runs of a past period."""
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
     policy: Any = overlap
@@ -245,11 +254,11 @@ def backfill(
 @schedule_app.command("delete")
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Delete a schedule; its runs go on."""
+    """Delete a schedule. Its runs continue."""
     if not yes and not typer.confirm(f"delete the schedule {name!r}?", err=True):
         raise SystemExit(FAILED)
     connected(lambda perdure: perdure.schedule(name, tenant=tenant).delete())

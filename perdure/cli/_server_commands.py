@@ -31,7 +31,7 @@ def worker(settings: Settings) -> None:
 @servers_app.command()
 @configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
-    """Serve the gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may run side by side."""
+    """Serve the gateway, the HTTP API of agents, sessions and runs, until Ctrl-C. Several gateways may run in parallel."""
     from perdure.cli._gateway import serve as serve_gateway  # a web server is not needed by any other command
 
     execute(lambda: serve_gateway(settings))
@@ -52,10 +52,10 @@ def dev(settings: Settings) -> None:
 @configured(flags={"codec_token": "--token", "codec_origin": "--origin"})
 def codec_server(
     settings: Settings,
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8081,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 selects a free one.")] = 8081,
 ) -> None:
-    """Show what PERDURE_CODEC encrypts in Temporal's Web UI and command line, until Ctrl-C."""
+    """Decode values of PERDURE_CODEC for Temporal's Web UI and command line, until Ctrl-C."""
     from perdure.pages.adapter import serve_codec  # a web server is not needed by any other command
 
     execute(lambda: serve_codec(host=host, port=port, token=settings.codec_token, origin=settings.codec_origin))
@@ -65,18 +65,18 @@ def codec_server(
 @configured(flags={"dev_ui_port": "--ui-port"})
 def demo(
     settings: Settings,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve what waits for a person.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI up until Ctrl-C.")] = False,
-    model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' asks OPENAI_BASE_URL.")] = "scripted",
+    yes: Annotated[bool, typer.Option("--yes", help="Approve calls that wait for a person.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the server and the Web UI running until Ctrl-C.")] = False,
+    model: Annotated[str, typer.Option(help="'scripted' needs no key; 'live' uses OPENAI_BASE_URL.")] = "scripted",
 ) -> None:
-    """Run the demo on this machine: a server, a worker and an agent. It needs no account and no key. The Web UI takes a free port unless you name one."""
+    """Run the demo on this machine: a server, a worker and an agent. It needs no account and no key. The Web UI uses a free port by default."""
     from perdure.cli.demo import run_demo
 
     ui_port = settings.dev_ui_port if settings.sources.get("dev_ui_port") == "--ui-port" else 0
     execute(lambda: run_demo(stay=stay, model=model, ui_port=ui_port, yes=yes))
 
 
-token_app = Commands(no_args_is_help=True, help="Tokens of the gateway: each has a sender, a tenant and rights.")
+token_app = Commands(no_args_is_help=True, help="The gateway's tokens: each has a sender, a tenant and rights.")
 trigger_app = Commands(no_args_is_help=True, help="Triggers: signed webhooks that start runs or send messages.")
 _FILE: Final = {"gateway_tokens": "--tokens"}
 
@@ -87,17 +87,25 @@ def new(
     settings: Settings,
     sender: Annotated[
         str,
-        typer.Argument(metavar="SENDER", help="The person or program that uses it, as runs and decisions record it."),
+        typer.Argument(
+            metavar="SENDER", help="The person or program that uses the token. Runs and decisions record it."
+        ),
     ],
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant whose runs and sessions they see.")] = "",
-    rights: Annotated[str, typer.Option(metavar="A,B,…", help="Their rights; * is all of them.")] = "read,send",
-    roles: Annotated[str, typer.Option(metavar="A,B,…", help="Their roles, for approvals that need a quorum.")] = "",
-    days: Annotated[float | None, typer.Option(min=0, help="Days until it expires; by default it does not.")] = None,
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="The tenant whose runs and sessions the token gives access to.")
+    ] = "",
+    rights: Annotated[str, typer.Option(metavar="A,B,…", help="The token's rights; * means all rights.")] = "read,send",
+    roles: Annotated[
+        str, typer.Option(metavar="A,B,…", help="The sender's roles, for approvals that need a quorum.")
+    ] = "",
+    days: Annotated[
+        float | None, typer.Option(min=0, help="The days until the token expires; by default it does not expire.")
+    ] = None,
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Create a token, print it, and write its digest to the file. It is printed only once. To change a token that is in use,
-    create another for the same sender, and revoke the old one when nobody uses it any more."""
+    """Create a token, print it once, and write its digest to the file. To change a token in use, create a second one for
+    the same sender, and revoke the first when it is no longer used."""
     from perdure.gateway.callers import (  # part of the web server, which other commands do not need
         new_token,
         read_tokens,
@@ -115,14 +123,14 @@ def new(
     else:
         print(token)
         screen(stderr=True).print(
-            f"its id is {entry.id}; store it now: {path} has only its digest", soft_wrap=True, markup=False
+            f"its id is {entry.id}; store the token now: {path} has only its digest", soft_wrap=True, markup=False
         )
 
 
 @token_app.command("list")
 @configured(flags=_FILE)
 def list_tokens(settings: Settings, as_json: Json = False) -> None:
-    """List the tokens of the file: ids, senders, tenants and rights."""
+    """List the file's tokens: ids, senders, tenants and rights."""
     from perdure.gateway.callers import read_tokens
 
     with one_line_errors():
@@ -157,7 +165,7 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
 @token_app.command("revoke")
 @configured(flags=_FILE)
 def revoke(settings: Settings, id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")]) -> None:
-    """Remove a token from the file. Within a second the gateway rejects it, and the sign-ins that were made with it."""
+    """Remove a token from the file. Within a second the gateway rejects the token and its sign-ins."""
     from perdure.gateway.callers import read_tokens, write_tokens
 
     with one_line_errors():
@@ -182,7 +190,7 @@ def _file(settings: Settings) -> Path:
 def check_triggers(
     settings: Settings, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")]
 ) -> None:
-    """Check a file of triggers, with its secrets and agents: a line for each fault. No secret is printed."""
+    """Check a file of triggers, its secrets and its agents. Print each fault on a line; never print a secret."""
     from perdure.gateway.triggers import trigger_faults  # part of the web server, which other commands do not need
 
     with one_line_errors():

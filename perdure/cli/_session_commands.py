@@ -48,7 +48,7 @@ _SEND: Final = "say"
 
 Key = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
 Tenant = Annotated[
-    str, typer.Option(metavar="NAME", help="The session's tenant; another tenant's session is not found.")
+    str, typer.Option(metavar="NAME", help="The session's tenant. Other tenants' sessions are not found.")
 ]
 Sender = Annotated[
     str | None,
@@ -69,16 +69,16 @@ class _SendsByDefault(CommandGroup):
         send = self.commands[_SEND]
         send.format_help(send.context_class(send, info_name=ctx.info_name, parent=ctx.parent), formatter)
         formatter.write(
-            "\n'perdure agent wait RUN' waits for the end of a session's run.\n'perdure agent check AGENT' shows what an agent has.\n"
+            "\n'perdure agent wait RUN' waits for the end of a session's run.\n'perdure agent check AGENT' shows an agent's parts.\n"
         )
 
 
 agent_app = Commands(
     cls=_SendsByDefault,
     no_args_is_help=True,
-    help="Send a message to a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
+    help="Send a message to a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a session's run.",
 )
-session_app = Commands(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
+session_app = Commands(no_args_is_help=True, help="Sessions: conversations of many runs.")
 
 
 @agent_app.command(_SEND, hidden=True)
@@ -93,34 +93,35 @@ def say(
         str | None,
         typer.Option(
             metavar="AGENT",
-            help="Who answers: an agent file, a name in the agents folder, or MODULE:NAME; not needed for an existing session.",
+            help="The agent: a file, a name in the agents folder, or MODULE:NAME. An existing session does not need it.",
         ),
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option(metavar="MESSAGE_ID", help="The message's own id: sent again with it, it is the same message."),
+        typer.Option(metavar="MESSAGE_ID", help="The message's id. A second message with this id is a duplicate."),
     ] = None,
     mode: Annotated[str | None, typer.Option(metavar="MODE", help=" | ".join(MODES))] = None,
     route: Annotated[
         str,
         typer.Option(
             metavar="NAME[:ADDRESS]",
-            help="Where the reply is delivered: a function of the worker's.",
+            help="The worker's function that delivers the reply.",
             show_default="nowhere",
         ),
     ] = "",
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Print the receipt, and do not wait for the reply.")
+        bool, typer.Option("--no-wait", help="Print the receipt and do not wait for the reply.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Seconds to wait for the reply; the run goes on.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Seconds to wait for the reply. The run continues after a timeout."),
     ] = None,
     sender: Sender = None,
     tenant: Tenant = "",
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Send a message to a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
+    """Send a message to a session and print the reply. With --json or --no-wait, print the receipt and do not wait."""
     with one_line_errors():
         check_choice("--mode", mode, MODES)
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
@@ -153,14 +154,14 @@ def say(
 @agent_app.command("wait")
 def wait(
     what: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, as in a receipt; with --session also a message's.")
+        str, typer.Argument(metavar="RUN", help="A run's id, from a receipt; with --session, a message's id too.")
     ],
-    session: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait; the run goes on.")] = WAIT,
+    session: Annotated[str | None, typer.Option(metavar="SESSION", help="The key of the message's session.")] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds to wait. The run continues after a timeout.")
+    ] = WAIT,
     sender: Annotated[
-        str, typer.Option(metavar="NAME", help="The message's sender, where several senders used this id.")
+        str, typer.Option(metavar="NAME", help="The message's sender, if several senders used this id.")
     ] = "",
     tenant: Tenant = "",
     as_json: Json = False,
@@ -189,7 +190,7 @@ def check(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show an agent's parts. Of another framework's agent, also show the parts that do not carry over, with what to write instead."""
+    """Show an agent's parts. For another framework's agent, show the unsupported parts and their replacements too."""
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
@@ -215,7 +216,9 @@ def check(
 def show(
     session: Key,
     tenant: Tenant = "",
-    whole: Annotated[bool, typer.Option("--all", help="Archived entries, too; fails if one cannot be read.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Show archived entries too. The command fails if one cannot be read.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show a session: its run, its queue, and its newest entries."""
@@ -260,7 +263,7 @@ def show(
 
 @session_app.command("watch")
 def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Print the entries of a session, and each new one, until it has ended or Ctrl-C; with --json a line of JSON each."""
+    """Print a session's entries, and new ones as they arrive, until its end or Ctrl-C. With --json, print one line of JSON each."""
 
     async def follow(perdure: Perdure) -> None:
         out = screen()
@@ -276,13 +279,13 @@ def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
 
 @session_app.command("export")
 def export(session: Key, out: Out = None, tenant: Tenant = "") -> None:
-    """Write a session as JSON, with all entries, state and files: `perdure import` restores it in another namespace."""
+    """Write a session as JSON, with all entries, state and files. `perdure import` restores it in another namespace."""
     write_export(connected(lambda perdure: perdure.session(session, tenant=tenant).export()), out)
 
 
 @session_app.command("list")
 def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
-    """List a tenant's sessions, the most recently used first."""
+    """List a tenant's sessions, last used first."""
 
     async def found(perdure: Perdure) -> tuple[list[Any], list[str]]:
         others = [other for other in await perdure.list_tenants() if other != tenant]
@@ -310,7 +313,7 @@ def withdraw(
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="The message's id.")],
     sender: Sender = None,
     of: Annotated[
-        str, typer.Option(metavar="NAME", help="Who sent it, where several senders have one of this id.")
+        str, typer.Option(metavar="NAME", help="The message's sender, if several senders used this id.")
     ] = "",
     tenant: Tenant = "",
     as_json: Json = False,
@@ -320,30 +323,30 @@ def withdraw(
     connected(
         lambda perdure: perdure.session(session, tenant=tenant).withdraw(message_id, sender=who, rights=_ALL, of=of)
     )
-    print(dumps({"messageId": message_id, "withdrawn": True}) if as_json else f"{message_id}: taken back")
+    print(dumps({"messageId": message_id, "withdrawn": True}) if as_json else f"{message_id}: withdrawn")
 
 
 @session_app.command("stop")
 def stop(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """End the current run; messages that wait are handled next."""
+    """End the current run. The session then handles waiting messages."""
     _command("stop", session, sender, tenant, as_json)
 
 
 @session_app.command("new")
 def new(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Begin an empty conversation; the state stays, and nothing is deleted."""
+    """Begin an empty conversation with the same state. Nothing is deleted."""
     _command("new", session, sender, tenant, as_json)
 
 
 @session_app.command("reset")
 def reset(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Begin an empty conversation with the state of the agent's file; nothing is deleted."""
+    """Begin an empty conversation with the state of the agent's file. Nothing is deleted."""
     _command("reset", session, sender, tenant, as_json)
 
 
 @session_app.command("compact")
 def compact(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Show models a summary of the old part of the conversation from now on; nothing is deleted."""
+    """Replace the old part of the conversation in later prompts by a summary. Nothing is deleted."""
     who = _sender(sender)
     words = connected(lambda perdure: perdure.session(session, tenant=tenant).compact(sender=who, rights=_ALL))
     print(dumps({"session": session, "compacted": words}) if as_json else words)
@@ -357,10 +360,10 @@ def redeliver(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Deliver a reply that is `unknown` once more, under the same key."""
+    """Deliver a reply with the status `unknown` again, under the same key."""
     who = _sender(sender)
     connected(lambda perdure: perdure.session(session, tenant=tenant).redeliver(delivery, sender=who, rights=_ALL))
-    print(dumps({"delivery": delivery}) if as_json else f"{delivery}: is delivered again")
+    print(dumps({"delivery": delivery}) if as_json else f"{delivery}: delivering again")
 
 
 @session_app.command("recall")
@@ -368,13 +371,13 @@ def recall(
     session: Key,
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="A call's id as models see it, an entry's number, or words to look for."),
+        typer.Argument(metavar="WHAT", help="A call's id as in prompts, an entry's number, or words to search for."),
     ],
-    page: Annotated[int, typer.Option(metavar="N", min=1, help="Of what is long, or of many that were found.")] = 1,
+    page: Annotated[int, typer.Option(metavar="N", min=1, help="The page of a long result.")] = 1,
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Print in full what a conversation shows cut or summarised."""
+    """Print entries in full that the conversation shortens or summarises."""
     found = connected(lambda perdure: perdure.session(session, tenant=tenant).recall(what, page))
     if as_json:
         print(dumps(found))
@@ -382,11 +385,11 @@ def recall(
     for each in found.get("found", ()):
         print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {shorten_text(each['text'], 200)}")
     print(
-        found.get("text", "" if found.get("found") else f"no entry has {what!r}"),
+        found.get("text", "" if found.get("found") else f"no entry matches {what!r}"),
         end="\n" if "found" not in found else "",
     )
     if found.get("more") or page < found.get("pages", 0):
-        print(f"perdure: more: --page {page + 1}", file=sys.stderr)
+        print(f"perdure: the next page: --page {page + 1}", file=sys.stderr)
 
 
 @session_app.command("fork")
@@ -394,7 +397,11 @@ def fork(
     session: Key,
     at: Annotated[
         str,
-        typer.Option("--at", metavar="R.N", help="R: after run R of the session. R.N: after Request N of that run."),
+        typer.Option(
+            "--at",
+            metavar="R.N",
+            help="The point: R is after run R of the session, R.N is after Request N of that run.",
+        ),
     ],
     key: Annotated[
         str | None, typer.Option("--as", metavar="KEY", help="The new session's key.", show_default="a random one")
@@ -402,7 +409,7 @@ def fork(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Begin a session with the conversation of this one up to a point. No call runs again, and this one stays as it is."""
+    """Begin a session with this one's conversation up to a point. No call runs again, and this session does not change."""
     begun = connected(lambda perdure: perdure.session(session, tenant=tenant).fork(at, key))
     print(dumps({"session": begun.key, "from": session, "at": at}) if as_json else begun.key)
 
@@ -410,12 +417,12 @@ def fork(
 @session_app.command("delete")
 def delete(
     session: Key,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     sender: Sender = None,
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """End a session and its run, and delete all its entries."""
+    """End a session and its run, and delete all entries."""
     if not yes and not typer.confirm(f"delete the session {session!r} and all its messages?", err=True):
         raise SystemExit(FAILED)
     who = _sender(sender)
@@ -490,20 +497,22 @@ def chat(
     session: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", help="The session's key: an existing session continues.", show_default="a random one"
+            metavar="KEY", help="The session's key. An existing session continues.", show_default="a random one"
         ),
     ] = None,
     reasoning: Annotated[
-        bool, typer.Option("--reasoning", help="Also show what the model thinks, while it does.")
+        bool, typer.Option("--reasoning", help="Show the model's reasoning too, as it arrives.")
     ] = False,
     sender: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who talks; by default the user of this machine.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="The sender of the messages; by default the user of this machine.", show_default=False
+        ),
     ] = None,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
     context: Context = None,
 ) -> None:
-    """Talk with an agent: in a terminal live, with approvals; in a pipe a message a line."""
+    """Talk with an agent. In a terminal, show its work live and ask for approvals; in a pipe, read one message per line."""
     with one_line_errors():
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         known = context_option(context, found.check_context)
@@ -526,7 +535,7 @@ def chat(
         again = ["perdure", "chat", agent, "--session", key, *(["--tenant", tenant] if tenant else [])]
         if context is not None:  # a typed secret is printed nowhere
             again += ["--context", context if context.startswith("@") else dumps(masked_context(known))]
-        print(f"it goes on with: {shlex.join(again)}", file=sys.stderr)
+        print(f"continue the session with: {shlex.join(again)}", file=sys.stderr)
         return code
 
     raise SystemExit(connected(talk))

@@ -56,17 +56,17 @@ async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
         before = _size(folder)
         console.print(f"task    {TASK}\nfolder  {folder} ({before / 1e6:.1f} MB of real files)")
         if not yes and not sys.stdin.isatty():
-            console.print("no terminal to ask at: whatever waits for a person is approved, as with --yes")
+            console.print("stdin is not a terminal: calls that wait for a person are approved, as with --yes")
             yes = True
         view = await _run(perdure, folder, ui_port, console, yes=yes)
         print_result(console, view)
-        console.print(f"The folder really shrank by {before - _size(folder):,} bytes.", style="bold green")
+        console.print(f"The folder shrank by {before - _size(folder):,} bytes.", style="bold green")
         console.print(Text(f"Its page  {pages}/runs/{view.run_id}"), soft_wrap=True)
         if stay:
-            console.print("The page and the Web UI stay up; Ctrl-C ends them.")
+            console.print("The page and the Web UI run until Ctrl-C.")
             await until_interrupted()
         else:
-            console.print("The page is gone when the demo is: `make demo ARGS=--stay` keeps it up.")
+            console.print("The page ends with the demo. `make demo ARGS=--stay` keeps it running.")
     if view.status != "completed":
         raise CommandError(f"the demo's run ended as {view.status}", FAILED)
 
@@ -94,7 +94,7 @@ async def _answer(run: Run, request: WaitingView, console: Console, *, yes: bool
     console.print(
         Panel(
             dumps(request.params),
-            title=f"{request.call} {request.tool} waits for you: {request.reason}",
+            title=f"{request.call} {request.tool} waits for your decision: {request.reason}",
             style="yellow",
         )
     )
@@ -104,9 +104,11 @@ async def _answer(run: Run, request: WaitingView, console: Console, *, yes: bool
     while key not in ("a", "r"):
         key = await next_key() or "q"
         if key in ("q", "\x04"):
-            raise CommandError(f"nobody decided about {request.call}: the demo's run has ended", INTERRUPTED)
+            raise CommandError(f"{request.call} got no decision: the demo's run has ended", INTERRUPTED)
         if key not in ("a", "r"):
-            console.print(f"{key!r} is neither: a lets it run, r does not, q leaves the demo", markup=False)
+            console.print(
+                f"{key!r} is not a valid key. Use one of: a (approve), r (reject), q (leave the demo)", markup=False
+            )
     if key == "a":
         await run.approve(request, by="the demo's user")
     else:
@@ -120,14 +122,14 @@ async def _model(kind: str, console: Console) -> AsyncIterator[AsyncOpenAI | Non
     if kind == "live":
         if not os.environ.get("OPENAI_API_KEY"):
             raise CommandError(
-                "--model live asks a real model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)", USAGE
+                "--model live needs a real model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)", USAGE
             )
-        console.print("model   live, as OPENAI_BASE_URL and OPENAI_API_KEY say")
+        console.print("model   live, from OPENAI_BASE_URL and OPENAI_API_KEY")
         yield None
     elif kind == "scripted":
         async with ScriptedModel(SCRIPT, pace=PACE, strict=False) as scripted:
             console.print(
-                f"model   scripted: a small server at {scripted.base_url} answers from a script; nothing leaves this machine"
+                f"model   scripted: a small server at {scripted.base_url} answers from a script; no data leaves this machine"
             )
             yield AsyncOpenAI(base_url=scripted.base_url, api_key="scripted", max_retries=0)
     else:

@@ -59,7 +59,7 @@ def unserved(pending: PendingActivityInfo) -> str:
     scheduled = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     if not scheduled or pending.attempt > 1 or waits <= UNSERVED_AFTER:
         return ""
-    return f"no worker has taken it up yet from task queue {pending.activity_options.task_queue.name!r}"
+    return f"no worker has started it yet on task queue {pending.activity_options.task_queue.name!r}"
 
 
 def silent(pending: PendingActivityInfo) -> str:
@@ -70,7 +70,7 @@ def silent(pending: PendingActivityInfo) -> str:
     started = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
     if not started or not seconds > SILENT_PART * given_up > 0:
         return ""
-    return f"nothing was heard of its worker for {seconds:.0f} s; after {given_up:g} s the call goes to another"
+    return f"its worker sent no heartbeat for {seconds:.0f} s; after {given_up:g} s another worker gets the call"
 
 
 async def note_trouble(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
@@ -110,18 +110,18 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
                 return cannot_replay(description.id, why)
             if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_SEARCH_ATTRIBUTES:
                 return (
-                    f"the namespace does not know a search attribute that {description.id!r} sets ({why}). "
-                    f"Register it again, as a worker does when it starts: the run goes on then. Or {end}"
+                    f"the namespace has no search attribute that {description.id!r} sets ({why}). "
+                    f"Register it again (a worker does at its start), and the run continues. Or {end}"
                 )
         elif event.HasField("workflow_task_timed_out_event_attributes") and attempt > 2:
-            why = "its worker does not answer in time"
+            why = "its worker did not answer in time"
         elif event.HasField("workflow_task_completed_event_attributes"):
             break
         else:
             continue
         return (
-            f"it goes on, but its workflow tasks fail (attempt {attempt}): {why}. "
-            f"Deploy a worker that can carry them out, or {end}"
+            f"it is running, but its workflow tasks fail (attempt {attempt}): {why}. "
+            f"Deploy a worker that can execute them, or {end}"
         )
     return ""
 
@@ -146,7 +146,7 @@ async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
     while True:
         description = await client.get_workflow_handle(run_id).describe()
         if words := await task_failure(client, description):
-            raise RunError(f"the end of {run_id!r} is requested and not carried out: {words}")
+            raise RunError(f"the end of {run_id!r} is requested but not executed: {words}")
         raw = description.raw_description
         taken = raw.workflow_extended_info.cancel_requested and not raw.HasField("pending_workflow_task")
         if taken or description.status != WorkflowExecutionStatus.RUNNING or loop.time() >= until:

@@ -273,7 +273,7 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
         run_id, error = next(iter(refused.items()))
         more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
         why = str(error) if isinstance(error, RunError) else error.message or error.status.name
-        raise RunError(f"{done:,} of {len(run_ids):,} runs took it, {run_id!r}{more} did not: {why}")
+        raise RunError(f"{done:,} of {len(run_ids):,} runs accepted the change, {run_id!r}{more} did not: {why}")
     return done
 
 
@@ -333,8 +333,7 @@ async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
 def _refusal(client: Client, error: RPCError, query: str | None = None) -> Exception:
     if names_attribute(error):
         return ServerRefusalError(
-            f"namespace {client.namespace!r} does not know all search attributes that this goes by ({error.message}): a worker "
-            "registers them at its start; where it may not, have them added"
+            f"namespace {client.namespace!r} lacks a search attribute of this list ({error.message}). A worker registers them at its start; without that permission, ask an administrator to add them"
         )
     if error.status == RPCStatusCode.INVALID_ARGUMENT:
         what = "this cannot be listed" if query is None else f"the query {shorten(query, 80)} is refused"
@@ -358,9 +357,9 @@ async def read_page(client: Client, query: str, page: str | None) -> bytes | Non
     except RPCError as error:
         if error.status in UNANSWERED:
             raise
-        raise RunError(f"{shorten(page, 40)} is not a page: give the token that the page before it returned") from None
+        raise RunError(f"{shorten(page, 40)} is not a page: give the token of the previous page") from None
     except (binascii.Error, ValueError):
-        raise RunError(f"{shorten(page, 40)} is not a page: give the token that the page before it returned") from None
+        raise RunError(f"{shorten(page, 40)} is not a page: give the token of the previous page") from None
     return token
 
 

@@ -184,7 +184,7 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             return []
-        raise await unanswered(client, run_id, no_answer(error, run_id, ", which has something waiting")) from None
+        raise await unanswered(client, run_id, no_answer(error, run_id, ", which has a waiting call")) from None
     return [each for each in found if not each.request.client]
 
 
@@ -204,8 +204,7 @@ def _clear_refusal(client: Client) -> Iterator[None]:
     except RPCError as error:
         if error.status == RPCStatusCode.INVALID_ARGUMENT and WAITING_ATTRIBUTE in error.message:
             raise RunError(
-                f"namespace {client.namespace!r} does not know the search attribute {WAITING_ATTRIBUTE}: a worker "
-                "registers it at its start; where it may not, have it added as an Int"
+                f"namespace {client.namespace!r} lacks the search attribute {WAITING_ATTRIBUTE}. A worker registers it at its start; without that permission, ask an administrator to add it as an Int"
             ) from None
         raise
 
@@ -236,10 +235,10 @@ async def steer(client: Client, run_id: str, message: IncomingMessage) -> None:
         await client.get_workflow_handle(run_id).signal(STEER, message.as_json(), rpc_timeout=TIMEOUT)
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
-            raise RunEndedError(f"{run_id} has already ended: the message was not taken") from None
+            raise RunEndedError(f"{run_id} has already ended: the message was rejected") from None
         raise
     if failing := await task_failure(client, await client.get_workflow_handle(run_id).describe()):
-        raise NoWorkerError(f"{run_id!r} has the message, and has not read it: {failing}")
+        raise NoWorkerError(f"{run_id!r} received the message, but has not processed it: {failing}")
 
 
 async def _update(client: Client, run_id: str, name: str, argument: Json) -> JsonObject:
@@ -289,7 +288,9 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
             RPCStatusCode.DEADLINE_EXCEEDED,
             RPCStatusCode.FAILED_PRECONDITION,
         ):
-            nobody = NoWorkerError(f"nothing changed: no worker answers for {handle.id!r}; say it again when one runs")
+            nobody = NoWorkerError(
+                f"nothing changed: no worker answers for {handle.id!r}; send the decision again when a worker runs"
+            )
             raise await unanswered(client, handle.id, nobody) from None
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
@@ -298,7 +299,7 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
 def _unanswered(run_id: str) -> NoWorkerError:
     """Return the error for a run that stopped answering. The update was sent and cannot be withdrawn."""
     return NoWorkerError(
-        f"no worker answers for {run_id!r} any more; this was sent, and may still be taken when one runs"
+        f"no worker answers for {run_id!r} any more; the decision was sent and may still take effect when a worker runs"
     )
 
 

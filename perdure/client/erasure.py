@@ -81,7 +81,7 @@ class Remaining:
         ```python
         from perdure.client.erasure import Remaining
 
-        print(Remaining("session", "team", "others have written to it").as_json())
+        print(Remaining("session", "team", "other senders have written to it").as_json())
         ```
         """
         return {"what": self.what, "id": self.id, "why": self.why, "until": self.until or None}
@@ -281,7 +281,7 @@ class Eraser:
         if self._before is not None and last >= self._before:
             return None
         if self._sender is not None and (others := sorted(senders - {self._sender})) and not self._shared:
-            words = f"{len(others)} others have written to it ({', '.join(others[:3])}): name --shared to erase it as a whole"
+            words = f"{len(others)} other senders have written to it ({', '.join(others[:3])}): give --shared to erase all of it"
             self.report.remaining.append(Remaining("session", key, words))
             return None
         self.report.sessions.append(key)
@@ -356,7 +356,7 @@ class Eraser:
                 self.report.evaluations.append(id)
                 targets.append(_Target(id))
             else:
-                words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: name --shared to erase it as a whole"
+                words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: give --shared to erase all of it"
                 await self._note_evaluation(each, words)
         return targets
 
@@ -379,7 +379,7 @@ class Eraser:
         except (RPCError, RunError):
             raise
         except Exception:  # a codec may raise anything
-            await self._note_evaluation(each, "it cannot be decoded, so whose cases it has is not known")
+            await self._note_evaluation(each, "it cannot be decoded, so its senders are unknown")
             return None
 
     async def _note_evaluation(self, each: Execution, why: str) -> None:
@@ -391,7 +391,7 @@ class Eraser:
             with contextlib.suppress(RunError, RPCError):
                 view = await Schedule(self._client, each.name, tenant=self._tenant, task_queue="").show()
                 if view.sender == sender:
-                    words = f"it starts runs for {sender}: delete it by perdure schedule delete"
+                    words = f"it starts runs for {sender}: delete it with perdure schedule delete"
                     self.report.remaining.append(Remaining("schedule", each.name, words))
 
     async def _executions(self, id: str) -> list[Execution]:

@@ -38,11 +38,11 @@ class RunFailedError(RunError):
         """The whole run: `status`, `error`, `errors`, `calls`, `state`, …"""
 
     def __str__(self) -> str:
-        how = {"refused": "was refused by its model", "failed": "failed", "timed_out": "timed out"}.get(
+        how = {"refused": "was refused by the model", "failed": "failed", "timed_out": "timed out"}.get(
             self.view.status, f"was {self.view.status}"
         )
         why = f": {self.view.error}" if self.view.error else ""
-        return f"the run {self.view.run_id!r} {how}{why}; all of it: perdure show {self.view.run_id}"
+        return f"the run {self.view.run_id!r} {how}{why}; show the run with: perdure show {self.view.run_id}"
 
 
 class RunRefusedError(RunFailedError):
@@ -62,11 +62,11 @@ def run_failed(view: RunView) -> RunFailedError:
     return RunRefusedError(view) if view.status == "refused" else RunFailedError(view)
 
 
-def silent_server(client: Client, message: str = "it sent nothing") -> ServerError:
+def silent_server(client: Client, message: str = "no response") -> ServerError:
     """Return the error of a server that does not answer: its message, and its address."""
     address = client.service_client.config.target_host
     return ServerError(
-        f"the Temporal server at {address} does not answer ({message}): is it up, and is TEMPORAL_ADDRESS right?"
+        f"the Temporal server at {address} does not answer ({message}): start the server, or check TEMPORAL_ADDRESS"
     )
 
 
@@ -96,4 +96,4 @@ def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
     """Return the error of a run that did not answer: no worker answered, and `more`; or the server's own error (R18.8)."""
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
-    return ServerRefusalError(f"{run_id!r} cannot be asked: {error.message or error.status.name}")
+    return ServerRefusalError(f"{run_id!r} cannot be queried: {error.message or error.status.name}")

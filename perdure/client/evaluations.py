@@ -210,7 +210,7 @@ async def start_evaluation(
         except WorkflowAlreadyStartedError:
             if await fetch_plan(client, name) != plan:
                 raise RunExistsError(
-                    f"there is another evaluation {name!r}: choose another id, or leave out the cases"
+                    f"another evaluation has the id {name!r}: use another id, or leave out the cases"
                 ) from None
     return Evaluation(client, name)
 

@@ -151,7 +151,7 @@ async def _check_absent(target: Address) -> None:
             raise
         return
     if described.status is WorkflowExecutionStatus.RUNNING:
-        raise RunExistsError(f"there is a session {target.key!r} already: name another key")
+        raise RunExistsError(f"there is a session {target.key!r} already: use another key")
 
 
 async def export_run(client: Client, run_id: str) -> Exported:
@@ -162,7 +162,7 @@ async def export_run(client: Client, run_id: str) -> Exported:
     status = (await describe(client.get_workflow_handle(run_id))).status
     audit = await audit_run(client, run_id)
     if audit.input is None:
-        raise RunError(f"{run_id} has not begun: there is nothing to export")
+        raise RunError(f"{run_id} has not begun, so it has no data to export")
     tenant = audit.input.whose.tenant
     exported = Exported(run=run_id, tenant=tenant, agent=str(audit.input.agent.get("name") or ""))
     exported.view = None if audit.view is None else audit.view.as_json()
@@ -219,5 +219,5 @@ async def _save_files(client: Client, tenant: str, files: dict[str, str | None])
         except binascii.Error:
             raise MediaError(f"the file {digest} is not base64") from None
         if file.digest != digest:
-            raise MediaError(f"the file {digest} is damaged: its bytes do not fit the digest")
+            raise MediaError(f"the file {digest} is damaged: its bytes do not match the digest")
         await store.save([file])

@@ -130,7 +130,7 @@ def read_history(path: Path) -> WorkflowHistory:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be read as a history: {error}") from None
     if isinstance(written, dict) and "runs" in written and "events" not in written:
-        raise SettingsError(f"{path} is a case, not a history: play it with perdure.testing.replay (docs/testing.md)")
+        raise SettingsError(f"{path} is a case, not a history: replay it with perdure.testing.replay (docs/testing.md)")
     if not isinstance(written, dict) or not isinstance(written.get("events"), list) or not written["events"]:
         raise SettingsError(f"{path} is not a history: expected JSON with 'events'")
     try:
@@ -176,7 +176,7 @@ async def replay_history(
     """
     name, events = name or history.workflow_id, len(history.events)
     if (kind := kind_of(history)) not in {*WORKFLOWS, *users}:
-        words = f"a workflow of type {kind!r}, which is none of Perdure's: name its module (--workflows MODULE)"
+        words = f"a workflow of type {kind!r}, which is not part of Perdure: give its module with --workflows MODULE"
         return Replayed(name, words, events, left_out=True)
     replayer = Replayer(
         workflows=[*WORKFLOWS.values(), *users.values()],

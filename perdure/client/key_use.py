@@ -140,7 +140,7 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
     """
     codec = client.data_converter.payload_codec
     if codec is None:
-        raise RunError("there is no codec: set PERDURE_CODEC")
+        raise RunError("no codec is configured: set PERDURE_CODEC")
     [probe] = await codec.encode([Payload(metadata={"encoding": b"json/plain"}, data=b"0")])
     report = KeyRewrite(_key_of(probe))
     if not report.key:
@@ -214,7 +214,7 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
 async def _key_of_stored(encoded: DataConverter, reference: Payload) -> str | None:
     """Return the key of a value in external storage; `None` for a value that is no longer stored."""
     if encoded.external_storage is None:
-        raise RunError("some values are in external storage, which is not set here: set PERDURE_STORAGE")
+        raise RunError("some values are in external storage, which is not configured: set PERDURE_STORAGE")
     try:
         [stored] = await encoded.decode([reference], [RawValue])
     except Exception as error:  # each storage has its own errors

@@ -71,14 +71,14 @@ def fork_input(
     Raise `RunError` for a run that cannot be forked there.
     """
     if audit.input is None:
-        raise RunError(f"{run_id} has not begun: there is nothing to fork")
+        raise RunError(f"{run_id} has not started, so it cannot be forked")
     given = audit.input
     if given.lineage:
         above = run_id.rpartition("/")[0]
-        raise RunError(f"{run_id} is the run of a delegate. Fork the run above: {above}")
+        raise RunError(f"{run_id} is the run of a delegate. Fork the parent run: {above}")
     point = point or ForkPoint(request=1 + sum(each.answer is not None for each in audit.exchanges))
     if late := [each for each in audit.messages if each.request is not None and each.request < point.request]:
-        raise RunError(f"Request {late[0].request} of {run_id} took a message in. Fork at {late[0].request} or before")
+        raise RunError(f"Request {late[0].request} of {run_id} received a message. Fork at {late[0].request} or before")
     recorded = {each.number: each for each in _record_of(given).answers}  # a fork's first Requests called no model
     if begun := [call.spec.raw for call in audit.calls if call.id.startswith("0.") and len(call.place) == 1]:
         recorded[0] = RecordedAnswer(number=0, result=RequestResult(calls=[*begun]))
@@ -163,13 +163,13 @@ def check_procedure(procedure: Procedure, plan: RunPlan) -> None:
     known: dict[str, JsonObject] = {tool.name: tool.definition() for tool in plan.tools.values()}
     checked = plan_of([*context.plan], context, known, request=0)
     if problems := call_problems(checked.checked()):
-        raise RunError(f"{plan.run_id} cannot be promoted: as one plan it is not valid: {problems[0]}")
+        raise RunError(f"{plan.run_id} cannot be promoted: its calls are not valid as one plan: {problems[0]}")
 
 
 def _plan_of(run_id: str, audit: Audit) -> RunPlan:
     given = audit.input
     if given is None:
-        raise RunError(f"{run_id} has not begun: there is nothing to promote")
+        raise RunError(f"{run_id} has not started, so it cannot be promoted")
     context = Context(parse_agent(given.agent), given.input, has_input=given.has_input)
     written = [each.answer.output for each in audit.exchanges if each.answer is not None]
     output = written[-1] if written else context.plan_output
@@ -178,5 +178,5 @@ def _plan_of(run_id: str, audit: Audit) -> RunPlan:
 
 def _agent_of(run_id: str, audit: Audit) -> JsonObject:
     if audit.input is None or audit.input.fork is not None or audit.input.snapshot is not None:
-        raise RunError(f"{run_id} began with the record of another run: promote a run of its own")
+        raise RunError(f"{run_id} is a fork with another run's record: promote a run without a fork")
     return audit.input.agent

@@ -123,7 +123,7 @@ async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None
                 words = await failure_words(client, pending.last_failure) if asks else ""
                 if words and words != last:
                     last = words
-                    yield f"asking the model again: {words}"
+                    yield f"retrying the Request: {words}"
 
 
 OutputT = TypeVar("OutputT", default=Any, covariant=True)

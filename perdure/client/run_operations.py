@@ -129,7 +129,7 @@ async def start_run(
             priority=share(tenant, priority or agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
-        raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
+        raise RunExistsError(f"there is already a run {run_id!r}; show it with: perdure show {run_id}") from None
 
 
 async def start_workflow(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
@@ -172,12 +172,8 @@ def _check_size(given: RunInput, limit: int) -> None:
         if sizes[largest] > limit
         else f"together they are too large: {both}"
     )
-    hint = (
-        ""
-        if limit == MAX_STORED
-        else "; larger ones need external storage (PERDURE_STORAGE), or are given as a file's path"
-    )
-    raise RunError(f"{what}, and {limit:,} is the most{hint}")
+    hint = "" if limit == MAX_STORED else "; a larger one needs external storage (PERDURE_STORAGE), or a file's path"
+    raise RunError(f"{what}; the limit is {limit:,}{hint}")
 
 
 def new_run_id(agent: AgentSpec) -> str:
@@ -232,13 +228,9 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
 
 _ASKED_AFTER: Final = 20
 """The most notifications of a run whose outcomes are queried, the newest."""
-FROM_HISTORY: Final = (
-    "no worker answers: this is from the run's history alone, which shows no models, no reads and no writes"
-)
+FROM_HISTORY: Final = "no worker answers: the run is shown from its history, without models, reads and writes"
 """The note on a run that has ended, if no worker can replay it."""
-WITHOUT_RESULT: Final = (
-    "no worker answers, and a run that was ended from outside leaves no result: its calls are shown where a worker runs"
-)
+WITHOUT_RESULT: Final = "no worker answers, and a terminated run has no result: start a worker to show its calls"
 """The same for a run that was cancelled, terminated, or timed out."""
 
 
@@ -297,7 +289,7 @@ def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowE
     """Return the reason why a run that has not ended cannot be shown."""
     if isinstance(error, RPCError):
         place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
-        return no_answer(error, description.id, f": is one running on {place}?")
+        return no_answer(error, description.id, f": start one on {place}")
     return RunError(
         f"{description.id!r} cannot be shown: {query_problem(description.id, error)}"
     )  # it answered: its message is the reason (R18.8)
@@ -419,11 +411,11 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
         if failing := await task_failure(client, description):
             return f": {failing}"
         if not await has_worker(client, description.task_queue):
-            return f": no worker listens on its task queue {description.task_queue!r}; it goes on when one does"
+            return f": no worker listens on its task queue {description.task_queue!r}; it continues when one does"
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             raise
-    return "; it goes on"  # also if the server does not answer for a moment: the time is over
+    return "; it continues"  # also if the server does not answer for a moment: the time is over
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
@@ -476,12 +468,12 @@ async def plan_undo_of(
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     if (await describe(handle)).status is WorkflowExecutionStatus.RUNNING:
         raise RunError(
-            f"{run_id} goes on: only a run that has ended can be undone. End it with: perdure cancel {run_id}"
+            f"{run_id} is running: only a run that has ended can be undone. End it with: perdure cancel {run_id}"
         )
     found = await read_effects(client, run_id)
     found.settle(no_effect)
     if found.open:
-        raise RunError(f"{run_id} is being undone already: perdure show {found.open}")
+        raise RunError(f"{run_id} is already being undone: perdure show {found.open}")
     return found, *plan_undo(found, to=to)
 
 
@@ -493,7 +485,7 @@ async def start_undo(
     if given is None:
         stays = len(plan.cannot) + len(plan.waits)
         more = f"; {stays} calls stay: perdure undo {run_id} --dry-run" if stays else ""
-        raise RunError(f"{run_id} has nothing that can be undone now{more}")
+        raise RunError(f"{run_id} has no call that can be undone now{more}")
     if by and given.undo is not None:
         record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")
         given = given.model_copy(update={"undo": pack(record.model_copy(update={"by": by}), UNDO_FORM)})
@@ -515,4 +507,4 @@ async def start_undo(
             priority=share(owner.tenant or None, agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
-        raise RunExistsError(f"{run_id} is being undone already: perdure show {found.next_id}") from None
+        raise RunExistsError(f"{run_id} is already being undone: perdure show {found.next_id}") from None

@@ -248,7 +248,7 @@ class Schedule:
         spec = _spec(expressions, every, timezone, _seconds(jitter, "jitter"))
         late = _seconds(catchup, "catchup")
         if late < _LEAST_CATCHUP:
-            raise ScheduleError(f"catchup: {late:g} s is too short: the least is {_LEAST_CATCHUP:g} s")
+            raise ScheduleError(f"catchup: {late:g} s is too short: the minimum is {_LEAST_CATCHUP:g} s")
         given = RunInput(
             agent={},
             agent_name=agent,
@@ -257,7 +257,7 @@ class Schedule:
             whose=RunOwner(tenant=self.tenant, sender=sender, context=read_context(context)),
         )
         if (size := len(given.model_dump_json().encode())) > MAX_PAYLOAD:
-            raise RunError(f"the input has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
+            raise RunError(f"the input has {bytes_text(size)}; the limit is {MAX_PAYLOAD:,}")
         policy = SchedulePolicy(overlap=_policy(overlap), catchup_window=timedelta(seconds=late))
         state = ScheduleState(note=note or None, paused=paused)
         with _clear(self._client, expressions, timezone):
@@ -285,7 +285,7 @@ class Schedule:
             except ScheduleAlreadyRunningError:
                 if not replace:
                     raise RunExistsError(
-                        f"there is already a schedule {self.name!r}: replace it (--replace), or take another name"
+                        f"there is already a schedule {self.name!r}: replace it (--replace), or use another name"
                     ) from None
                 await self._replace(schedule, TypedSearchAttributes(listed))
         return await self.show()
@@ -294,9 +294,7 @@ class Schedule:
         try:
             await self._described()
         except RunNotFoundError:
-            raise RunExistsError(
-                f"{self.name!r} is the id of another schedule of Temporal's: take another name"
-            ) from None
+            raise RunExistsError(f"{self.name!r} is the id of another Temporal schedule: use another name") from None
         paused = schedule.state.paused
 
         def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
@@ -397,11 +395,11 @@ class Schedule:
             if last > datetime.now(UTC):
                 raise ScheduleError(f"to: {last.isoformat()} has not passed yet")
             if last < first:
-                raise ScheduleError(f"to: {last.isoformat()} is before {first.isoformat()}, where it begins")
+                raise ScheduleError(f"to: {last.isoformat()} is before {first.isoformat()}, the start")
             first -= timedelta(seconds=1)  # Temporal leaves out the time at which a backfill begins
             if await self._times(first, last) > MAX_BACKFILLED:
                 raise ScheduleError(
-                    f"from, to: this time has more than {MAX_BACKFILLED} times of the schedule: give a shorter one, and the rest after it"
+                    f"from, to: this period has more than {MAX_BACKFILLED} times of the schedule: divide it into shorter periods"
                 )
             await self._handle.backfill(ScheduleBackfill(first, last, policy))
 
@@ -525,7 +523,7 @@ _LEAST_CATCHUP: Final = 10.0
 
 def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, jitter: float) -> ScheduleSpec:
     if not cron and every is None:
-        raise ScheduleError("a schedule needs its times: give cron ('0 2 * * *'), or every ('1h')")
+        raise ScheduleError("the times are missing: give cron ('0 2 * * *'), or every ('1h')")
     for each in cron:
         if (
             not each.strip()
@@ -538,7 +536,7 @@ def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, ji
         raise ScheduleError(_no_zone(timezone))
     between = None if every is None else _seconds(every, "every")
     if between is not None and (between < 1 or between % 1):
-        raise ScheduleError(f"every: {between:g} s cannot be used: the least is 1 s, in whole seconds")
+        raise ScheduleError(f"every: {between:g} s is not valid: give whole seconds, at least 1 s")
     return ScheduleSpec(
         # Temporal keeps the calendar that it makes of an expression, and the comment after the #.
         cron_expressions=[f"{' '.join(each.split())} # {' '.join(each.split())}" for each in cron],
@@ -560,11 +558,11 @@ def _seconds(given: ScheduleDuration, name: str) -> float:
     if isinstance(given, str):
         seconds = read_duration(given)
         if seconds is None:
-            raise ScheduleError(f"{name}: {shorten(given, 40)} is not a length of time: use 30s, 5min, 2h, 3d or 1w")
+            raise ScheduleError(f"{name}: {shorten(given, 40)} is not a duration: use 30s, 5min, 2h, 3d or 1w")
     else:
         seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
     if not 0 <= seconds <= _LONGEST:
-        raise ScheduleError(f"{name}: {seconds:g} s cannot be used: give 0 s to ten years")
+        raise ScheduleError(f"{name}: {seconds:g} s is not valid: give 0 s to ten years")
     return seconds
 
 
@@ -606,7 +604,7 @@ def _clear(client: Client, cron: Sequence[str] = (), timezone: str = "") -> Iter
         except RPCError as error:
             if error.status == RPCStatusCode.UNIMPLEMENTED:
                 raise ServerRefusalError(
-                    "this server has no schedules, as Temporal's test server has none: take a dev server (server='dev' in tests)"
+                    "this is Temporal's test server, which has no schedules: use a dev server (server='dev' in tests)"
                 ) from None
             if error.status != RPCStatusCode.INVALID_ARGUMENT or names_attribute(error):
                 raise

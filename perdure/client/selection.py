@@ -56,7 +56,7 @@ class Selection:
     status: str | None = None
     """One of `STATUSES`."""
     since: str | None = None
-    """Started, or continued as new, after: an age (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an
+    """Runs that started, or continued as new, after this time: an age (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an
     offset.
     """
     sender: str | None = None
@@ -70,9 +70,9 @@ class Selection:
     query: str | None = None
     """A further condition, as a Temporal list filter."""
     outermost: bool = False
-    """Whether to leave out runs of delegates and of evaluations."""
+    """Whether to leave out runs of delegates and evaluations."""
     schedule: str | None = None
-    """The name of the schedule that started them, among the `tenant`'s if one is given."""
+    """The name of the runs' schedule; with `tenant`, of that tenant's schedule."""
     version: str | None = None
     """The version of the agent."""
 

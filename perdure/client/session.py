@@ -251,10 +251,10 @@ class Session:
                 fate = await self._end_of(wanted, sender)
         except TimeoutError:
             _, why = await self._so_far(wanted, sender)
-            goes_on = "; it goes on" if why is None else f": {why}"
+            goes_on = "; it continues" if why is None else f": {why}"
             raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s{goes_on}") from None
         if fate.status != "ok":
-            raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not end well'}")
+            raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not complete'}")
         return fate.reply
 
     async def ask(
@@ -724,7 +724,9 @@ class Session:
         while True:
             fate = await self._fate(what, sender)
             if fate is not None and over is not None and fate.state in ("queued", "running"):
-                return fate.model_copy(update={"status": "error", "error": f"the session was {over} from outside"})
+                return fate.model_copy(
+                    update={"status": "error", "error": f"the session was {over} by a Temporal command"}
+                )
             if fate is not None and is_settled(fate):
                 return fate
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way

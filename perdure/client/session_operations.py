@@ -177,7 +177,7 @@ def _input(
     document, delegates = agent.document(), agent.delegates()
     input_name(document)
     if (size := Sizes().of([document, delegates])) > MAX_AGENT:
-        raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most in a session")
+        raise MessageRefusedError(f"the agent file has {size:,} bytes; the limit is {MAX_AGENT:,} in a session")
     return SessionInput(
         key=session.key,
         tenant=session.tenant,
@@ -220,7 +220,7 @@ async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
     except TimeoutError:
         await check_server(client)
         nobody = NoWorkerError(
-            f"no worker answers for the session {session.key!r}; what was sent may still be taken, and is the same when it is sent again"
+            f"no worker answers for the session {session.key!r}; the message may still be accepted, and a second one with the same id is a duplicate"
         )
         raise await unanswered(client, session.id, nobody, f"the session {session.key!r}") from None
     except WorkflowUpdateFailedError as error:
@@ -256,7 +256,7 @@ async def past(client: Client, fate: Fate) -> Fate:
     try:
         described = await client.get_workflow_handle(fate.run_id).describe()
     except RPCError:
-        return fate.model_copy(update={"status": "error", "error": "its end is not known any more"})
+        return fate.model_copy(update={"status": "error", "error": "its end is no longer known"})
     completed = described.status is not None and STATUS[described.status] == "completed"
     return fate.model_copy(
         update={
@@ -265,7 +265,7 @@ async def past(client: Client, fate: Fate) -> Fate:
             "ended_at": None
             if described.close_time is None
             else described.close_time.isoformat(timespec="milliseconds"),
-            "error": None if completed else f"the run {fate.run_id} did not end well",
+            "error": None if completed else f"the run {fate.run_id} did not complete",
         }
     )
 
@@ -345,7 +345,7 @@ async def start_session(session: Address, given: SessionInput, task_queue: str, 
                 )
                 return
             except WorkflowAlreadyStartedError:
-                raise RunExistsError(f"there is a session {session.key!r} already: name another key") from None
+                raise RunExistsError(f"there is a session {session.key!r} already: use another key") from None
             except RPCError as error:
                 if not searchable or not names_attribute(error):
                     raise

@@ -28,7 +28,7 @@ async def read_run(client: Client, run_id: str) -> RecordedRun:
     """Return a run from a replay of its history; no worker has to run. Raises `RunError`."""
     audit = await audit_run(client, run_id)
     if not audit.logs:
-        raise RunError(f"{run_id} has not begun")
+        raise RunError(f"{run_id} has not started")
     return RecordedRun(run_id, audit.logs, audit.view)
 
 

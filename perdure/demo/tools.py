@@ -19,7 +19,7 @@ from perdure.values.json import JsonObject
 QUOTA = 64 * 1024 * 1024
 """Bytes that the demo's "disk" holds."""
 
-Folder = Annotated[str, Field(description="The folder that stands for the disk.")]
+Folder = Annotated[str, Field(description="The folder that represents the disk.")]
 
 
 class Disk(TypedDict):

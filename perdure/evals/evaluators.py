@@ -119,7 +119,7 @@ class Approvals(Evaluator[object, object, object]):
         """Return whether the tools are the same, or else the difference."""
         asked = {call.tool for call in run_of(ctx).calls if call.approval is not None}
         if missing := sorted({*self.expected} - asked):
-            return EvaluationReason(False, f"nobody was asked about {', '.join(missing)}")
+            return EvaluationReason(False, f"no person was asked about {', '.join(missing)}")
         if more := sorted(asked - {*self.expected}):
             return EvaluationReason(False, f"a person was asked about {', '.join(more)}")
         return EvaluationReason(True, f"asked about {', '.join(sorted(asked)) or 'nothing'}")

@@ -60,7 +60,7 @@ class RequestKey:
 
 def reused() -> HttpError:
     """Return the error for a key of another request. Its header stops OpenAI's clients from a retry."""
-    words = "this Idempotency-Key is that of another request: use another key, or send the same request again"
+    words = "the Idempotency-Key belongs to another request: use another key, or send the same request again"
     return HttpError(
         409, words, kind=REUSED, more={"code": "idempotency_key_reused"}, headers={"x-should-retry": "false"}
     )

@@ -54,7 +54,7 @@ class Agents:
         if name not in files:
             raise HttpError(404, none_of(name, "agent of this gateway", files), kind="agent-not-found")
         if (agent := self._find(name)) is None:
-            raise HttpError(503, f"the file of the agent {name!r} cannot be used now; the gateway's log says why")
+            raise HttpError(503, f"the file of the agent {name!r} cannot be used; the gateway's log has the error")
         return agent
 
     def _files(self) -> list[str]:
@@ -188,4 +188,4 @@ async def check_same_context(caller: Caller, run: Run[Any]) -> None:
     """Raise `HttpError` (409) if the run's context differs from the caller's: the run would act on the message with its own
     context (R19.1)."""
     if not same_context((await run.origin()).context, caller.context):
-        raise HttpError(409, "this run works with another context: start another run", kind="another-context")
+        raise HttpError(409, "this run has another context: start another run", kind="another-context")

@@ -141,7 +141,7 @@ async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswe
             late.append(answer.interrupt)
             continue
         if request.question and answer.decision["decision"] == "approve":
-            raise HttpError(422, f"{answer.interrupt!r} is a question: an answer must come with it, no approval")
+            raise HttpError(422, f"{answer.interrupt!r} is a question: send an answer instead of an approval")
         try:
             await run.decide(caller.signed(answer.decision))
         except RunEndedError:
@@ -189,7 +189,7 @@ async def deliver(
         view = await (await find_run(run_id)).view()
         of_people = {request.call for request in view.waiting if not request.client}
         if any(answer.path or answer.call in of_people for answer in answers):
-            caller.check(APPROVE, "decide what waits for a person")
+            caller.check(APPROVE, "decide approval requests")
     if key is not None:
         await key.take()
     if run_id is not None:

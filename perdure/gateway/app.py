@@ -90,7 +90,7 @@ def create_app(
 
     def nothing_there(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        words = "there is nothing at this address" if error.status_code in (404, 405) else str(error.detail)
+        words = "the address does not exist" if error.status_code in (404, 405) else str(error.detail)
         problem = HttpError(error.status_code, words, headers=error.headers)
         own = next(
             (adapter for adapter in opened if adapter.below and request.url.path.startswith(adapter.below)), None
@@ -118,7 +118,7 @@ class _OneLength:
         names = [name for name, _ in scope.get("headers", ()) if name in (b"content-length", b"transfer-encoding")]
         answer: ASGIApp = self._app
         if len(names) > 1:
-            words = "a request says Content-Length or Transfer-Encoding, once"
+            words = "a request must have Content-Length or Transfer-Encoding once"
             answer = _finish(
                 as_problem_json(HttpError(400, words, kind="two-lengths", headers={"Connection": "close"}))
             )
@@ -194,7 +194,7 @@ class _Framed(BaseRoute):
         self._gateway.under_way += 1
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
-                raise HttpError(431, f"the headers have {HEADERS:,} bytes at most")
+                raise HttpError(431, f"the headers are too large: the limit is {HEADERS:,} bytes")
             self._check_address(request)
             caller = replace(await self._with_context(self._caller(request)), checked={})
             scope.setdefault("state", {})["caller"] = caller
@@ -279,14 +279,14 @@ class _Framed(BaseRoute):
         # DNS rebinding: a page of another site may have a host name that leads here.
         if names and _name(host) not in names:
             raise HttpError(
-                421, f"{_name(host)!r} is not a name of this gateway; the setting gateway_hosts lists its names"
+                421, f"{_name(host)!r} is not a host name of this gateway; the setting gateway_hosts has its names"
             )
         origin = headers.get("origin")
         # CSRF: a browser sends another site's requests with its user's cookies, and loopback needs no token.
         if origin is not None and _site(origin) != host and origin not in settings.gateway_origins:
             raise HttpError(
                 403,
-                f"pages of {origin} may not send requests here; the setting gateway_origins lists the sites that may",
+                f"pages of {origin} may not send requests to this gateway; the setting gateway_origins has the allowed sites",
                 kind="foreign-origin",
             )
         if (
@@ -296,12 +296,12 @@ class _Framed(BaseRoute):
         ):
             raise HttpError(
                 403,
-                "pages of other sites may not send requests here; the setting gateway_origins lists those that may",
+                "pages of other sites may not send requests to this gateway; the setting gateway_origins has the allowed sites",
                 kind="foreign-origin",
             )
         if any(name in request.query_params for name in _IN_URLS):
             raise HttpError(
-                400, "a token may not be in an address, which others log: send it in the header Authorization"
+                400, "the address has a token, which proxies may log: send the token in the header Authorization"
             )
 
     def _problem(self, error: Exception, id: str) -> HttpError:
@@ -309,13 +309,13 @@ class _Framed(BaseRoute):
         if problem is None or problem.status >= 500:
             _log.log(
                 logging.ERROR if problem is None else logging.WARNING,
-                "a request came to nothing: %s: %s",
+                "a request failed: %s: %s",
                 type(error).__name__,
                 "a bug" if problem is None else clip(str(error)),
                 exc_info=error if problem is None else None,
                 extra={"perdure": {"request": id}},
             )
-        return problem or HttpError(500, f"the gateway could not do this; its log says why, at request {id}")
+        return problem or HttpError(500, f"the request failed; the gateway's log has the error at request {id}")
 
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
         # The route and not the URL: people choose the keys of sessions.
@@ -386,7 +386,7 @@ def health(gateway: Gateway) -> Adapter:
         try:
             await gateway.perdure.has_worker()
         except PerdureError:
-            return PlainTextResponse("the server is lost\n", 503)
+            return PlainTextResponse("the server does not answer\n", 503)
         return PlainTextResponse("ready\n")
 
     return Adapter("health", [Route("/livez", live), Route("/readyz", ready)], access="open")

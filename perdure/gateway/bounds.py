@@ -78,7 +78,7 @@ class OpenStreams:
     def one_of(self, caller: Caller) -> Iterator[None]:
         """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
         if self.open[caller.token] >= self._most:
-            words = f"{self._most} event streams are open by this token already: close one first"
+            words = f"{self._most} event streams of this token are open: close one first"
             raise HttpError(429, words, kind="too-many-streams", headers={"Retry-After": "10"})
         self.open[caller.token] += 1
         try:
@@ -100,7 +100,7 @@ class OpenRequests:
     def one_of(self, caller: Caller) -> Iterator[None]:
         """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
         if self._held[caller.token] >= self._most:
-            words = f"{self._most} requests of this caller are being answered already: let one end first"
+            words = f"{self._most} requests of this caller are active: wait until one ends"
             raise HttpError(429, words, headers={"Retry-After": "10"})
         self._held[caller.token] += 1
         try:
@@ -150,7 +150,7 @@ class BoundedBody:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
                 message = await self._next()
         except TimeoutError:
-            words = f"a body has to come within {SENT_WITHIN:g} seconds"
+            words = f"the body was not received within {SENT_WITHIN:g} seconds"
             raise HttpError(408, words, kind="too-slow") from None
         if self._seen > self._most:
             raise too_large(self._most)
@@ -179,7 +179,7 @@ class BoundedBody:
 
 
 def too_large(most: int) -> HttpError:
-    return HttpError(413, f"a body has {most:,} bytes at most")
+    return HttpError(413, f"the body is too large: the limit is {most:,} bytes")
 
 
 async def read_json(request: Request) -> JsonObject:

@@ -42,18 +42,18 @@ UNDO: Final = "undo"
 STOP: Final = "stop"
 """Cancel runs, and pause, change or delete schedules."""
 RIGHTS: Final = {
-    READ: "look at the tenant's runs and sessions, and follow them",
+    READ: "read and watch the tenant's runs and sessions",
     SEND: "start runs, send messages to sessions and runs, create and resume schedules",
-    APPROVE: "decide what waits for a person",
+    APPROVE: "decide approval requests",
     GRANT: "grant and revoke standing approvals of procedures",
     UNDO: "undo runs that have ended",
     STOP: "cancel a run, send /stop, and pause, change or delete a schedule",
     "new": "send /new to a session",
     "reset": "send /reset to a session",
-    "withdraw": "withdraw messages of others",
-    "redeliver": "deliver a reply again whose delivery is unknown",
+    "withdraw": "withdraw other senders' messages",
+    "redeliver": "deliver a reply with the status unknown again",
     "compact": "compact a session",
-    "agent": "have another agent answer in a session",
+    "agent": "change a session's agent",
     "delete": "delete a session",
     EVERYTHING: "everything",
 }
@@ -105,7 +105,7 @@ class Caller:
         """Raise `HttpError` (403) if the caller lacks the right. `what`: the action, for the error's text."""
         self.checked[right] = self.may(right)
         if not self.checked[right]:
-            raise HttpError(403, f"{self.sender!r} may not {what}: it takes the right {right!r}", kind="forbidden")
+            raise HttpError(403, f"{self.sender!r} may not {what}: the right {right!r} is missing", kind="forbidden")
 
 
 def caller_of(request: Request) -> Caller:
@@ -284,7 +284,7 @@ class TokenFile:
         try:
             self._entries = {each.id: each for each in read_tokens(self._path)}
         except SettingsError as error:
-            self._report(f"the tokens stay as they were: {error}")
+            self._report(f"the tokens do not change: {error}")
         else:
             self._report(f"{len(self._entries)} tokens of {self._path}")
 

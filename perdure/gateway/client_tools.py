@@ -67,7 +67,7 @@ def context_with_tools(document: JsonObject, tools: list[JsonObject], source: st
     context: list[Json] = own if isinstance(own, list) else []
     names = {str(tool["name"]) for tool in tools}
     if taken := sorted(names & {_tool_name(message) for message in context}):
-        raise HttpError(422, f"tools has {taken[0]!r}, a tool of the agent's own: call yours another name")
+        raise HttpError(422, f"tools has {taken[0]!r}, which is a tool of the agent: use another name")
     untrusted: JsonObject = {"_untrusted": bool(source)}
     added: list[JsonObject] = [{"type": "tool", "tool": tool | untrusted} for tool in tools]
     return [*context, *added]

@@ -103,16 +103,20 @@ def problem_of(error: Exception) -> HttpError | None:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     kind = _kebab(type(error).__name__.removesuffix("Error"))
     if status >= 500 and isinstance(error, errors.SettingsError | errors.ToolError | errors.OutputError):
-        return HttpError(status, "the gateway is not set up for this; its log says why", kind=kind)
+        return HttpError(
+            status, "the gateway's settings do not allow the operation; the gateway's log has the error", kind=kind
+        )
     if isinstance(error, errors.ServerError):  # the text names the server's address, and other details
         return HttpError(
             status,
-            "the gateway's Temporal server does not answer this now",
+            "the gateway's Temporal server does not answer",
             kind=kind,
             headers={"Retry-After": str(AGAIN)},
         )
     if isinstance(error, errors.ServerRefusalError):  # this text holds such details too
-        return HttpError(status, "the gateway's Temporal server refuses this; the gateway's log says why", kind=kind)
+        return HttpError(
+            status, "the gateway's Temporal server rejected the operation; the gateway's log has the error", kind=kind
+        )
     problems = [str(each) for each in getattr(error, "problems", ())]
     return HttpError(
         status,

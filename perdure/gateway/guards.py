@@ -71,7 +71,7 @@ class TooManyGuessesError(Exception):
     """An address must wait this many seconds before its next token is checked."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"Too many wrong tokens from here. Try again in {seconds:.0f} s.")
+        super().__init__(f"Too many wrong tokens from this address. Try again in {seconds:.0f} s.")
         self.seconds = seconds
 
     def as_problem(self) -> HttpError:
@@ -210,7 +210,7 @@ class Guards:
         words = dumps([until, person.tenant, person.sender, list(person.roles), list(person.rights)])
         packed = base64.urlsafe_b64encode(words.encode()).decode()
         if len(packed) > _LARGEST_COOKIE:
-            raise HttpError(403, "This account has more roles than a cookie can hold. Map a claim with fewer roles.")
+            raise HttpError(403, "This account has too many roles for a cookie. Map a claim with fewer roles.")
         self.keep(request, response, self._cookie, f"{_PERSON}{packed}.{secrets.token_urlsafe(16)}", seconds)
 
     def keep(self, request: Request, response: Response, name: str, text: str, seconds: float) -> None:

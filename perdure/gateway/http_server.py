@@ -71,7 +71,7 @@ async def served(
         server = await _started(app, listening, connections)
         address = f"http://{host}:{listening.getsockname()[1]}"
         if name is not None:
-            print(f"{name}  {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            print(f"{name}  {address}; press Ctrl-C to stop", file=sys.stderr, flush=True)
         try:
             yield address
         finally:

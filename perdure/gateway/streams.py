@@ -188,8 +188,8 @@ def stream_problem(error: BaseException) -> HttpError:
     """Return the client's problem for an error that ends its stream. Log a bug with its traceback."""
     problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None:
-        _log.error("a stream broke down", exc_info=error)
-        return HttpError(500, "the gateway could not go on with this; its log says why")
+        _log.error("a stream failed", exc_info=error)
+        return HttpError(500, "the stream failed; the gateway's log has the error")
     return problem
 
 

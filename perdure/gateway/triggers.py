@@ -56,7 +56,7 @@ def _places(value: Any) -> tuple[Any, ...]:
     if not 0 < len(places) <= SECRETS:
         raise ValueError(f"must have 1 to {SECRETS} secrets, not {len(places)}")
     if not all(isinstance(each, SecretStr) or (isinstance(each, str) and _PLACE.fullmatch(each)) for each in places):
-        raise ValueError("must be the place of the secret, not the secret: write env:VARIABLE or file:PATH")
+        raise ValueError("must name the secret's place, not the secret: use env:VARIABLE or file:PATH")
     return places
 
 
@@ -174,7 +174,7 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
     template, _ = parse_template(trigger.mapping())
     for site in template.sites:
         if evaluate(site.expression, lookup) is MISSING:
-            raise MappingError(f"{_place(site.path)} reads {site.expression}, which this body does not have")
+            raise MappingError(f"{_place(site.path)} reads {site.expression}, which is missing in this body")
     try:
         found = template.resolve(lookup)
     except (FormulaError, TooLargeError) as error:
@@ -184,7 +184,7 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
         return Mapped(found.get("input", MISSING), context)
     texts = {name: _text(name, value) for name, value in found["session"].items()}
     if texts["text"].strip() in COMMANDS:
-        raise MappingError(f"session.text is the command {texts['text'].strip()}, which no trigger may send")
+        raise MappingError(f"session.text is the command {texts['text'].strip()}, which a trigger may not send")
     try:
         check_name(texts["key"], "session.key")
         check_content(Message(message_id="-", sender="-", text=texts["text"], route=texts["route"]))
@@ -237,7 +237,7 @@ def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
     folder, stem = agent_place(trigger, agents)
     if not (folder / f"{stem}.json").is_file():
         if folder != agents:
-            yield f"{name}.agent: there is no file {trigger.agent}"
+            yield f"{name}.agent: the file {trigger.agent} does not exist"
         else:
             yield f"{name}.agent: {none_of(stem, 'agent', sorted(each.stem for each in agents.glob('*.json')))}"
         return
@@ -260,7 +260,7 @@ def _context_fault(trigger: Trigger, agent: Agent[Any]) -> str:
     elif isinstance(context, dict) and isinstance(schema, dict):
         required = schema.get("required", [])
         if missing := [each for each in required if isinstance(each, str) and each not in context]:
-            return f"the agent's type for it needs {missing[0]!r} too"
+            return f"the agent's context type also needs {missing[0]!r}"
     return ""
 
 
@@ -286,7 +286,7 @@ def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], lis
             given = {"name": name, "trigger": raw}
             for problem in problems_of(error, given, model=_NamedTrigger):
                 if problem.place[:1] == ("name",):
-                    faults.append(f"{name!r} is not a name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'")
+                    faults.append(f"{name!r} is not a valid name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'")
                 else:
                     faults.append(f"{name}{json_path(problem.place[1:]).removeprefix('$')}: {problem.words}")
             continue

@@ -40,7 +40,7 @@ from perdure.values.json import JsonObject, dumps
 Declared: TypeAlias = Mapping[str, Trigger | Mapping[str, Any]] | Path | str
 """Triggers by name, or their file."""
 _REFUSED: Final = (
-    "the delivery is refused: no trigger of this name has a secret that signed it within the last five minutes"
+    "the delivery is rejected: the trigger's name is unknown, or its signature is wrong or older than five minutes"
 )
 _NOBODY: Final = Trigger(scheme="github", secret="env:-", agent="-")  # noqa: S106  # the place of a secret, not a secret
 """Replaces an unknown trigger: a delivery is verified without a valid secret, and so takes the same time."""
@@ -113,7 +113,7 @@ class _Deliveries:
         try:
             start = IdempotentStart.of_delivery(trigger.tenant, self._name, delivery)
         except RunError:
-            raise HttpError(422, "the delivery has no id by which it is known when it comes again") from None
+            raise HttpError(422, "the delivery has no id, which is needed to find duplicates") from None
         try:
             mapped = map_delivery(trigger, body, event, delivery)
         except MappingError as error:
@@ -157,7 +157,7 @@ class _Deliveries:
         try:
             return self._agents.get(self._agent)
         except HttpError:
-            words = f"the agent of the trigger {self._name} cannot be used now; the gateway's log says why"
+            words = f"the agent of the trigger {self._name} cannot be used; the gateway's log has the error"
             raise HttpError(503, words) from None
 
     def _source(self, agent: Agent[Any]) -> str:
@@ -174,7 +174,7 @@ _PATHS: Final[JsonObject] = {
         "post": {
             "operationId": "deliver",
             "summary": "Deliver a signed webhook.",
-            "description": "The signature takes the place of a token.",
+            "description": "The signature replaces a token.",
             "security": [],
             "parameters": [
                 {
@@ -188,7 +188,7 @@ _PATHS: Final[JsonObject] = {
             "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
             "responses": {
                 "202": {
-                    "description": "It has started a run, or has sent a message; the same one if it came before.",
+                    "description": "The delivery started a run or sent a message. A duplicate returns the first one's.",
                     "content": {
                         "application/json": {
                             "schema": {
@@ -198,9 +198,9 @@ _PATHS: Final[JsonObject] = {
                         }
                     },
                 },
-                "204": {"description": "The trigger does not want this event."},
+                "204": {"description": "The trigger does not accept this event."},
                 "403": {"description": "The name is unknown, or the signature or its time is wrong."},
-                "422": {"description": "The trigger's mapping does not fit this body."},
+                "422": {"description": "The trigger's mapping is not valid for this body."},
             },
         }
     }

@@ -60,27 +60,25 @@ class HookedEvent:
         rule = HOOKS[hook.event]
         if isinstance(returned, Refused):
             if not rule.refused:
-                raise HookAnswerError(f"it refused, and {rule.name} cannot be refused")
+                raise HookAnswerError(f"it returned refuse(…), but {rule.name} cannot be refused")
             self.answer.refused, self.answer.by = refuse(returned.reason).reason, [hook.name]
             return
         if not rule.changes or not isinstance(returned, rule.event):
-            may = (
-                f"the event as it is to be, refuse(…) or nothing ({rule.event.__name__})" if rule.answers else "nothing"
-            )
+            may = f"the changed event, refuse(…) or nothing ({rule.event.__name__})" if rule.answers else "nothing"
             raise HookAnswerError(f"it returned {type(returned).__name__}, but must return {may}")
         fields = {name: getattr(returned, name) for name in rule.changes}
         try:
-            check(fields, source="what it returned", most=self._most)  # each value has at least one byte
+            check(fields, source="the hook's answer", most=self._most)  # each value has at least one byte
         except (JsonError, TooLargeError) as error:
             raise HookAnswerError(clip(str(error), 300)) from None
         if (size := len(dumps(fields).encode(errors="surrogatepass"))) > self._most:
-            raise HookAnswerError(f"what it returned has {size:,} bytes, and {self._most:,} is the most")
+            raise HookAnswerError(f"its answer has {size:,} bytes; the limit is {self._most:,}")
         if dumps(fields) != dumps({name: getattr(self.event, name) for name in rule.changes}):
             try:
                 self.event = self.event.changed(**fields)
             except ValueError:  # made without `changed`, which would have raised the error in the hook
                 names = ", ".join(rule.changes)
-                raise HookAnswerError(f"what it returned has no {names} that {rule.event.__name__} can have") from None
+                raise HookAnswerError(f"its answer has no {names} that is valid for {rule.event.__name__}") from None
             self.answer.changed = fields
             self.answer.by.append(hook.name)
 

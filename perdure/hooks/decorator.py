@@ -38,9 +38,7 @@ def make_hook(function: HookCode, event: str, tools: Sequence[str] | None, timeo
     where = f"hook {name}"
     rule = HOOKS.get(event) if isinstance(event, str) else None
     if rule is None:
-        raise HookDefinitionError(
-            f"{where}: there is no event {clip(repr(event), 60)}; the events are {', '.join(HOOKS)}"
-        )
+        raise HookDefinitionError(f"{where}: {clip(repr(event), 60)} is not an event. Use one of: {', '.join(HOOKS)}")
     if not (isinstance(timeout, int | float) and 0 < timeout <= MAX_HOOK_SECONDS and math.isfinite(timeout)):
         raise HookDefinitionError(
             f"{where}: its timeout is {timeout!r}, but must be seconds, up to {MAX_HOOK_SECONDS:g}"

@@ -53,7 +53,7 @@ class HookEvent(WireModel):
         """
         if wrong := [name for name in fields if name not in self.CHANGES]:
             may = ", ".join(self.CHANGES) or "nothing"
-            raise TypeError(f"{type(self).__name__}.{wrong[0]} is not for a hook to change; it may change {may}")
+            raise TypeError(f"{type(self).__name__}.{wrong[0]} cannot be changed by a hook; a hook may change {may}")
         made: Self = type(self).model_validate({**{name: getattr(self, name) for name in self.fields()}, **fields})
         return made
 

@@ -84,7 +84,7 @@ class Health:
         self._request = DescribeTaskQueueRequest(
             namespace=client.namespace, task_queue=TaskQueue(name=worker.task_queue), task_queue_type=kind
         )
-        self._problem: str | None = "does not poll yet"
+        self._problem: str | None = "not polling yet"
         self._lost_at: float | None = None
 
     @property
@@ -92,7 +92,7 @@ class Health:
         """The reason why the worker is not ready; `None` if it is ready."""
         if self.draining:
             return "draining"
-        return self._problem if self._worker.is_running else "the worker does not run"
+        return self._problem if self._worker.is_running else "the worker is not running"
 
     async def watch(self) -> None:
         """Check the server until cancelled, and log when it is lost and when it is back."""
@@ -118,7 +118,7 @@ class Health:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             _log.warning("lost the server", extra={"perdure": {"status": error.status.name}})
-        self._problem = "the server is lost"
+        self._problem = "the server does not answer"
 
     def _note_polls(self) -> None:
         fields = {"address": self._client.service_client.config.target_host}
@@ -127,7 +127,7 @@ class Health:
         else:
             self._on_return()
             seconds = round(time.monotonic() - self._lost_at, 1)
-            _log.info("the server is back: polls", extra={"perdure": {**fields, "seconds": seconds}})
+            _log.info("the server answers again: polling", extra={"perdure": {**fields, "seconds": seconds}})
         self._problem = self._lost_at = None
 
     @asynccontextmanager

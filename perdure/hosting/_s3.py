@@ -112,7 +112,7 @@ class _OwnBucket(S3StorageDriver):
     ) -> list[Payload]:
         for claim in claims:
             if (named := claim.claim_data.get("bucket")) != self._own:
-                raise ValueError(f"the bucket {named!r} is not that of this worker")
+                raise ValueError(f"the bucket {named!r} is not this worker's bucket")
         return await super().retrieve(context, claims)
 
 

@@ -99,7 +99,7 @@ class FileStorage(StorageDriver):
                 return
             except FileNotFoundError:  # another workflow's erasure removed the folder at this moment
                 continue
-        raise OSError(f"the owner of the stored value {name} cannot be noted")
+        raise OSError(f"the owner of the stored value {name} cannot be recorded")
 
     async def delete_named(self, name: str) -> bool:
         """Remove a file. Return whether it existed."""
@@ -140,7 +140,7 @@ class FileStorage(StorageDriver):
             return path.read_bytes()
         except FileNotFoundError:
             if not self._folder.is_dir():
-                raise OSError(f"the folder of stored values {self._folder} is not there") from None
+                raise OSError(f"the folder of stored values {self._folder} does not exist") from None
             return None
 
     def _write(self, data: bytes, owner: str | None) -> StorageDriverClaim:
@@ -169,10 +169,10 @@ class FileStorage(StorageDriver):
     def _read(self, name: str) -> Payload:
         # The name comes from a history, which others may write: it must not lead out of the folder.
         if not re.fullmatch(r"[0-9a-f]{64}", name):
-            raise ValueError(f"{name!r} is not a name of a stored value")
+            raise ValueError(f"{name!r} is not a valid name of a stored value")
         data = self._get(self._path(name))
         if data is None:
-            raise ValueError(f"there is no stored value {name}")
+            raise ValueError(f"no such stored value: {name}")
         if hashlib.sha256(data).hexdigest() != name:
             raise ValueError(f"the stored value {name} was damaged")
         return Payload.FromString(data)

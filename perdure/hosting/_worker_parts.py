@@ -101,9 +101,7 @@ class WorkerParts:
     ) -> None:
         for tool in registry:
             if tool.name in settings.tool_limits and "_calls" in tool.definition:
-                raise SettingsError(
-                    f"tool_limits: {tool.name} cannot be limited here: its calls go to workers of their own"
-                )
+                raise SettingsError(f"tool_limits: {tool.name} cannot be limited: its calls run on other workers")
         self.settings = settings
         self._cached = settings.cached_workflows if cached is None else cached
         keep_secret(*secrets_of(settings))
@@ -248,7 +246,7 @@ def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
     if name is None and build is None:
         return None
     if name is None or build is None:
-        raise SettingsError("deployment_name and build_id go together: set both, or neither")
+        raise SettingsError("deployment_name and build_id: set both or leave both out")
     version = WorkerDeploymentVersion(deployment_name=name, build_id=build)
     return WorkerDeploymentConfig(
         version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED

@@ -182,7 +182,7 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
             [found] = await self._timed(self._inner.decode, await self._timed(self._inner.encode, [_PROBE]))
         except Exception as error:
             return error
-        return None if found.data == _PROBE.data else RuntimeError("the codec does not decode what it encodes")
+        return None if found.data == _PROBE.data else RuntimeError("the codec does not decode a value that it encoded")
 
 
 def _is_away(error: Exception) -> bool:
@@ -192,7 +192,7 @@ def _is_away(error: Exception) -> bool:
 def _payloads(found: Sequence[Payload]) -> list[Payload]:
     """Return a codec's output. Raises `TypeError` if it is not a list of payloads."""
     if not found or not all(isinstance(each, Payload) for each in found):
-        raise TypeError("the codec returns no list of payloads")
+        raise TypeError("the codec did not return a list of payloads")
     return list(found)
 
 

@@ -61,7 +61,7 @@ async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Clie
                 raise
             if str(error) != last_error:
                 last_error = str(error)
-                _log.warning("waits up to %g s more: %s", round(left), last_error)
+                _log.warning("waiting up to %g s more: %s", round(left), last_error)
         await asyncio.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -82,7 +82,7 @@ def no_namespace(client: Client) -> ServerError:
     """Return the error for a server that does not know the client's namespace, with what to do."""
     address = client.service_client.config.target_host
     return ServerError(
-        f"there is no namespace {client.namespace!r} at {address}: look at TEMPORAL_NAMESPACE, or create it"
+        f"the namespace {client.namespace!r} does not exist at {address}: check TEMPORAL_NAMESPACE, or create it"
     )
 
 
@@ -97,32 +97,32 @@ def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
             f"no Temporal server answers at {address} ({reason}); start one with 'perdure dev', or set TEMPORAL_ADDRESS"
         )
     if status is RPCStatusCode.UNAUTHENTICATED or "Unauthenticated" in text:
-        return ServerError(f"{address} does not accept the key: look at TEMPORAL_API_KEY", final=True)
+        return ServerError(f"{address} does not accept the API key: check TEMPORAL_API_KEY", final=True)
     if status is RPCStatusCode.PERMISSION_DENIED or "PermissionDenied" in text:
         namespace = settings.get("namespace", "default")
-        words = f"{address} refuses namespace {namespace!r} to this key or certificate: look at TEMPORAL_NAMESPACE and TEMPORAL_API_KEY"
+        words = f"{address} denies this key or certificate access to namespace {namespace!r}: check TEMPORAL_NAMESPACE and TEMPORAL_API_KEY"
         return ServerError(words, final=True)
     if (problem := _tls_problem(text, address)) is not None:
         return ServerError(problem, final=True)
     if any(words in text for words in _ENDED):  # a proxy without a server ends the connection too
-        want = "want a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
-        want = want if isinstance(settings.get("tls"), TLSConfig) else "want TLS: set TEMPORAL_TLS=true"
+        want = "need a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
+        want = want if isinstance(settings.get("tls"), TLSConfig) else "need TLS: set TEMPORAL_TLS=true"
         return ServerError(f"{address} ended the connection: it may {want}")
     reason = text.splitlines()[0][:120] if text else type(error).__name__
-    return ServerError(f"{address} does not answer as a Temporal server ({reason}): look at TEMPORAL_ADDRESS")
+    return ServerError(f"{address} does not answer as a Temporal server ({reason}): check TEMPORAL_ADDRESS")
 
 
 def _tls_problem(text: str, address: str) -> str | None:
     if "NotValidForName" in text:
-        return f"the TLS certificate of {address} is for another name: look at TEMPORAL_ADDRESS, or set TEMPORAL_TLS_SERVER_NAME"
+        return f"the TLS certificate of {address} is for another name: check TEMPORAL_ADDRESS, or set TEMPORAL_TLS_SERVER_NAME"
     if "InvalidCertificate" in text or "invalid peer certificate" in text:
         return (
             f"the TLS certificate of {address} is not trusted: set TEMPORAL_TLS_SERVER_CA_CERT_PATH to its authority's"
         )
     if "InvalidContentType" in text:
-        return f"{address} does not speak TLS: leave out TEMPORAL_TLS and TEMPORAL_API_KEY, which turn it on"
+        return f"{address} does not use TLS: leave out TEMPORAL_TLS and TEMPORAL_API_KEY, which turn it on"
     if "ParseError" in text:
-        return "the TLS certificate or key cannot be read: look at TEMPORAL_TLS_CLIENT_CERT_PATH, TEMPORAL_TLS_CLIENT_KEY_PATH"
+        return "the TLS certificate or key cannot be read: check TEMPORAL_TLS_CLIENT_CERT_PATH, TEMPORAL_TLS_CLIENT_KEY_PATH"
     return None
 
 

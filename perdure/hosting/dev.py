@@ -74,7 +74,9 @@ async def serve_dev(
             # clients look at 7233 unless the variable names another address
             elsewhere = "" if bound == "7233" else f"; in other terminals: export TEMPORAL_ADDRESS=localhost:{bound}"
             print(f"Temporal  localhost:{bound}{elsewhere}", file=sys.stderr)
-            print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
+            print(
+                f"Web UI    http://localhost:{ui_port}; press Ctrl-C to stop the server and the worker", file=sys.stderr
+            )
             workers = _Workers(settings, server.client)
             async with beside(server.client):
                 ended = await workers.serve(interrupted)
@@ -180,7 +182,7 @@ class _Workers:
             try:
                 await _first(stopped, gone, changes)
                 if self._current.has_ended:
-                    print("the worker has ended by itself, and dev with it", file=sys.stderr, flush=True)
+                    print("the worker ended unexpectedly; dev stops", file=sys.stderr, flush=True)
                     return
                 if changes.done():
                     await self._reload_until(stopped, changes.result())
@@ -232,12 +234,12 @@ class _Workers:
         except _FaultError as error:
             self._current.files = sorted({*self._current.files, *error.files})
             self._stamps = {**self._files(), **self._stamps}
-            print(f"{listed} changed: {error}; the code before stays", file=sys.stderr, flush=True)
+            print(f"{listed} changed: {error}; the previous code stays in use", file=sys.stderr, flush=True)
             return
         self._former.append(self._current)
         self._current = started
         self._orphans = [each for each in self._orphans if each not in taken_over]
-        print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
+        print(f"{listed} changed: new runs use the new code", file=sys.stderr, flush=True)
         for each in replaced:  # after that line, because they print lines too
             self._former.remove(each)
             self._ending.append(each)
@@ -306,7 +308,7 @@ class _Workers:
                 return
             except RPCError:
                 if worker.has_ended:
-                    raise _FaultError("the worker has ended before it worked", worker.files) from None
+                    raise _FaultError("the worker ended before it was ready", worker.files) from None
                 await asyncio.sleep(_AGAIN)
 
     async def _find_replaced(self) -> tuple[list[_DevWorker], list[str]]:
@@ -322,7 +324,7 @@ class _Workers:
             try:
                 idle = not (await self._client.count_workflows(query)).count
             except RPCError as error:
-                _log.debug("runs of a former version cannot be counted: %s", error)
+                _log.debug("runs of an earlier version cannot be counted: %s", error)
                 continue
             if idle:
                 replaced.append(each)
@@ -356,7 +358,7 @@ class _Workers:
             now, before = self._files(), self._stamps
             if names := sorted({path.name for path in now.keys() | before.keys() if now.get(path) != before.get(path)}):
                 return names
-        raise ServerError("files are not watched any more")
+        raise ServerError("files are no longer watched")
 
     def _folders(self) -> list[Path]:
         files = [] if self._current is None else self._current.files

@@ -57,21 +57,21 @@ class OidcConfig(BaseModel):
     client_secret: SecretStr | None = None
     """Without one, the client is public and PKCE alone binds the code."""
     scopes: str = "openid profile email"
-    """With spaces. `openid` is one of them."""
+    """The scopes, separated by spaces. `openid` is required."""
     label: str = Field(default="", max_length=100)
-    """On the button of the sign-in page; by default the issuer's host."""
+    """The provider's name on the sign-in page; by default the issuer's host."""
     sender: Claim = "email"
-    """The claim with the person's name in runs and decisions. An `email` that the provider calls unverified is refused."""
+    """The claim with the person's name in runs and decisions. An unverified `email` is rejected."""
     tenant: Claim | None = None
-    """The claim with the tenant. Without one, everybody sees the runs of no tenant."""
+    """The claim with the tenant. Without one, people see runs of no tenant."""
     roles: Claim | None = None
     """The claim with roles: a list, or one text."""
     rights: dict[str, tuple[str, ...]]
-    """Rights by role; `*` is everybody who may sign in. No default: a provider may be open to the whole world."""
+    """Rights by role; `*` means all signed-in people. There is no default, because a provider may be public."""
     require: dict[Claim, Json] = Field(default_factory=dict)
     """Claims that must have these values: `{"hd": "example.com"}`."""
     seconds: float = Field(default=LONGEST_SIGN_IN, gt=0, le=LONGEST_SIGN_IN)
-    """How long a sign-in lasts."""
+    """The seconds that a sign-in lasts."""
 
     @field_validator("issuer")
     @classmethod
@@ -79,14 +79,14 @@ class OidcConfig(BaseModel):
         parts = urlsplit(issuer)
         local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.netloc or not (parts.scheme == "https" or local):
-            raise ValueError("must be an address with https://, or with http:// on this machine")
+            raise ValueError("must be a URL with https://, or with http:// on this machine")
         return issuer.rstrip("/")
 
     @field_validator("scopes")
     @classmethod
     def _has_openid(cls, scopes: str) -> str:
         if "openid" not in scopes.split():
-            raise ValueError('must hold "openid"')
+            raise ValueError('must include "openid"')
         return scopes
 
     @property
@@ -110,7 +110,7 @@ class OidcConfig(BaseModel):
         roles = self._roles(claims)
         rights = {right for role, given in self.rights.items() if role == EVERYBODY or role in roles for right in given}
         if not rights:
-            raise ClaimsError("no role of this account has a right here")
+            raise ClaimsError("no role of this account has a right in this gateway")
         tenant = "" if self.tenant is None else _text(claims, self.tenant, 100)
         return SignedInPerson(tenant, _text(claims, self.sender, 200), roles, tuple(sorted(rights)))
 

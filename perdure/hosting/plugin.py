@@ -167,12 +167,10 @@ class PerdurePlugin(SimplePlugin):
             name = activity_name(function)
             if name is None:
                 raise SettingsError(
-                    "the worker has a dynamic activity already, and Perdure's tools are one too: give one of them a worker of its own"
+                    "the worker already has a dynamic activity, and Perdure's tools need one: use another worker for one of them"
                 )
             if name in {tool.name for tool in self._registry if "_calls" not in tool.definition}:
-                raise SettingsError(
-                    f"the worker has an activity {name!r} and a tool of that name: give one another name"
-                )
+                raise SettingsError(f"the worker has an activity {name!r} and a tool of that name: rename one of them")
 
 
 class _OwnClient(Interceptor):

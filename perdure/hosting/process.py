@@ -44,7 +44,7 @@ async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         try:
             await each
         except Exception:
-            logging.getLogger("perdure.worker").exception("what goes on beside the worker broke down")
+            logging.getLogger("perdure.worker").exception("a background task of the worker failed")
 
     tasks = [asyncio.create_task(reported(each)) for each in work]
     try:

@@ -79,7 +79,7 @@ class Converter(DataConverter):
         except Exception as error:
             if not is_lasting(error):
                 raise
-            return unreadable(f"stored elsewhere: {error}")
+            return unreadable(f"in external storage: {error}")
         return found  # type: ignore[no-any-return]
 
 
@@ -144,7 +144,7 @@ class ReportingInstance(WorkflowInstance):
         else:
             health.forget(info.workflow_id)
         if removed.reason == reasons.FATAL:
-            _log.warning("the server refused a task, which is done again", extra={"perdure": fields})
+            _log.warning("the server rejected a task; it is retried", extra={"perdure": fields})
 
     def get_serialization_context(self, command_info: Any) -> Any:
         return self._inner.get_serialization_context(command_info)

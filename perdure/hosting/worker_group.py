@@ -171,8 +171,8 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
     again = asyncio.ensure_future(interrupted.get())
     clock = asyncio.get_running_loop().time
     end = clock() + grace + LEAVES_AFTER
-    waits = f", and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
-    _print(f"draining: takes nothing new{waits if underway.titles else ''}")
+    waits = f", waiting up to {grace:g} s for {_listed(underway.titles)}; send the signal again to hand over now"
+    _print(f"draining: accepts no new work{waits if underway.titles else ''}")
     try:
         while not stopping.done():
             left = max(0.0, end - clock())
@@ -201,9 +201,9 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
 def _print_held(runs: list[str], titles: list[str]) -> None:
     """Log the runs and calls that this worker abandons. Other workers continue them."""
     if runs:
-        _log.error("leaves without runs that could not be evicted, other workers go on with them: %s", _listed(runs))
+        _log.error("stops with runs that could not be evicted; other workers continue them: %s", _listed(runs))
     if titles or not runs:
-        _log.error("leaves without waiting for %s", _listed(titles) or "its pollers")
+        _log.error("stops without waiting for %s", _listed(titles) or "its pollers")
 
 
 def _listed(titles: list[str]) -> str:

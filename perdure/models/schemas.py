@@ -343,7 +343,7 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
         if maker.properties <= _MAX_PROPERTIES:
             break
     else:
-        maker.problems.append(f"the tools have {maker.properties} parameters in all; {_MAX_PROPERTIES} is the most")
+        maker.problems.append(f"the tools have {maker.properties} parameters in all; the limit is {_MAX_PROPERTIES}")
     return strict, list(dict.fromkeys(maker.problems))
 
 

@@ -97,7 +97,8 @@ class CodecServer:
         if request.headers.get("origin", self._origin) != self._origin:
             return _finish(
                 PlainTextResponse(
-                    f"pages of this site may not send requests here, only those of {self._origin} may", 403
+                    f"pages of this site may not send requests to the codec server; only those of {self._origin} may",
+                    403,
                 )
             )
         try:
@@ -118,7 +119,7 @@ class CodecServer:
 
     async def _home(self, request: Request) -> Response:
         signed_in = self._guards.signed_in(request) is not None
-        notice = f"Signed in: the Web UI at {self._origin} may show what is encrypted." if signed_in else ""
+        notice = f"Signed in: the Web UI at {self._origin} may show encrypted values." if signed_in else ""
         return _finish(HTMLResponse(_PAGE.format(notice=notice)))
 
     async def _sign_in(self, request: Request) -> Response:
@@ -129,7 +130,7 @@ class CodecServer:
         except TooManyGuessesError as error:
             return _finish(HTMLResponse(_PAGE.format(notice=error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
         if caller is None:
-            return _finish(HTMLResponse(_PAGE.format(notice="That is not the token."), 401))
+            return _finish(HTMLResponse(_PAGE.format(notice="The token is wrong."), 401))
         response = RedirectResponse("/", 303)
         self._guards.sign_in(request, response, caller)
         return _finish(response)

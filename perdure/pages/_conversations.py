@@ -30,10 +30,10 @@ from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, Mode
 
 MODE_WORDS: Final[Mapping[Mode, str]] = {
-    "steer": "change what it does now",
-    "followup": "answer when it has finished",
-    "collect": "answer with the other messages that wait",
-    "interrupt": "stop what it does now",
+    "steer": "add to the current work",
+    "followup": "answer after the current run",
+    "collect": "answer with the other waiting messages",
+    "interrupt": "stop the current run",
     "reject": "do not send",
 }
 """The effect of a message while the agent works, by its mode (R10.4)."""
@@ -47,7 +47,7 @@ _ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
 """Topics of events that may add an entry to the transcript."""
 
 
-RESET: Final = "This conversation was reset: reload the page to see which of its entries count."
+RESET: Final = "This conversation was reset: reload the page to see its valid entries."
 
 
 class ConversationParts(EventAdapter[tuple[str, str], None]):
@@ -206,14 +206,14 @@ def named(requests: list[WaitingRequest]) -> str:
 
 
 RECEIPTS: Final[Mapping[Acceptance, str]] = {
-    "started": "Sent: the agent has begun to work on it",
-    "steered": "Sent: the agent takes it into account in what it does now",
-    "queued": "Sent: the agent answers it after what it does now",
-    "collected": "Sent: the agent answers it together with the other messages that wait",
-    "interrupted": "Sent: the agent has stopped what it did, and answers it",
+    "started": "Sent: the agent works on the message",
+    "steered": "Sent: the agent adds the message to its current work",
+    "queued": "Sent: the agent answers after its current run",
+    "collected": "Sent: the agent answers with the other waiting messages",
+    "interrupted": "Sent: the agent stopped its run and answers the message",
     "stopped": "Stopped",
-    "new": "A new conversation has begun; the state stays",
-    "reset": "A new conversation has begun, with the state of the agent's file",
+    "new": "A new conversation has begun with the same state",
+    "reset": "A new conversation has begun with the state of the agent's file",
 }
 """The outcome of a message, by its receipt."""
 LISTED: Final = 100
@@ -240,7 +240,7 @@ class Conversations:
 
     async def _list(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at conversations")
+        caller.check("read", "read conversations")
         page = request.query_params.get("page") or None
         found = await self._gateway.perdure.page_of_sessions(tenant=caller.tenant, size=LISTED, page=page)
         return self._site.page(
@@ -267,7 +267,7 @@ class Conversations:
 
     async def _show(self, request: Request, **more: Any) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at conversations")
+        caller.check("read", "read conversations")
         session = self._session(caller, request)
         view = await session.show()
         talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
@@ -296,7 +296,7 @@ class Conversations:
     async def _live(self, request: Request) -> Response:
         """Stream events as parts of the page."""
         caller = caller_of(request)
-        caller.check("read", "look at conversations")
+        caller.check("read", "read conversations")
         session = self._session(caller, request)
         await session.show()  # raises if the tenant has no such session
         after = request.query_params.get("after", "")
@@ -348,7 +348,7 @@ class Conversations:
 
     async def _decide(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("approve", "decide what waits")
+        caller.check("approve", "decide approval requests")
         form = await self._site.form(request)
         key = self._key(request)
         try:

@@ -100,7 +100,7 @@ def read_fields(fields: Sequence[Field], form: Mapping[str, str]) -> JsonObject:
             try:
                 params[field.name] = loads(text, source=field.name)
             except JsonError as error:
-                raise FormError(f"{error}; this field takes JSON") from None
+                raise FormError(f"{error}; this field needs JSON") from None
     return params
 
 

@@ -94,7 +94,7 @@ class Inbox:
         caller = self._site.guards.caller(request)
         if caller is None:
             return self._site.ask_for_token(request)
-        caller.check("read", "look at what waits")
+        caller.check("read", "read approval requests")
         found, chosen = WaitingPage([], 0, {}, None), None
         try:
             found = await self._live_of(caller).look(request.query_params.get("page"))
@@ -127,7 +127,7 @@ class Inbox:
         caller = self._site.guards.caller(request)
         if caller is None:
             return self._site.ask_for_token(request)
-        caller.check("read", "look at what waits")
+        caller.check("read", "read approval requests")
         try:
             found = await self._live_of(caller).look(request.query_params.get("page"))
             key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
@@ -144,7 +144,7 @@ class Inbox:
         caller = self._site.guards.caller(request)
         if caller is None:
             return self._site.ask_for_token(request)
-        caller.check("read", "look at what waits")
+        caller.check("read", "read approval requests")
         return self._site.guards.finish(request, self._streamed(caller, self._live_of(caller).events()))
 
     async def _decide(self, request: Request) -> Response:
@@ -153,7 +153,7 @@ class Inbox:
             return self._site.ask_for_token(request)
         form = await self._site.form(request)
         try:
-            caller.check("approve", "decide what waits")
+            caller.check("approve", "decide approval requests")
             run = await self._find(caller, form.get("run", ""))
             notice = await decide(run, form, caller=None if self._everywhere else caller)
         except (RunError, ServerError, FormError, JsonError) as error:

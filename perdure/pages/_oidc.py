@@ -52,13 +52,15 @@ class OidcSignIn:
     async def _finish(self, request: Request) -> Response:
         session = _unpacked(self._site.guards.signed_cookie(request, UNDER_WAY))
         if session is None:
-            raise HttpError(400, "This sign-in has expired, or began in another browser. Sign in again.")
+            raise HttpError(400, "This sign-in has expired, or belongs to another browser. Sign in again.")
         request.scope["session"] = session
         token = await self._ask(self._client.authorize_access_token(request))
         try:
             person = self._config.person(token.get("userinfo") or {})
         except ClaimsError as error:
-            raise HttpError(403, f"{self._config.name} let you in, but this gateway does not: {error}.") from None
+            raise HttpError(
+                403, f"{self._config.name} accepted the sign-in, but this gateway rejected it: {error}."
+            ) from None
         response = self._site.signed_in_page(request, str(session.get("back", "")))
         self._site.guards.sign_in_person(request, response, person, self._config.seconds)
         self._site.guards.forget(response, UNDER_WAY)
@@ -78,7 +80,7 @@ class OidcSignIn:
             return await asked
         except OAuthError as error:
             why = clip(str(error.description or error.error))
-            raise HttpError(400, f"{self._config.name} did not sign you in: {why}. Sign in again.") from None
+            raise HttpError(400, f"{self._config.name} rejected the sign-in: {why}. Sign in again.") from None
         except HTTPError as error:
             raise HttpError(
                 502, f"{self._config.name} does not answer ({type(error).__name__}). Try again later."

@@ -153,7 +153,7 @@ class RunPages:
 
     async def _list(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at runs")
+        caller.check("read", "read runs")
         asked = {name: value for name in _SEARCH if (value := request.query_params.get(name, "").strip())}
         chosen: dict[str, Any] = dict(asked)
         selection = Selection(**chosen, tenant=caller.tenant, waiting="waiting" in request.query_params)
@@ -181,7 +181,7 @@ class RunPages:
 
     async def _show(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at runs")
+        caller.check("read", "read runs")
         run = await self._find(caller, self._id(request))
         view, origin = await run.view(), await run.origin()
         await _prepare(view)
@@ -250,13 +250,13 @@ class RunPages:
         """Return a run that the caller may fork. Only its sender may, because a fork's tools act for the sender."""
         run = await self._find(caller, id)
         if not forkable_by(await run.origin(), caller):
-            raise HttpError(403, "the run is another sender's: only its sender can fork it")
+            raise HttpError(403, "the run has another sender: only its sender can fork it")
         return run
 
     async def _compare(self, request: Request) -> Response:
         """Show a fork beside its original run."""
         caller = caller_of(request)
-        caller.check("read", "look at runs")
+        caller.check("read", "read runs")
         fork = await self._find(caller, self._id(request))
         after = await fork.view()
         if not after.forked:
@@ -274,7 +274,7 @@ class RunPages:
 
     async def _live(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at runs")
+        caller.check("read", "read runs")
         run = await self._find(caller, self._id(request))
         return self._site.guards.finish(
             request, EventStream(self._gateway, caller, self._frames(run, request.headers.get("last-event-id")))
@@ -313,7 +313,7 @@ class RunPages:
     def _id(self, request: Request) -> str:
         id = str(request.path_params["id"])
         if not id or len(id) > 1000:
-            raise HttpError(404, "there is no such run")
+            raise HttpError(404, "the run does not exist")
         return id
 
 

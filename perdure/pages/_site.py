@@ -138,9 +138,7 @@ class Site:
 
     def _own_texts(self, request: Request, form: dict[str, str]) -> dict[str, str]:
         if not self.guards.is_own_form(request, form.get("csrf", "")):
-            raise HttpError(
-                403, "This form did not come from this page. Reload the page and try again.", kind="foreign-form"
-            )
+            raise HttpError(403, "This form is not from this page. Reload the page and try again.", kind="foreign-form")
         return form
 
     def problem(self, request: Request, problem: HttpError) -> Response:
@@ -173,7 +171,7 @@ class Site:
         except TooManyGuessesError as error:
             raise error.as_problem() from None
         if caller is None:
-            return self.ask_for_token(request, "That is not the token.")
+            return self.ask_for_token(request, "The token is wrong.")
         response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
         self.guards.sign_in(request, response, caller)
         return response
@@ -205,7 +203,7 @@ class Site:
         form = await self.form(request)
         caller = caller_of(request)
         if not self.guards.sees_all_tenants(caller):
-            raise HttpError(403, "a token shows its own tenant only", kind="forbidden")
+            raise HttpError(403, "a token gives access to its own tenant only", kind="forbidden")
         response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
         self.guards.choose_tenant(request, response, form.get("tenant", ""))
         return response

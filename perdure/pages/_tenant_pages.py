@@ -28,7 +28,7 @@ from perdure.values.media import PICTURES, file_name, is_digest, media_of
 _SCHEDULE_ACTIONS: Final = {
     "pause": (STOP, "pause a schedule", "is paused"),
     "resume": (SEND, "resume a schedule", "is active again"),
-    "trigger": (SEND, "start a schedule", "starts a run now, unless its last one still works"),
+    "trigger": (SEND, "start a schedule", "starts a run now, unless its last run is still open"),
 }
 """By the form's `do`: the required right, the words for a refusal, and the page's notice."""
 
@@ -48,7 +48,7 @@ class SchedulesPage(_TenantPage):
         return [Route("/schedules", self._show), Route("/schedules", self._act, methods=["POST"])]
 
     async def _show(self, request: Request) -> Response:
-        caller_of(request).check(READ, "look at schedules")
+        caller_of(request).check(READ, "read schedules")
         return await self._page(
             request, changed=request.query_params.get("schedule", ""), notice=self._site.notice_of(request)
         )
@@ -107,7 +107,7 @@ class StandingPage(_TenantPage):
         return [Route("/standing", self._show), Route("/standing", self._revoke, methods=["POST"])]
 
     async def _show(self, request: Request) -> Response:
-        caller_of(request).check(READ, "look at standing approvals")
+        caller_of(request).check(READ, "read standing approvals")
         return await self._page(request, notice=self._site.notice_of(request))
 
     async def _page(self, request: Request, *, notice: str = "", problem: str = "", status: int = 200) -> Response:
@@ -138,7 +138,7 @@ class StandingPage(_TenantPage):
             )
         except (DecisionRefusedError, RunError, ServerError) as error:
             return await self._page(request, problem=str(error), status=422)
-        words = f"{revoked.name} is revoked. Calls that begin in the next {STANDING_SHARED:g} seconds may still use it"
+        words = f"{revoked.name} is revoked. Calls that start in the next {STANDING_SHARED:g} seconds may still use it"
         return self._site.go_to(request, f"/standing?{self._site.notice_query(request, words)}")
 
 
@@ -184,7 +184,7 @@ class CostsPage(_TenantPage):
 
     async def _show(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("read", "look at what runs cost")
+        caller.check("read", "read the costs of runs")
         days = request.query_params.get("days", "7")
         if days not in map(str, DAYS):
             raise HttpError(400, f"days must be one of {', '.join(map(str, DAYS))}")
@@ -230,7 +230,7 @@ class FilePages(_TenantPage):
         is_one = store.is_there and is_digest(f"sha256:{digest}")
         data = await store.find(f"sha256:{digest}") if is_one else None
         if data is None:
-            raise HttpError(404, "this file is not stored here")
+            raise HttpError(404, "this gateway does not store the file")
         file = media_of(data)
         shown = file.type in PICTURES
         name = quote(file_name(request.query_params.get("name", "")) or "file", safe="")

@@ -93,6 +93,6 @@ async def serve_codec(*, host: str, port: int, token: str, origin: str) -> None:
     """Serve until interrupted. Raises `SettingsError` without a codec, a token or an origin, or when the port is taken."""
     converter = data_converter()
     if converter.payload_codec is None and converter.external_storage is None:
-        raise SettingsError(f"there is nothing to decode: set {CODEC}, as for the workers")
+        raise SettingsError(f"no codec is set: set {CODEC}, as for the workers")
     async with served(CodecServer(converter, token, origin).app, "codec server", host, port):
         await until_interrupted()

@@ -405,9 +405,9 @@ def revise(
         raw = {"_instance": call.spec.instance, **raw}
     revised = check(raw, call.id, call.index)
     if revised.state.error is not None:
-        raise DecisionError(f"{call.id} would be wrong: {revised.state.error.message}")
+        raise DecisionError(f"{call.id} would not be valid: {revised.state.error.message}")
     if revised.spec.loop is not None:
-        raise DecisionError(f"{call.id} would be a loop, but one call waits: send one call")
+        raise DecisionError(f"{call.id} would be a loop, but the request is for one call: send one call")
 
     def lookup(reference: Reference) -> Json | Missing:
         return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
@@ -416,14 +416,14 @@ def revise(
     for site in read.sites:
         if evaluate(site.expression, lookup) is MISSING:
             raise DecisionError(
-                f"{call.id} would be wrong: {json_path(site.path)}: {site.expression} does not exist now"
+                f"{call.id} would not be valid: {json_path(site.path)}: {site.expression} does not exist now"
             )
     try:
         resolved = read.resolve(lookup, texts)
         texts.check_whole({**resolved, **(kept or {})})
         revised.inputs.take_resolved(resolved)
     except (TooLargeError, FormulaError) as error:
-        raise DecisionError(f"{call.id} would be wrong: {error}") from None
+        raise DecisionError(f"{call.id} would not be valid: {error}") from None
     if kept is not None:
         revised.inputs.params, revised.inputs.items = revised.inputs.params | kept, call.inputs.items
     revised.inputs.origins = origins_of(read, USER, lookup, sources)
@@ -435,7 +435,7 @@ def revise(
             call.inputs.origins.written, {**stay, **revised.inputs.origins.params}, read=True
         )
     if problem := check_resolved(revised):
-        raise DecisionError(f"{call.id} would be wrong: {problem.message}")
+        raise DecisionError(f"{call.id} would not be valid: {problem.message}")
     if readers:
         _keep_for(readers, call, revised)
     return revised
@@ -450,8 +450,8 @@ def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
         )
     if call.spec.method == "set" != revised.spec.method:
         raise DecisionError(
-            f"{call.id} must set {call.spec.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
-            f"this one would {revised.spec.method} to what is there"
+            f"{call.id} must set {call.spec.target}, because other calls read only its value ({', '.join(sorted(readers))}); "
+            f"this one would {revised.spec.method} to the existing value"
         )
 
 

@@ -113,7 +113,7 @@ async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> 
         if started.continued_execution_run_id:
             return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
         break
-    raise RunError(f"{handle.id!r} went on from no other execution")
+    raise RunError(f"{handle.id!r} did not continue another execution")
 
 
 def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:
@@ -126,8 +126,8 @@ def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:
 def cannot_replay(workflow_id: str, why: str) -> str:
     """Return the message for a run or session whose workers have another version, with a remedy."""
     return (
-        f"a worker is there and cannot replay {workflow_id!r}, whose history another version has written ({why}). "
-        f"Start workers of that version, or end it at once: perdure terminate {workflow_id}"
+        f"a worker cannot replay {workflow_id!r}, because another version wrote its history ({why}). "
+        f"Start workers of that version, or end the run at once: perdure terminate {workflow_id}"
     )
 
 

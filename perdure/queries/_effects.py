@@ -35,7 +35,7 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
             break
         handle = await execution_before(client, handle)
     if found.base is None:
-        raise RunError(f"{run_id} has not begun: there is nothing to undo")
+        raise RunError(f"{run_id} has not started, so it has nothing to undo")
     count = len(executions)
     for number, chunks in enumerate(reversed(executions)):
         for chunk in chunks:
@@ -58,7 +58,7 @@ def _named(node: str, execution: int) -> str:
 async def _chunk(handle: WorkflowHandle[object, object], number: int) -> EffectChunk:
     answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict)
     if (chunk := answer.get(str(number))) is None:
-        raise RunError(f"{handle.id} has not begun: there is nothing to undo")
+        raise RunError(f"{handle.id} has not started, so it has nothing to undo")
     return EffectChunk.model_validate(chunk)
 
 

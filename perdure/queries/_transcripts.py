@@ -101,7 +101,7 @@ class SessionReader:
         while offset is not None:
             page: ValuePage = await self._ask(run_id, VALUE_QUERY, ValuePage, what, offset)
             if page.earlier:
-                raise RunError(f"{run_id} has gone on in a new execution since then")
+                raise RunError(f"{run_id} has continued in a new execution since then")
             parts.append(page.text)
             offset = page.next
         value: Json = json.loads("".join(parts))
@@ -172,6 +172,4 @@ class SessionReader:
             raise RunError(f"{id} did not answer: {error}") from None
         except RPCError as error:
             gone = error.status is RPCStatusCode.NOT_FOUND
-            raise RunError(
-                f"{id} is not there any more" if gone else f"{id} does not answer: {error.message}"
-            ) from None
+            raise RunError(f"{id} no longer exists" if gone else f"{id} does not answer: {error.message}") from None

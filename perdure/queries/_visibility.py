@@ -69,10 +69,7 @@ class SearchAttributes:
         missing = [name for name in ATTRIBUTES if name not in self.known]
         lists = "'perdure approvals'" if WAITING_ATTRIBUTE in missing else "'perdure list'"
         wanted = ", ".join(f"{name} ({ATTRIBUTES[name]})" for name in missing)
-        return (
-            f"namespace {client.namespace!r} does not take the search attributes {wanted} {refused}, so {lists} cannot find runs by "
-            "them; have them added"
-        )
+        return f"namespace {client.namespace!r} does not take the search attributes {wanted} {refused}, so {lists} cannot find runs by them; ask an administrator to add them"
 
     async def _register(self, client: Client) -> str | None:
         """Record the attributes that the namespace has, and register the others. Return the reason of a failure. Raises
@@ -83,9 +80,7 @@ class SearchAttributes:
         there = dict(found.custom_attributes)
         self.known = [name for name, kind in ATTRIBUTES.items() if there.get(name) == _TYPES[kind]]
         refused = (
-            "(there are others of that name)"
-            if any(name in there and name not in self.known for name in ATTRIBUTES)
-            else None
+            "(others have that name)" if any(name in there and name not in self.known for name in ATTRIBUTES) else None
         )
         missing = [name for name in ATTRIBUTES if name not in there]
         try:

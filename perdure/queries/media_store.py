@@ -140,7 +140,7 @@ class MediaStore:
         """
         data = await self.find(value.digest)
         if data is None:
-            raise MediaError(f"the file {value.line} is not stored here")
+            raise MediaError(f"the file {value.line} is not in this storage")
         if len(data) != value.bytes:  # limits on sums use the numbers in the values
             raise MediaError(f"the file {value.line} has {len(data):,} bytes")
         return data
@@ -192,6 +192,6 @@ def _check_sum(sizes: Iterable[int]) -> None:
     if len(sizes) > MAX_FILES_OF_CALL:
         raise MediaError(f"there are {len(sizes):,} files; at most {MAX_FILES_OF_CALL:,} are allowed")
     if (largest := max(sizes, default=0)) > MAX_MEDIA:
-        raise MediaError(f"a file has {bytes_text(largest)}, and {MAX_MEDIA:,} is the most")
+        raise MediaError(f"a file has {bytes_text(largest)}; the limit is {MAX_MEDIA:,}")
     if (size := sum(sizes)) > MAX_MEDIA_OF_CALL:
-        raise MediaError(f"the files have {bytes_text(size)} together, and {MAX_MEDIA_OF_CALL:,} is the most")
+        raise MediaError(f"the files have {bytes_text(size)} together; the limit is {MAX_MEDIA_OF_CALL:,}")

@@ -274,7 +274,7 @@ class RuleBook:
     def _broken(self, rule: Rule, call: Call) -> str | None:
         params = _params_of(call)
         if rule.key in self._unlent:
-            return "the run above has not foreseen such a call here"
+            return "the parent run's rules did not expect this call"
         if isinstance(rule, Precedes):
             key = same_key(params, [then for _, then in rule.pairs])
             if key is not None and self.has(rule, key):
@@ -293,7 +293,7 @@ class RuleBook:
             return _foreign(rule, call)
         if isinstance(rule, FollowedBy):  # the plan decides it: `PlanJudge.unfollowed`
             return None
-        return None if rule.role in self.roles else f'the person for whom the run works has no role "{rule.role}"'
+        return None if rule.role in self.roles else f'the sender of the run does not have the role "{rule.role}"'
 
     # Runs below.
 
@@ -365,7 +365,7 @@ def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | 
         return None
     if isinstance(rule, CountAtMost):
         return f"{rule.of} was called {number(used)} times"
-    return f"the sum of {rule.of} would be {number(used + amount)}, and {number(rule.limit)} is the most"
+    return f"the sum of {rule.of} would be {number(used + amount)}; the limit is {number(rule.limit)}"
 
 
 def number(value: Fraction) -> str:
@@ -399,7 +399,7 @@ def _foreign(rule: OnlyFrom, call: Call) -> str | None:
     if name not in call.inputs.params:
         return None
     if not origins.read:
-        return f"nobody knows where {rule.parameter} comes from"
+        return f"the provenance of {rule.parameter} is unknown"
     sources = origins.params.get(name, origins.written)
     found = rule.stranger(sources or origins.written)
     return None if found is None else f"{rule.parameter} comes from {in_words([found])}"

@@ -392,7 +392,7 @@ class PlanJudge:
         assert isinstance(rule, Needs)
         if rule.role in self._book.roles:
             return _PROVEN
-        words = f'the person for whom the run works has no role "{rule.role}"'
+        words = f'the sender of the run does not have the role "{rule.role}"'
         return _Finding("violated", words, [_step(use.call, "begins")])
 
     def _order(self, rule: Precedes, use: _Use) -> _Finding:
@@ -419,7 +419,9 @@ class PlanJudge:
         if any(waits.ended >> below & 1 for below in self._touching(rule.firsts)):
             doubtful = True
         if doubtful:
-            return _Finding("unknown", f"whether {rule.first_words} is done before {use.call.title} is only known then")
+            return _Finding(
+                "unknown", f"whether {rule.first_words} is done before {use.call.title} is only known at run time"
+            )
         if self._is_plain(use) and not self._begins(use.home, same | possible):
             return _PROVEN  # on every path one of them is done, although none is done on all paths
         path = [_step(self._plan.calls[each], "fails, or has not ended") for each in _bits(same | possible)]
@@ -432,7 +434,7 @@ class PlanJudge:
         follower, path = self._follower(rule, use)
         if follower is not None:
             return _PROVEN
-        what = f"the plan has no call of {' or '.join(rule.thens)} that surely begins after {use.call.title}"
+        what = f"the plan has no call of {' or '.join(rule.thens)} that always starts after {use.call.title}"
         if rule.pairs:
             what += f" for the same {' and '.join(then for _, then in rule.pairs)}"
         if path is None:
@@ -602,7 +604,7 @@ class PlanJudge:
         elif use.place is None and parse_template(params.get(name))[0].literal and origins.written:
             sources = origins.written
         else:
-            return _Finding("unknown", f"where {rule.parameter} comes from is only known at the call")
+            return _Finding("unknown", f"the provenance of {rule.parameter} is only known at the call")
         found = rule.stranger(sources)
         if found is None:
             return _PROVEN

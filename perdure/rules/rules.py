@@ -194,7 +194,7 @@ class FollowedBy(OrderRule):
     @model_validator(mode="after")
     def _refuses(self) -> FollowedBy:
         if self.otherwise == "ask":
-            raise ValueError("otherwise: nobody can be asked about a call that has to follow: use refuse")
+            raise ValueError("otherwise: a person cannot approve a missing later call: use refuse")
         return self
 
     @cached_property
@@ -348,7 +348,7 @@ S = TypeVar("S", AtMost, CountAtMost)
 
 def _checked_span(rule: S) -> S:
     if rule.is_of_tenant and rule.otherwise == "ask":
-        raise ValueError(f"otherwise: nobody can be asked about a sum per {rule.per}: use refuse")
+        raise ValueError(f"otherwise: a person cannot approve a sum per {rule.per}: use refuse")
     return rule
 
 
@@ -414,9 +414,9 @@ def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
     """
     value = get(params, keys_of(of, tool))
     if value is MISSING:
-        return f"{of} is missing, and its sum is limited"
+        return f"{of} is missing; a rule limits its sum"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        return f"{of} is not a number of 0 or more, and its sum is limited"
+        return f"{of} is not a number of 0 or more; a rule limits its sum"
     if value > MAX_AMOUNT:
         return f"{of} is more than {MAX_AMOUNT:g}, and its sum is limited"
     return exact(value)

@@ -149,7 +149,7 @@ def whole_output(
     output, wrong = resolve_output(output, values, TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
     most = max(MAX_OUTPUT, max_payload)
     if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
-        wrong = [f"it has {bytes_text(size)}, and {most:,} is the most"]
+        wrong = [f"it has {bytes_text(size)}; the limit is {most:,}"]
     if not wrong:
         try:
             check(output, source="it")  # a value that was read may lie deep in the output

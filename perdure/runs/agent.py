@@ -104,20 +104,20 @@ class PromptConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: str = Field(default="", max_length=MAX_INSTRUCTIONS)
-    """Instructions that come last; those of a run replace its agent's."""
+    """Instructions at the end of the prompt. A run's text replaces its agent's."""
     skills: bool | list[str] = False
-    """`true`: all that the worker has; or these, by name."""
+    """`true`: all skills of the worker. A list: the skills with these names."""
     workspace: bool | str = False
-    """`true`: the files of the worker's workspace; or of this folder in it."""
+    """`true`: the files of the worker's workspace. A text: the files of this folder in it."""
     files: list[str] = Field(default=list(FILES), max_length=MAX_BOOTSTRAP)
-    """Which, in this order; those that are not there are left out."""
+    """The files in this order. Missing files are left out."""
 
     @field_validator("files")
     @classmethod
     def _names(cls, files: list[str]) -> list[str]:
         for name in files:
             if "/" in name or name in ("", ".", "..") or not name.isprintable() or len(name) > 200:
-                raise ValueError(f"{name[:50]!r} is not a file's name: a name without a folder")
+                raise ValueError(f"{name[:50]!r} is not a file name: use a name without a folder")
         return list(dict.fromkeys(files))
 
     def changed(self, other: PromptConfig) -> PromptConfig:
@@ -148,13 +148,13 @@ class Models(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fast: str = FAST_MODEL
-    """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker knows."""
+    """The model for choosing tools; by default the worker's. `model@endpoint` uses another server of the worker's settings."""
     smart: str = SMART_MODEL
     """The model after errors and for final answers; by default the worker's."""
     policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
-    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's."""
+    """The choice of the model for each Request: `auto`, `fast`, `smart`, or the worker's `module:function`."""
     fallback: list[str] = Field(default_factory=list)
-    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
+    """The models to use in this order when the chosen one is down. `model@endpoint` uses another server of the worker's settings."""
 
 
 class Sampling(BaseModel):
@@ -220,65 +220,65 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: Models = Field(default_factory=Models)
-    """Which models answer (R9.4)."""
+    """The models (R9.4)."""
     sampling: ModelSampling = Field(default_factory=ModelSampling)
-    """Temperature and the like (R9.8)."""
+    """Sampling, such as the temperature (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
-    """The form in which the model writes plans (R9.2)."""
+    """The form of the model's plans (R9.2)."""
     control: bool | Literal["auto"] | None = None
-    """Whether the model is taught to compute and to make calls on conditions (R16). `auto`: where a list can occur; the default in `script`."""
+    """Whether the prompt describes expressions and conditions (R16). `auto`: if a list can occur; the default in `script`."""
     start: Literal["model", "plan"] = "model"
-    """Whether a `plan` in the context is only shown to the model, or is run first (R5.9)."""
+    """Whether a `plan` in the context is shown to the model, or runs first (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
-    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again (R5.10)."""
+    """Whether all calls of a Solution run before the next Request, or only calls without a dependency (R5.10)."""
     stream: bool = True
     """Whether calls start while the model is still writing (R6.3)."""
     parallel: int | None = Field(default=None, ge=1)
-    """Calls at once; with `step` calls per Request. `None`: as many as the dependencies allow (R5.12)."""
+    """The most parallel calls; with `step`, calls per Request. `None`: as many as the dependencies allow (R5.12)."""
     max_requests: int = Field(default=20, ge=1)
-    """Model invocations per run (R9.5)."""
+    """The most Requests of a run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)
-    """Calls per Solution (R6.8)."""
+    """The most calls of a Solution (R6.8)."""
     token_budget: int | None = Field(default=None, ge=1, le=MAX_BUDGET)
-    """Prompt and completion tokens of the run and its delegates (R9.5)."""
+    """The most prompt and completion tokens of the run and its delegates (R9.5)."""
     cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Dollars, by `prices`."""
+    """The most dollars of the run and its delegates, by `prices`."""
     deadline: Seconds = 600.0
-    """Seconds of work; time spent waiting for a person does not count."""
+    """The most seconds of work. Time spent waiting for a person does not count."""
     model_patience: float | None = Field(default=None, ge=0, le=LONGEST)
-    """Seconds that a Request waits for a model whose provider is away (R20.5); by default the worker's, an hour."""
+    """Seconds that a Request waits for a model whose provider is unavailable (R20.5); by default the worker's, an hour."""
     priority: Priority | None = None
-    """1 to 5: which runs workers serve first where more waits than they can do, 1 before 2; 3. Delegates have that of their run (R24.3)."""
+    """The priority, 1 (first) to 5 (last), for workers with more work than capacity; by default 3. Delegates have their run's priority (R24.3)."""
     client_timeout: Seconds | None = None
-    """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
+    """Seconds that a call waits for the client that executes it; then the run fails. `None`: no limit (R9.5)."""
     on_failure: Literal["keep", "undo"] = "keep"
-    """Whether a run that fails takes back what it has done, as far as its tools have an undo (R23.4)."""
+    """Whether a failed run undoes its calls, if their tools have an undo (R23.4)."""
     stuck_after: int = Field(default=3, ge=2)
-    """The run ends after this many answers in a row that ask for the same."""
+    """The run ends after this many consecutive answers with the same calls."""
     must_call: list[str] = Field(default_factory=list)
-    """Tools of which the model calls one before its output counts (R6.5)."""
+    """The model must call one of these tools before its output counts (R6.5)."""
     refine: bool = False
-    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    """Whether the smart model revises an output of the fast one (R9.4)."""
     prices: dict[str, Price] = Field(default_factory=dict)
-    """Model → dollars per million tokens; those not named here are the worker's."""
+    """Model → dollars per million tokens. Other models have the worker's prices."""
     show: Literal["values", "shape"] | dict[str, Literal["values", "shape"]] = "values"
-    """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool (R15.4)."""
+    """Whether prompts have untrusted tools' full results, or only keys, types, lengths and numbers; or a choice for each tool (R15.4)."""
     prompt: PromptConfig = Field(default_factory=PromptConfig)
-    """Instructions, skills and a workspace's files, beside the context (R10.19)."""
+    """Instructions, skills and a workspace's files, in addition to the context (R10.19)."""
     approval: Policy = Field(default_factory=Policy)
-    """Which calls a person is asked about (section 7)."""
+    """The approval policy: the calls that need a person (section 7)."""
     rules: list[Rule] = Field(default_factory=list, max_length=MAX_RULES)
-    """Rules that hold of every run, whatever its model plans and its people approve (section 23)."""
+    """Rules of every run, which no plan and no approval overrides (section 23)."""
     notify: Notify = Field(default_factory=Notify)
-    """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends (R19.5)."""
+    """Routes to notify when an approval is requested or waits, a budget is nearly used, or a run ends (R19.5)."""
     evaluate: Evaluate = Field(default_factory=Evaluate)
     """Evaluators that score a sample of the agent's finished runs (R22.4)."""
     trusted_clients: list[str] = Field(default_factory=list)
-    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
+    """Clients of the gateway whose histories and function results have the provenance of their user: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
     image_hosts: list[ImageHost] = Field(default_factory=list)
-    """Hosts from which the model's provider may fetch pictures that clients of the gateway name by an address: `img.example.com`, `*.example.org` (R20.3)."""
+    """Hosts from which the model's provider may fetch pictures of the gateway's clients: `img.example.com`, `*.example.org` (R20.3)."""
     session: SessionRules = Field(default_factory=SessionRules)
-    """How its sessions take messages (section 10)."""
+    """The settings of the agent's sessions (section 10)."""
 
     @property
     def control_taught(self) -> bool | Literal["auto"]:
@@ -326,9 +326,11 @@ def check_new_id(run_id: str) -> None:
     check_run_id(run_id)
     words = f"the run's id {clip(repr(run_id), 80)}"
     if re.search(r"\s", run_id) or run_id.startswith("-"):
-        raise RunError(f"{words} has a space or begins with '-': commands would not read it as one id; use order-17")
+        raise RunError(
+            f"{words} has a space or begins with '-': commands cannot read it as one id; use a form such as order-17"
+        )
     if not {"", ".", ".."}.isdisjoint(run_id.split("/")):
-        raise RunError(f"{words} has an empty part, '.' or '..' between slashes: its page would have no address")
+        raise RunError(f"{words} has an empty part, '.' or '..' between slashes, so a page cannot have its address")
 
 
 def check_run_id(run_id: str) -> None:
@@ -336,13 +338,13 @@ def check_run_id(run_id: str) -> None:
     problem.
     """
     if not run_id.strip():
-        raise RunError("the run's id is empty: give the run a name, or leave it out for one of its own")
+        raise RunError("the run's id is empty: give an id, or leave it out for a random one")
     if not run_id.isprintable():
         raise RunError(
-            f"the run's id {clip(repr(run_id), 80)} has characters that nobody can see; a name is in one line"
+            f"the run's id {clip(repr(run_id), 80)} has invisible characters or several lines: use printable characters in one line"
         )
     if (size := len(run_id.encode())) > MAX_ID:
-        raise RunError(f"the run's id has {size:,} bytes, and {MAX_ID:,} is the most")
+        raise RunError(f"the run's id has {size:,} bytes; the limit is {MAX_ID:,}")
 
 
 def parse_agent(document: Json, *, source: str = "the agent") -> AgentSpec:
@@ -385,7 +387,7 @@ def check_task(agent: AgentSpec, context: Context, *, explicit: bool = False) ->
     shaped = not explicit and (context.tools or agent.output_schema not in ({}, True))
     if not (context.system or context.plan or contents or shaped):
         raise InputError(
-            f"there is nothing to do: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
+            f"the run has no task: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
         )
 
 

@@ -310,12 +310,12 @@ def verify_chain(
         if set(raw) != {"number", "entry", "previous", "digest"} or line.digest != _digest(
             line.number, raw["entry"], line.previous
         ):
-            raise AuditError(f"{at} (number {line.number}) was changed: its digest is that of another line")
+            raise AuditError(f"{at} (number {line.number}) was changed: its digest does not match")
         if first and line.number != last + 1:
             raise AuditError(
                 f"{at} has the number {line.number}, and {last + 1} is expected: lines were removed or moved"
             )
         if (first or line.number == 1) and line.previous != previous:
-            raise AuditError(f"{at} (number {line.number}) does not follow the line before it: that line was changed")
+            raise AuditError(f"{at} (number {line.number}) does not match the previous line, which was changed")
         first, last, previous = first or line.number, line.number, line.digest
     return VerifiedChain(first, last, previous)

@@ -179,7 +179,7 @@ class BudgetPool:
             if min(free) <= 0 or free.holds(one) < 1:
                 reason: Literal["token_budget", "cost_budget"]
                 reason = "token_budget" if free.tokens <= 0 or free.tokens < one.tokens else "cost_budget"
-                return Limit(reason, "what is left of the budget is not enough for one of its Requests")
+                return Limit(reason, "the rest of the budget is not enough for one Request")
             share = free.part(max(1, min(beside, fits)))
         self._taken[name] = share
         return share.budget(left.deadline)

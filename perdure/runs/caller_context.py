@@ -51,11 +51,11 @@ def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject
         raise InputError(str(error)) from None
     if (size := len(dumps(context).encode())) > MAX_CALLER_CONTEXT:
         raise InputError(
-            f"the context has {bytes_text(size)}, and {MAX_CALLER_CONTEXT:,} is the most: give what names the person, and have tools look up the rest"
+            f"the context has {bytes_text(size)}, and {MAX_CALLER_CONTEXT:,} is the limit: give identifiers only, and let tools look up other data"
         )
     if isinstance(schema, dict) and schema and Schema(schema).errors(context):
         # The problems go to clients and histories, so they describe the masked values.
-        problems = Schema(schema).errors(masked_context(context)) or ["a secret in it does not fit"]
+        problems = Schema(schema).errors(masked_context(context)) or ["a secret in it is not valid"]
         raise InputError(f"the context breaks the agent's schema for it: {'; '.join(problems[:_REPORTED])}")
     return context
 

@@ -354,11 +354,11 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
         return None
     size = len(message.text.encode())
     if size > MAX_SESSION_MESSAGE:
-        raise DecisionError(f"the message {message.id} has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most")
+        raise DecisionError(f"the message {message.id} has {size:,} bytes; the limit is {MAX_SESSION_MESSAGE:,}")
     waiting = sum(len(each.text.encode()) for each in progress.inbox)
     if len(progress.inbox) >= MAX_INBOX or size + waiting > MAX_UNHEARD:
         raise DecisionError(
-            f"the message {message.id} was not taken: {MAX_INBOX:,} messages of {MAX_UNHEARD:,} bytes together may wait for a Request"
+            f"the message {message.id} was rejected: {MAX_INBOX:,} messages of {MAX_UNHEARD:,} bytes together may wait for a Request"
         )
     progress.inbox.append(message)
     return message
@@ -369,13 +369,13 @@ def check_withdrawal(progress: RunProgress, id: Json) -> None:
     name, sender = _named(id)
     found = [each for each in progress.inbox if _is(each, name, sender)]
     if len(found) > 1:
-        raise DecisionError(f'several senders have a message {name!r} in this run: name it by {{"id", "sender"}}')
+        raise DecisionError(f'several senders have a message {name!r} in this run: give {{"id", "sender"}}')
     if found:
         return
     request = next((each.request for each in progress.heard if _is(each, name, sender)), None)
     if request is not None:
-        raise DecisionError(f"Request {request} holds the message {name}: it cannot be taken back any more")
-    raise DecisionError(f"there is no message {str(name)[:60]!r} in this run")
+        raise DecisionError(f"Request {request} has the message {name}, which can no longer be withdrawn")
+    raise DecisionError(f"this run has no message {str(name)[:60]!r}")
 
 
 def _named(id: Json) -> tuple[Json, Json]:

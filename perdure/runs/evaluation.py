@@ -120,14 +120,14 @@ class EvaluationPlan(WireModel):
             raise SettingsError(f"the dataset {self.name!r} has no cases")
         names = [case.name for case in self.cases]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise SettingsError(f"two cases of the dataset {self.name!r} are called {twice!r}")
+            raise SettingsError(f"two cases of the dataset {self.name!r} have the name {twice!r}")
         if self.total > MAX_EVALUATED:
-            raise SettingsError(f"{self.total:,} runs are too many: {MAX_EVALUATED:,} is the most of one evaluation")
+            raise SettingsError(f"{self.total:,} runs are too many: the limit of one evaluation is {MAX_EVALUATED:,}")
         if (size := len(self.model_dump_json().encode())) > MAX_EVALUATION:
             most = bytes_text(MAX_EVALUATION)
-            raise SettingsError(f"agent and cases have {bytes_text(size)}, and {most} is the most: split the dataset")
+            raise SettingsError(f"agent and cases have {bytes_text(size)}; the limit is {most}: split the dataset")
         if len(scored_id(f"{self.id}-{self.total}").encode(errors="replace")) > MAX_ID:
-            raise SettingsError(f"the id {shorten(self.id, 60)} is too long: those of the runs begin with it")
+            raise SettingsError(f"the id {shorten(self.id, 60)} is too long: the runs' ids begin with it")
         parse_agent(self.agent)
         for place, case in enumerate(self.cases):
             try:

@@ -553,7 +553,7 @@ def parse_cursor(text: str) -> Cursor:
         0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, *resets.values())
     ):
         raise CursorError(
-            f"{text[:100]!r} is not a cursor of events: use one such as '12' in a run or '5.2.12' in a session"
+            f"{text[:100]!r} is not a valid cursor of events: use one such as '12' for a run or '5.2.12' for a session"
         )
     numbers = list(map(int, parts))
     written = numbers[-4:] if len(numbers) > 4 else [0, 0, 0, 0]

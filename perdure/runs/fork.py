@@ -187,7 +187,9 @@ def record_fork(
     kept = {each.number: each for each in answers if each.number < point.request}
     missing = [number for number in range(1, point.request) if number not in kept]
     if missing or (point.call is not None and point.call not in known):
-        raise RunError(f"{run_id} has no point {point.call or point.request}: look at it with: perdure show {run_id}")
+        raise RunError(
+            f"{run_id} has no point {point.call or point.request}. Print its points with: perdure show {run_id}"
+        )
     for call_id in (*edits, *results):
         if call_id not in known or _request_of(call_id) not in kept:
             raise RunError(f"{call_id} is not a call of {run_id} before the point {point.call or point.request}")

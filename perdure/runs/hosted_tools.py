@@ -22,7 +22,9 @@ def hosted_problems(agent: AgentSpec, hosted: Sequence[str], models: Models, gua
         return []
     problems = []
     if DIALECTS[agent.config.dialect].keeps_turns:
-        problems.append(f"the hosted tool {hosted[0]!r} does not go with dialect 'tools': use 'solution' or 'script'")
+        problems.append(
+            f"the hosted tool {hosted[0]!r} is not supported with the dialect 'tools': use 'solution' or 'script'"
+        )
     for key in ("fast", "smart", "fallback"):
         named = getattr(models, key) if key in models.model_fields_set else []
         for model in [named] if isinstance(named, str) else named:

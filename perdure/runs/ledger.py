@@ -32,7 +32,9 @@ Period: TypeAlias = Literal["day", "month"]
 Amount: TypeAlias = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 _OLDER: Final = ""
 """Key of the sum of the oldest reservations of a period."""
-_SPENT: Final = "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is free again from {free} (UTC)"
+_SPENT: Final = (
+    "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is available again from {free} (UTC)"
+)
 _PERIODS: Final = 2
 """Periods of an account that are kept: the present one, and the one before."""
 
@@ -231,7 +233,7 @@ class Ledger:
             return None
         unit = f" {wanted.unit}" if wanted.unit else ""
         return (
-            f"{float(total):,.10g}{unit} would be used this {wanted.period}, and {wanted.limit:,.10g} is the most"
+            f"{float(total):,.10g}{unit} would be used this {wanted.period}; the limit is {wanted.limit:,.10g}"
             f" ({wanted.title})"
         )
 

@@ -36,7 +36,7 @@ class Metric:
 METRICS: Final[Mapping[str, Metric]] = {
     metric.name: metric
     for metric in (
-        Metric("perdure_runs_total", "counter", "Runs that ended, by why.", ("agent", "status", "reason")),
+        Metric("perdure_runs_total", "counter", "Runs that ended, by reason.", ("agent", "status", "reason")),
         Metric("perdure_requests_total", "counter", "Requests to models.", ("agent", "model", "outcome")),
         Metric(
             "perdure_tokens_total", "counter", "Tokens that models read and wrote.", ("agent", "model", "direction")
@@ -44,52 +44,57 @@ METRICS: Final[Mapping[str, Metric]] = {
         Metric(
             "perdure_request_cost_dollars",
             "histogram",
-            "What a Request cost, where the model's price is known; the sum is the money spent.",
+            "Cost of each Request with a known price; the sum is the money spent.",
             ("agent", "model"),
             _DOLLARS,
         ),
         Metric(
             "perdure_first_call_seconds",
             "histogram",
-            "From the beginning of a Request to the start of its first call.",
+            "Time from the start of a Request to the start of its first call.",
             ("agent", "model"),
             _SECONDS,
         ),
         Metric(
-            "perdure_fallbacks_total", "counter", "Requests given to another model, by the one that failed.", ("model",)
+            "perdure_fallbacks_total",
+            "counter",
+            "Requests that were sent to another model, by the failed model.",
+            ("model",),
         ),
         Metric(
             "perdure_evaluations_total",
             "counter",
-            "Evaluators' results that hold or not.",
+            "Evaluators' conditions, by whether they hold.",
             ("agent", "evaluator", "outcome"),
         ),
         Metric(
             "perdure_evaluation_score",
             "histogram",
-            "The numbers that evaluators returned.",
+            "Numbers that evaluators returned.",
             ("agent", "evaluator"),
             _SHARES,
         ),
-        Metric("perdure_calls_total", "counter", "Calls that ended, by how.", ("tool", "outcome")),
+        Metric("perdure_calls_total", "counter", "Calls that ended, by outcome.", ("tool", "outcome")),
         Metric(
             "perdure_approval_wait_seconds",
             "histogram",
-            "How long something waited until it was decided.",
+            "Time from an approval request to its decision.",
             ("decision", "by"),
             _PATIENCE,
         ),
-        Metric("perdure_decisions_refused_total", "counter", "Decisions that changed nothing."),
+        Metric("perdure_decisions_refused_total", "counter", "Decisions that were rejected."),
         Metric(
-            "perdure_hooks_total", "counter", "Hooks that refused something, or failed.", ("event", "hook", "outcome")
+            "perdure_hooks_total", "counter", "Hooks that refused an operation or failed.", ("event", "hook", "outcome")
         ),
         Metric(
-            "perdure_approvals_waiting", "gauge", "What waits for a person in the namespace: every worker tells it."
+            "perdure_approvals_waiting",
+            "gauge",
+            "Approval requests in the namespace; every worker reports the same number.",
         ),
         Metric(
             "perdure_approvals_oldest_seconds",
             "gauge",
-            "How long the oldest has waited: every worker tells it; 0: none.",
+            "Age of the namespace's oldest approval request; every worker reports it; 0: none.",
         ),
     )
 }

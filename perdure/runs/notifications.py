@@ -39,7 +39,7 @@ def _check_secret(secret: str) -> str:
 
 def _check_url(url: str) -> str:
     if check_callback(url):
-        raise ValueError("must be an http or https address without a user and a fragment")
+        raise ValueError("must be an http or https URL without a user and a fragment")
     return url
 
 
@@ -69,17 +69,17 @@ class Notify(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     approval_requested: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
-    """When a call, a plan or a question begins to wait for a person."""
+    """Routes to notify when a call, a plan or a question starts to wait for a person."""
     approval_waiting: list[WaitingStep] = Field(default_factory=list, max_length=MAX_WAITING_STEPS)
-    """When it still waits: reminders, and others than before (escalation), each after a time."""
+    """Reminders and escalations: routes to notify after a time, if it still waits."""
     budget_nearly_used: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
-    """When `budget_share` of the tokens or of the money is used."""
+    """Routes to notify when the run has used `budget_share` of its token or cost budget."""
     run_failed: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
-    """When a run fails, or its model refuses."""
+    """Routes to notify when a run fails or its model refuses."""
     run_ended: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
-    """When a run ends in any way; a route of `run_failed` is informed once."""
+    """Routes to notify at every end of a run. A route that `run_failed` has too is notified once."""
     budget_share: float = Field(default=0.8, gt=0, le=1)
-    """Share of `token_budget`, or of `cost_budget`, that is nearly all."""
+    """The share of `token_budget` or `cost_budget` at which `budget` routes are notified."""
 
     @field_validator("approval_requested", "budget_nearly_used", "run_failed", "run_ended")
     @classmethod
@@ -462,9 +462,11 @@ def notification_routes_of(value: object) -> list[RouteFunction]:
 def check_callback(address: str) -> str:
     """Return the problem of a callback's address; empty if it is valid. The worker judges its host."""
     if not address.isprintable() or " " in address or len(address) > MAX_ID:
-        return f"a callback is an address of one line, of {MAX_ID:,} characters at most"
+        return f"a callback must be a URL in one line, with at most {MAX_ID:,} characters"
     if not re.fullmatch(r"https?://[^/@?#]+([/?][^#]*)?", address):
-        return "a callback is an http or https address without a user and a fragment, such as https://example.com/ended"
+        return (
+            "a callback must be an http or https URL without a user and a fragment, such as https://example.com/ended"
+        )
     return ""
 
 

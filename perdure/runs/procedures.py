@@ -108,7 +108,7 @@ class RunPlan:
         found = _PLACE.fullmatch(written)
         path = None if found is None else _path_of(found["path"])
         if found is None or path is None:
-            raise RunError(f"{written[:80]!r} is not the place of a literal. Use R.N.PATH, such as 1.2.euros")
+            raise RunError(f"{written[:80]!r} is not the path of a literal. Use R.N.PATH, such as 1.2.euros")
         if found["call"] not in self.ids:
             raise RunError(f"{written}: {found['call']} is not a call of the plan. Its calls are {_listed(self.ids)}")
         index = self.ids.index(found["call"])
@@ -118,7 +118,7 @@ class RunPlan:
         if value is MISSING:
             names = [self.name_of(each) for each, _ in literals(self.calls) if each[0] == index]
             raise RunError(
-                f"{written} names no literal. The literals of {found['call']} are {_listed(names) or 'none'}"
+                f"{written} is not the path of a literal. The literals of {found['call']} are {_listed(names) or 'none'}"
             )
         if not is_literal(value) or path == (BODY,):
             raise RunError(f"{written} is {shorten(value, 60)}, not a literal: it already depends on other values")
@@ -143,7 +143,7 @@ def plan_of_run(
         raise RunError(f"{run_id} has not completed: only a completed run can be promoted")
     kept = [call for call in calls if len(call.place) == 1 and _is_kept(call)]
     if not kept:
-        raise RunError(f"{run_id} has made no calls: there is no plan to promote")
+        raise RunError(f"{run_id} has no calls, so it has no plan to promote")
     known = {call.id: index for index, call in enumerate(kept)}
     written: list[JsonObject] = []
     before: list[Json] = []
@@ -185,7 +185,7 @@ def _check_reads(call: Call, hidden: Set[str]) -> None:
     """
     if any(reference.path and reference.path[0] in hidden for reference in _references([call], None)):
         raise RunError(
-            f"{call.title} reads what a skipped call would have written, and would read an older value in one plan: it cannot be promoted"
+            f"{call.title} reads a path that a skipped call writes, and would read an older value in one plan: the run cannot be promoted"
         )
 
 
@@ -283,7 +283,7 @@ def differing_literals(plans: Sequence[RunPlan]) -> tuple[dict[str, list[Literal
         tools = [[call.get("_tool") for call in plan.calls] for plan in (first, other)]
         if tools[0] != tools[1]:
             raise RunError(
-                f"the plans of {first.run_id} and {other.run_id} have other calls: they have no common shape"
+                f"the plans of {first.run_id} and {other.run_id} have different calls, so they have no common shape"
             )
     named: dict[str, list[LiteralPlace]] = {}
     names: dict[str, str] = {}
@@ -450,10 +450,10 @@ def _agent_file(
 def _notes(output: Json) -> list[str]:
     if output is None:
         return [
-            "the run's answer was a text of the model's: a model writes the answer of the procedure, from its results"
+            "the model wrote the run's answer as text: in the procedure, a model writes the answer from the results"
         ]
     if is_literal(output):
-        return ["the output reads no result: every run of the procedure returns it as it is"]
+        return ["the output reads no result: every run of the procedure returns the same output"]
     return []
 
 
@@ -464,7 +464,7 @@ def _input_message(plan: RunPlan, document: JsonObject, schemas: Mapping[str, Js
     reads = [each for each in plan.reads if each.kind == "input"]
     value = plan.input
     if any(not each.path for each in reads) or (reads and not isinstance(value, dict)):
-        raise RunError("the plan reads the run's input as a whole, so no literal can become an input beside it")
+        raise RunError("the plan reads the run's input as a whole, so no literal can become another input")
     own = [
         each
         for each in document.get("context") or []
@@ -517,7 +517,7 @@ def _replace(value: Json, path: Path, reference: str, where: str) -> None:
     inside = get(value, path[:-1])
     last = path[-1]
     if get(inside, path[-1:]) is MISSING or not isinstance(inside, dict | list):
-        raise RunError(f"{where} is inside a literal that is an input already")
+        raise RunError(f"{where} is inside a literal that is already an input")
     inside[last if isinstance(inside, dict) else int(last)] = reference  # type: ignore[index]
 
 

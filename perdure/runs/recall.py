@@ -125,7 +125,7 @@ def _result(run: RunState, what: str) -> str:
         return dumps(view.error or {"status": view.status, "reason": view.reason})
     kept = run.records.values.get(what)
     if kept is None:
-        raise RunError(f"{what} is not kept any more: the newest results are, {bytes_text(MAX_KEPT)} of them")
+        raise RunError(f"{what} is no longer stored: only the newest {bytes_text(MAX_KEPT)} of results are")
     return _text(kept["result"])
 
 

@@ -61,7 +61,7 @@ def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
     """
     if not is_route_name(name):
         raise ToolDefinitionError(
-            f"{name!r} cannot name a route: 1 to {_LONGEST_NAME} printable characters, without a colon"
+            f"{name!r} is not a valid name of a route: use 1 to {_LONGEST_NAME} printable characters without a colon"
         )
 
     def decorate(function: F) -> F:
@@ -69,7 +69,7 @@ def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
             inspect.signature(function).bind(None)
         except TypeError:
             raise ToolDefinitionError(
-                f"the route {name!r} has a function that takes no {takes}: one parameter is given"
+                f"the route {name!r} has a function without a parameter for the {takes}"
             ) from None
         made = RouteFunction(name, function, inspect.iscoroutinefunction(function))
         setattr(function, registered, [*registered_routes(function, registered), made])

@@ -61,11 +61,11 @@ class StandingApproval(WireModel):
     digest: str = Field(pattern=_DIGEST)
     """The digest of the procedure: `sha256:…`."""
     bounds: JsonObject = Field(default_factory=dict)
-    """JSON Schema of the run's input; `{}` takes any input that the procedure takes."""
+    """A JSON Schema of approved inputs; `{}` approves any valid input."""
     sources: list[str] = Field(default=[TRUSTED], min_length=1, max_length=50)
-    """Sources that values of the calls may have, beside the procedure itself: `trusted`, `user`, `tool:NAME`, …"""
+    """The accepted provenance of the calls' values, besides the procedure itself: `trusted`, `user`, `tool:NAME`, …"""
     uses: int = Field(ge=1, le=MAX_STANDING_USES)
-    """The most runs."""
+    """The largest number of runs."""
     until: str
     """The end, ISO 8601 in UTC."""
     by: str = Field(min_length=1, max_length=MAX_NAME)
@@ -88,7 +88,7 @@ class StandingApproval(WireModel):
     @classmethod
     def _as_a_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError("is not a name. Use letters, digits, '.', '_' and '-'")
+            raise ValueError("is not a valid name. Use letters, digits, '.', '_' and '-'")
         return name
 
     @field_validator("bounds")
@@ -132,7 +132,7 @@ def _end_of(until: str) -> str:
     """Return a date's last second, or a time, in UTC: `2026-12-31` is `2026-12-31T23:59:59+00:00`."""
     found = _TIME.fullmatch(until)
     if found is None or not 1 <= int(found["day"]) <= _days(int(found["year"]), int(found["month"])):
-        raise ValueError("is not a date. Use 2026-12-31, or a time in UTC: 2026-12-31T12:00:00Z")
+        raise ValueError("is not a valid date. Use 2026-12-31, or a time in UTC: 2026-12-31T12:00:00Z")
     clock = found["clock"] or "23:59:59"
     return f"{found['year']}-{found['month']}-{found['day']}T{clock}{':00' if len(clock) == 5 else ''}+00:00"
 
@@ -233,7 +233,7 @@ class StandingBook:
         known = self._records.get(wanted.name)
         if known is not None and known.view(now).status == "active":
             return StandingAnswer(
-                refused=f"there is a standing approval {wanted.name} already: revoke it, or give the new one another name"
+                refused=f"there is a standing approval {wanted.name} already: revoke it, or use another name"
             )
         if now > wanted.until:
             return StandingAnswer(refused=f"the standing approval would have ended at {wanted.until} (UTC)")
@@ -242,7 +242,7 @@ class StandingBook:
             over = next((name for name, each in self._records.items() if each.view(now).status != "active"), None)
             if over is None:
                 return StandingAnswer(
-                    refused=f"the tenant has {MAX_STANDING_APPROVALS} standing approvals, which is the most: revoke one"
+                    refused=f"the tenant has {MAX_STANDING_APPROVALS} standing approvals, which is the limit: revoke one"
                 )
             del self._records[over]
         fresh = {"used": 0, "revoked_at": "", "revoked_by": "", "status": "active", "granted_at": now}

@@ -229,7 +229,7 @@ class EffectLog:
             case Failed(error):
                 words = f"{error.code}: whether it took effect is not known"
             case _ if call.state.status in ("running", "unknown"):
-                words = "it was broken off: whether it took effect is not known"
+                words = "it was interrupted: whether it took effect is not known"
             case _:
                 return None
         known = {"undo": tool.undo.tool} if tool.undo is not None else {}
@@ -244,7 +244,7 @@ class EffectLog:
         params = call.inputs.params
         undo, target = tool.undo, None if tool.undo is None else self._targets.get(tool.undo.tool)
         if undo is None or target is None:
-            return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is not known"})
+            return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is None and self._sizes.of(made) > MAX_UNDO_PARAMS:
             problem = f"the parameters of {undo.tool} are above {MAX_UNDO_PARAMS:,} bytes"
@@ -417,8 +417,8 @@ def stopped(run_id: str, views: Iterable[CallView]) -> str:
     for view in bad[:3]:
         error = view.error or {}
         words.append(f"{view.id} {view.tool} {view.status}: {view.reason or error.get('message') or ''}")
-    more = f"; {skipped} more wait for that" if skipped else ""
-    return f"not everything was undone: {'; '.join(words)}{more}. Go on with: perdure undo {run_id}"
+    more = f"; {skipped} more calls wait for that" if skipped else ""
+    return f"not everything was undone: {'; '.join(words)}{more}. Continue with: perdure undo {run_id}"
 
 
 # The plan of an undo run.

@@ -160,7 +160,7 @@ def run_view(run: RunState, run_id: str) -> RunView:
         sets=run.records.table.as_json(),
         met=run.provenance.untrusted_read(run.progress, run.records.table.sets),
         edges=[*past.edges, *edges],
-        cut=[f"edges: the newest of loops are shown; whole: perdure show {run_id} --value edges"]
+        cut=[f"edges: only the newest edges of loops are shown; all: perdure show {run_id} --value edges"]
         if len(edges) >= MAX_VIEWED_EDGES
         else [],
     )
@@ -326,7 +326,7 @@ def before_start(run_input: RunInput | None, what: str) -> Json:
     if what in ("state", "†state"):
         return {}
     if what not in _PARTS:
-        raise LookupError(f"{what!r} is not known: the run has not begun")
+        raise LookupError(f"{what!r} is not known: the run has not started")
     found: Json = RunView(run_id="").as_json()[what]
     return found
 
@@ -349,8 +349,8 @@ def whole(run: RunState, what: str) -> Json:
     for view in run.records.past.calls:
         if view.id == what:
             if (kept := run.records.values.get(what)) is None:
-                why = f"of the calls that have ended the newest are kept whole, {bytes_text(MAX_KEPT)} of them"
-                raise LookupError(f"{what} is only in the run's history now: {why}")
+                why = f"only the newest ended calls are stored in full, {bytes_text(MAX_KEPT)} of them"
+                raise LookupError(f"{what} is only in the run's history: {why}")
             return view.as_json() | kept
     plan, past = run.plan, run.records.past
     made = list(plan.every_call()) if plan is not None else []
@@ -584,7 +584,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
     room = limit - len(frame.model_dump_json(by_alias=True, warnings=False).encode())
     left_out = max(0, calls - len(result.calls))
     if sum(needed) <= room - 200 * (left_out > 0):
-        calls_line = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
+        calls_line = f"calls: the last {len(result.calls):,} of {calls:,} are shown; all: perdure show {result.run_id} --value calls"
         return result.model_copy(update={"cut": [*result.cut, calls_line]}) if left_out else result
     # First the parts that repeat other parts.
     result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
@@ -608,7 +608,7 @@ def result_for_parent(result: RunResult, sizes: Sizes) -> RunResult:
     beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
     if beside <= _BESIDE:
         return result
-    cut = [f"errors, calls and state are left out of the parent's result; all of them: perdure show {result.run_id}"]
+    cut = [f"errors, calls and state are left out of the parent's result; all: perdure show {result.run_id}"]
     return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": cut})
 
 
@@ -753,4 +753,4 @@ def _cut_line(run_id: str, name: str, whole: object, shown: object, size: int, l
     if name != "output" and isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole):
         what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}"
     have = "have" if name[-1] == "s" else "has"
-    return f"{name} {have} {bytes_text(size)}, shown {what}; whole: perdure show {run_id} --value {name}"
+    return f"{name} {have} {bytes_text(size)}, shown {what}; all: perdure show {run_id} --value {name}"

@@ -240,13 +240,13 @@ class WhatIfReport(WireModel):
         }
 
     def total_lines(self) -> Iterator[str]:
-        """Yield the sums in words, each line with a title: `runs: 2, 1 of which differ`."""
+        """Yield the sums in words, each line with a title: `runs: 2, 1 differ`."""
         totals = self.totals()
-        left_out = f", {totals['notPlayed']:,} of which could not be played" if totals["notPlayed"] else ""
-        yield f"runs: {totals['runs']:,}{left_out}, {totals['differ']:,} of which differ"
+        left_out = f", {totals['notPlayed']:,} not compared" if totals["notPlayed"] else ""
+        yield f"runs: {totals['runs']:,}{left_out}, {totals['differ']:,} differ"
         yield (
             f"approvals: {totals['approvalsAdded']:,} added, {totals['approvalsRemoved']:,} removed;"
-            f" calls: {totals['refused']:,} refused now, {totals['allowed']:,} no more"
+            f" calls: {totals['refused']:,} newly refused, {totals['allowed']:,} no more"
         )
         yield f"plans: {totals['plansDiffer']:,} differ; outputs: {totals['outputsDiffer']:,} differ"
         costs = totals["cost"], totals["costAfter"]
@@ -255,7 +255,7 @@ class WhatIfReport(WireModel):
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
         if totals["unknownRuns"]:
             where = f"{totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs"
-            yield f"unknown: {where}; tokens and cost are those of what is known"
+            yield f"unknown: {where}; tokens and cost count known calls only"
 
     def as_json(self) -> JsonObject:
         return {"totals": self.totals(), "runs": [run.as_json() for run in self.runs]}
@@ -271,7 +271,7 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
         before = play_record(recorded)
         report.agent = str(first_setup(recorded).document.get("name", ""))
         if wrong := _why_unlike(recorded, before):
-            report.problem = f"the record cannot be played again as it was: {wrong}"
+            report.problem = f"the record does not replay: {wrong}"
             return report
         after = yield from play_changed(recorded, change.setup(recorded), before, asks_models=change.asks_models)
     except PerdureError as error:

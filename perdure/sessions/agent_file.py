@@ -41,7 +41,7 @@ def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
     bad ones.
     """
     if unknown := sorted(settings.keys() - set(SETTINGS)):
-        raise MessageRefusedError(f"a message sets {', '.join(SETTINGS)} for its run, not {shorten(unknown[0], 60)}")
+        raise MessageRefusedError(f"a message can set {', '.join(SETTINGS)} for its run, not {shorten(unknown[0], 60)}")
     changed = agent | settings
     if settings:
         input_name(changed)
@@ -86,8 +86,7 @@ def input_name(agent: JsonObject) -> str | None:
         return texts[0]
     if required:
         raise MessageRefusedError(
-            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a session has one text to give: "
-            "its input schema may require one property, a string"
+            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a session can give one text: the agent's input schema may require only one property, a string"
         )
     return None
 

@@ -165,9 +165,9 @@ def problem(summary: str, source: str, most: int) -> str | None:
     if not summary:
         return "it is empty"
     if (size := estimate(summary)) > most:
-        return f"it is too long: about {size:,} tokens, and {most:,} are the most"
+        return f"it is too long: about {size:,} tokens; the limit is {most:,}"
     if made_up := changed(summary, source):
-        return f"it names what is not in the text: {', '.join(made_up[:10])}"
+        return f"it has names that are not in the text: {', '.join(made_up[:10])}"
     return None
 
 

@@ -42,7 +42,7 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
     if run is None:
         raise RunError(f"{session} has no run {number} that has ended")
     if request is not None and not any(call.request <= request for call in run.calls):
-        raise RunError(f"run {number} of {session} has no Request {request} that called anything")
+        raise RunError(f"run {number} of {session} has no Request {request} with calls")
     kept = _prefix(entries, run, request)
     state = await _state(reader, kept, run, request)
     carried = TranscriptSnapshot(
@@ -56,7 +56,7 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
 def _place(at: str) -> tuple[int, int | None]:
     found = _AT.fullmatch(at.strip())
     if found is None:
-        raise RunError(f"{at!r} is not a place in a session: use R or R.N, the numbers of a run and of a Request")
+        raise RunError(f"{at!r} is not a point of a session: use R or R.N, the numbers of a run and of a Request")
     return int(found[1]), None if found[2] is None else int(found[2])
 
 

@@ -201,13 +201,13 @@ def covers(rights: Iterable[str], wanted: Iterable[str]) -> bool:
 def check_right(sender: str, rights: Iterable[str], wanted: str, what: str) -> None:
     """Raise `MessageRefusedError` where `sender` lacks the right."""
     if not covers(rights, [wanted]):
-        raise MessageRefusedError(f"{sender!r} may not {what}: it takes the right {wanted!r}")
+        raise MessageRefusedError(f"{sender!r} may not {what}: the right {wanted!r} is missing")
 
 
 def check_command(message: Message) -> None:
     """Check the right for a command, which has the command's name. Raise `MessageRefusedError`."""
     if message.command is not None:
-        check_right(message.sender, message.rights, message.command[1:], f"say {message.command}")
+        check_right(message.sender, message.rights, message.command[1:], f"send {message.command}")
 
 
 def check_name(name: str, what: str) -> None:
@@ -217,7 +217,7 @@ def check_name(name: str, what: str) -> None:
     if not name.isprintable():
         raise MessageRefusedError(f"{what} has characters that cannot be printed: {name[:50]!r}")
     if len(name) > MAX_NAME:
-        raise MessageRefusedError(f"{what} has {len(name):,} characters, and {MAX_NAME} is the most: {name[:50]!r}…")
+        raise MessageRefusedError(f"{what} has {len(name):,} characters; the limit is {MAX_NAME}: {name[:50]!r}…")
 
 
 def check_text(text: str) -> None:
@@ -251,7 +251,7 @@ def check_content(message: Message) -> None:
         raise MessageRefusedError("the message is empty")
     if (size := len(message.text.encode())) > MAX_SESSION_MESSAGE:
         raise MessageRefusedError(
-            f"the message has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most: name a file in it instead"
+            f"the message has {size:,} bytes; the limit is {MAX_SESSION_MESSAGE:,}: name a file in it instead"
         )
     judge_context(message)
 
@@ -294,28 +294,28 @@ class MessageQueue:
         check_content(message)
         if (known := self.state.known.get(message.key)) is not None:
             if known.body != message.body:
-                raise MessageRefusedError(f"the id {message.message_id!r} is that of another message of this session")
+                raise MessageRefusedError(f"the id {message.message_id!r} belongs to another message of this session")
             return self.receipt(message.key)
         check_command(message)
         running, queue = self.state.running, self.state.queue
         if message.command == "/stop":
             return None
         if self._mode(message) == "reject" and (running is not None or queue):
-            what = "a run is under way" if running is not None else f"{len(queue)} wait"
-            raise MessageRefusedError(f"{what}, and the message is not to wait (mode reject)")
+            what = "a run is active" if running is not None else f"{len(queue)} wait"
+            raise MessageRefusedError(f"{what}, and a message with mode reject does not wait")
         if self._steered(message)[0] is not None:
             return None
         if len(queue) >= self.cap:
             raise MessageRefusedError(
-                f"{len(queue)} messages wait already, which is the most (cap {self.cap}); send it later"
+                f"{len(queue)} messages already wait, which is the limit (cap {self.cap}); send the message later"
             )
         if message.settings and Sizes().of([message.settings, *(each.settings for each in queue)]) > MAX_AGENT:
             raise MessageRefusedError(
-                f"the settings of messages that wait may have {MAX_AGENT:,} bytes together; send it later"
+                f"the settings of waiting messages have more than {MAX_AGENT:,} bytes; send the message later"
             )
         if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
             raise MessageRefusedError(
-                f"messages that wait may have {MAX_WAITING_TEXT:,} characters together; send it later"
+                f"waiting messages have more than {MAX_WAITING_TEXT:,} characters; send the message later"
             )
         return None
 
@@ -383,21 +383,21 @@ class MessageQueue:
             return None, None
         run = self.run_id(running.number)
         if self._is_asking and not (message.mode or self.rules.mode):
-            return None, f"{run} waits for a person, so it follows it (mode steer does not)"
+            return None, f"{run} waits for a person, so the message waits for the run's end (mode steer does not)"
         if self._mode(message) != "steer":
             return None, None
         if message.settings:
-            return None, "its settings are those of a run of its own"
+            return None, "its settings need a run of its own"
         if (first := running.messages[0]).settings and first.sender != message.sender:
-            return None, f"{run} has settings of {first.sender!r}, so it follows it"
+            return None, f"{run} has settings of {first.sender!r}, so the message waits for the run's end"
         if not covers(message.rights, running.rights):
-            return None, f"{message.sender!r} does not have the rights of {run}, so it follows it"
+            return None, f"{message.sender!r} does not have the rights of {run}, so the message waits for the run's end"
         if not same_context(message.context, first.context):
-            return None, f"{run} works with another context, so it follows it"
+            return None, f"{run} has another context, so the message waits for the run's end"
         if running.ending is not None:
-            return None, f"{run} is being ended ({running.ending})"
+            return None, f"{run} is ending ({running.ending})"
         if len(running.steered) >= MAX_STEERED:
-            return None, f"{run} was given {MAX_STEERED} messages already"
+            return None, f"{run} already has {MAX_STEERED} messages"
         if commands := [each.text for each in self.state.queue if each.number is None]:
             return None, f"{commands[0]} waits before it"
         return running, None
@@ -417,7 +417,7 @@ class MessageQueue:
                 cancel, done = running.ending is None, "interrupted"
                 running.ending = running.ending or f"interrupted by {queued.message_id!r}"
             else:
-                why = f"{queued.sender!r} does not have the rights of {self.run_id(running.number)}, so it follows it"
+                why = f"{queued.sender!r} does not have the rights of {self.run_id(running.number)}, so the message waits for the run's end"
         if queued.number is None:
             queued.number = self._promise()
         self.state.queue.append(queued)
@@ -435,9 +435,7 @@ class MessageQueue:
         if last is None or last.mode != "collect" or last.number is None:
             return None
         if not last.joins(queued):
-            return (
-                "the messages before it have other rights, settings, context or route, so it is not collected with them"
-            )
+            return "earlier messages have other rights, settings, context or route, so this message is handled alone"
         queued.number = last.number
         return None
 
@@ -454,7 +452,7 @@ class MessageQueue:
             return AcceptedMessage(receipt, queued, cancel=cancel)
         waits = running is not None or bool(self.state.queue)
         self.state.queue.append(queued)
-        why = "what was accepted before it goes first" if waits else None
+        why = "earlier messages are handled first" if waits else None
         done: Acceptance = "queued" if waits else ("new" if command == "/new" else "reset")
         return AcceptedMessage(self._receipt(queued, len(self.state.queue) if waits else 0, done, why), queued)
 
@@ -541,19 +539,19 @@ class MessageQueue:
         """
         running = self.state.running
         if running is None or not running.begun:
-            raise MessageRefusedError("nothing runs that waits for a decision")
+            raise MessageRefusedError("no run waits for a decision")
         own, waiting = self.run_id(running.number), self.deciding()
         names = ", ".join(waiting[:_NAMED]) + (", …" if len(waiting) > _NAMED else "")
         if run_id is not None:
             if run_id != own and run_id not in waiting:
-                where = f"something does in {names}" if waiting else "nor in another run of the session"
-                raise MessageRefusedError(f"nothing waits for a person in the run {run_id[:MAX_NAME]!r}, {where}")
+                where = f"but calls wait in {names}" if waiting else "or in another run of the session"
+                raise MessageRefusedError(f"no call waits for a person in the run {run_id[:MAX_NAME]!r}, {where}")
             return run_id
         if running.waits or not waiting:  # an earlier version's run does not report
             return own
         if len(waiting) > 1:
             raise MessageRefusedError(
-                f"something waits for a person in {len(waiting)} runs below {own}: name one as 'run': {names}"
+                f"calls wait for a person in {len(waiting)} runs below {own}: give one as 'run': {names}"
             )
         return waiting[0]
 
@@ -616,16 +614,16 @@ class MessageQueue:
         if key is None and not withdrawal.of:
             key = self.resolve(withdrawal.message_id)
         if key is None:
-            raise MessageRefusedError(f"there is no message {withdrawal.message_id!r} that could be withdrawn")
+            raise MessageRefusedError(f"no message {withdrawal.message_id!r} can be withdrawn")
         known = self.state.known[key]
         if known.withdrawn:
             return key
         where = self._withdrawable(key)
         if where is None:
             if known.number is None:
-                raise MessageRefusedError(f"{withdrawal.message_id!r} is a command that was carried out")
+                raise MessageRefusedError(f"{withdrawal.message_id!r} is a command that has already been executed")
             which = "a Request" if known.request is None else f"Request {known.request}"
-            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {withdrawal.message_id!r} already")
+            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} already has {withdrawal.message_id!r}")
         if where.sender != withdrawal.sender and not covers(withdrawal.rights, ["withdraw"]):
             raise MessageRefusedError(f"{withdrawal.sender!r} may not withdraw a message of {where.sender!r}")
         return key

@@ -58,7 +58,7 @@ async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject
     """
     what, page = what.strip(), max(1, page)
     if not what:
-        raise RunError("nothing to recall was named: give a call's id, an entry's number, or words to look for")
+        raise RunError("no reference is given: give a call's id, an entry's number, or words to search for")
     if named := _CALL.fullmatch(what):
         return page_of(what, await _result(reader, int(named[1]), what), page)
     if what.lstrip("#").isdecimal() and len(what) < 12:
@@ -109,7 +109,7 @@ def entry_text(entry: Entry) -> str:
     if isinstance(entry, MessageEntry):
         return f"{entry.sender}: {entry.text}" + (f"\n[no answer: {entry.why}]" if entry.why else "")
     if isinstance(entry, ReplyEntry):
-        return entry.text if entry.text is not None else f"[no reply: {entry.why or 'nothing to say'}]"
+        return entry.text if entry.text is not None else f"[no reply: {entry.why or 'no text'}]"
     if isinstance(entry, CompactionEntry):
         return entry.text
     if isinstance(entry, DeliveryEntry):

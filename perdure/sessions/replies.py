@@ -100,7 +100,7 @@ def failures(calls: Iterable[CallView]) -> list[str]:
     """Return a line for each failed tool. A failure does not count if a repeated call succeeded."""
     last = {call.tool: call for call in calls if call.status in ("done", "failed")}
     return [
-        f"{call.tool} failed: {(call.error or {}).get('message') or 'it did not say why'}"[:_FAILURE]
+        f"{call.tool} failed: {(call.error or {}).get('message') or 'no reason given'}"[:_FAILURE]
         for call in last.values()
         if call.status == "failed"
     ]

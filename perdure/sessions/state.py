@@ -148,7 +148,7 @@ class SessionState:
         Raise `MessageRefusedError`.
         """
         if not message.agent and not self._input.document:
-            raise MessageRefusedError("the session has no agent yet: name one with its first message")
+            raise MessageRefusedError("the session has no agent yet: give one with the first message")
         another = message.document is not None and self.names_another_agent(message)
         if another:
             self._judge_agent(message)
@@ -162,11 +162,11 @@ class SessionState:
         """
         assert message.document is not None
         if digest([message.document, message.delegates]) != message.agent:
-            raise MessageRefusedError("the agent file is not the one that the message names")
+            raise MessageRefusedError("the agent file is not the message's agent")
         if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
-            raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
+            raise MessageRefusedError(f"the agent file has {size:,} bytes; the limit is {MAX_AGENT:,}")
         if self.agent and message.document.get("name") != self.agent:
-            check_right(message.sender, message.rights, "agent", f"have another agent than {self.agent!r} answer here")
+            check_right(message.sender, message.rights, "agent", f"change the session's agent {self.agent!r}")
         input_name(message.document)
 
     def change_agent(self, message: Message) -> None:
@@ -266,7 +266,7 @@ class SessionState:
         """Record that a message was withdrawn; it stays in the transcript with that mark."""
         key = self.message_queue.judge_withdrawal(withdrawal)
         if self.message_queue.withdraw(key) is not None:
-            self.transcript.settle(key, reason := f"taken back by {withdrawal.sender!r}")
+            self.transcript.settle(key, reason := f"withdrawn by {withdrawal.sender!r}")
             self.notes.withdrawn([withdrawal.message_id], reason, at)
             self.transcript.append(
                 CommandEntry(at=at, command="withdraw", message_id=withdrawal.message_id, sender=withdrawal.sender)
@@ -281,7 +281,7 @@ class SessionState:
 
     def never_ran(self, running: ActiveRun, at: str) -> None:
         """Record that a run was cancelled before it had begun."""
-        why = running.ending or "its run did not begin"
+        why = running.ending or "its run did not start"
         for message in running.messages:
             self.transcript.settle(message.key, why)
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
@@ -394,17 +394,19 @@ class SessionState:
     def redelivery(self, key: str) -> ReplyDelivery:
         """Return a delivery of unknown outcome, under the same key. Raise `MessageRefusedError` if there is none."""
         if any(each.key == key for each in self.to_deliver):
-            raise MessageRefusedError(f"the delivery {key!r} is under way")
+            raise MessageRefusedError(f"the delivery {key!r} is active")
         run_id, _, number = key.rpartition("/")
         before = [entry for entry in self.transcript.deliveries(run_id) if str(entry.number) == number]
         if not before:
             archived = (
                 f", and entries up to {through} are archived" if (through := self.transcript.archived_through) else ""
             )
-            raise MessageRefusedError(f"the session has no delivery {key!r} at hand{archived}")
+            raise MessageRefusedError(f"the session has no delivery {key!r} in its current entries{archived}")
         found = before[-1]
         if found.status != "unknown":
-            raise MessageRefusedError(f"the delivery {key!r} is {found.status}; only one that is unknown is repeated")
+            raise MessageRefusedError(
+                f"the delivery {key!r} is {found.status}; only an unknown delivery can be repeated"
+            )
         text = found.text if found.text is not None else self.transcript.reply(run_id)
         if text is None:
             raise MessageRefusedError(f"the text of the delivery {key!r} is archived")
@@ -428,7 +430,7 @@ class SessionState:
             return
         size = Sizes().of(result.state)
         if size > MAX_STATE or any(line.startswith("state ") for line in result.cut):
-            words = f"its state is too large to be carried on ({bytes_text(MAX_STATE)} are the most): the session's is as it was before"
+            words = f"its state is too large (the limit is {bytes_text(MAX_STATE)}), so the session keeps its previous state"
             entry.error = f"{entry.error}; {words}" if entry.error else words
             return
         self.state = result.state

@@ -67,7 +67,7 @@ class StatusWebhook(WireModel):
     protocol: Literal["1.0", "0.3"] = "1.0"
     """Version of A2A that gives the form of the status."""
     waits: bool = True
-    """Whether it is informed that the run waits for a person: its sender may decide."""
+    """Whether the webhook gets the status that the run waits for a person: its sender may decide."""
 
 
 class StatusWebhookChange(WireModel):
@@ -108,7 +108,7 @@ class StatusWebhooks:
         """Raise `MessageRefusedError` where there is no room for one more address."""
         is_new = not change.remove and not any(each.is_changed_by(change) for each in self.kept)
         if is_new and sum(not each.ended for each in self.kept) >= MAX_STATUS_WEBHOOKS:
-            words = f"the session informs {MAX_STATUS_WEBHOOKS} addresses of its runs, the most that it can"
+            words = f"the session already has {MAX_STATUS_WEBHOOKS} webhooks of its runs, which is the limit"
             raise MessageRefusedError(words)
 
     def change(self, change: StatusWebhookChange) -> None:

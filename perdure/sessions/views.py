@@ -20,14 +20,10 @@ def details(key: str, agent: str, message_queue: QueueState, running: str | None
     lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
     run = message_queue.running
     if run is None:
-        lines.append("Nothing runs." if not message_queue.queue else "Messages are collected.")
+        lines.append("Nothing runs." if not message_queue.queue else "The session collects messages.")
     else:
         how = (
-            f", being ended: {run.ending}"
-            if run.ending
-            else ""
-            if run.begun
-            else ", which waits for a worker to have room"
+            f", ending: {run.ending}" if run.ending else "" if run.begun else ", which waits for a worker with capacity"
         )
         lines.append(f"Runs: {_cell(running or '')}{_cell(how)}")
     if message_queue.queue:
@@ -70,7 +66,7 @@ def fate(message_queue: MessageQueue, transcript: Transcript, what: str, sender:
             return Fate()
         known = state.known[key]
         if known.withdrawn:
-            return Fate(known=True, state="withdrawn", status="error", error="it was taken back")
+            return Fate(known=True, state="withdrawn", status="error", error="it was withdrawn")
         number = known.number
         if number is None:
             queued = any(each.key == key for each in state.queue)

@@ -85,9 +85,9 @@ def message_key(sender: str, id: str) -> str:
 
 
 def several_senders(id: str, senders: Iterable[str]) -> str:
-    """Return the error message for an id that names messages of several senders."""
+    """Return the error message for an id that belongs to messages of several senders."""
     names = ", ".join(sorted(set(senders))[:5])
-    return f"the id {id!r} names messages of several senders ({names}): name the sender"
+    return f"the id {id!r} belongs to messages of several senders ({names}): give the sender"
 
 
 class Message(WireModel):

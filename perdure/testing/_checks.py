@@ -50,7 +50,7 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
             continue
         functions = [_without_code(dict(each))] if isinstance(each, Mapping) else tool_functions(each)
         if not functions:
-            raise ToolDefinitionError(f"{each!r} is not a tool: give a function, or fake it by name")
+            raise ToolDefinitionError(f"{each!r} is not a tool: give a function, or give a fake by name")
         found += functions
     for function in found:
         registry.add(function)
@@ -62,7 +62,7 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
 def _without_code(definition: JsonObject) -> ToolFunction:
     async def missing(**params: Any) -> None:
         del params
-        raise AssertionError(f"there is no code for {definition.get('name')!r} here: fake it")
+        raise AssertionError(f"{definition.get('name')!r} has no code in this process: give a fake")
 
     return open_tool(definition, missing)
 

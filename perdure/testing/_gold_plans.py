@@ -93,7 +93,7 @@ def _value(value: Any, known: Mapping[str, Path], where: str, whole: str | None)
 def _reference(found: re.Match[str], known: Mapping[str, Path], where: str, whole: str | None) -> str:
     label = found["label"]
     if label not in known:
-        raise ValueError(f"{where}: no call before it answers {found[0]}")
+        raise ValueError(f"{where}: no earlier call returns {found[0]}")
     steps = [each for each in re.split(r"[.\[\]]+", found.groupdict().get("path") or "") if each]
     if whole is not None and steps[:1] == [whole]:
         steps = steps[1:]

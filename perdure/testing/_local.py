@@ -103,7 +103,7 @@ class Local:
         ```
         """
         known = self.agent if agent is None else as_agent(agent)
-        assert known is not None, "no agent: give one to run_locally, or to start"
+        assert known is not None, "no agent: give one to run_locally or to start"
         given = {} if input is MISSING else {"input": input}
         sent = known
         if self._toolbox.faults and not self._toolbox.skips:

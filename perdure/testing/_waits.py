@@ -306,7 +306,9 @@ class TestRuns:
             self.runs.append(workflow_id)
 
     def left_over(self) -> list[str]:
-        return [f"nobody asked for {person}" for person in self.people if not person.decided and not person.every]
+        return [
+            f"no request for {person} was made" for person in self.people if not person.decided and not person.every
+        ]
 
     async def until(
         self,
@@ -333,7 +335,7 @@ class TestRuns:
                 while self.clock.skips and ((look := await self.clock.look(self.runs)).busy or look.lost):
                     await (self.clock.pass_lost(look) if look.lost else self.clock.tick())
         except TimeoutError:
-            raise AssertionError(f"no end after {self.timeout:g} s: {await self._running()}") from None
+            raise AssertionError(f"the run did not end within {self.timeout:g} s: {await self._running()}") from None
         await self.clock.pass_time(until)
 
     async def _wait(
@@ -348,7 +350,7 @@ class TestRuns:
             async with asyncio.timeout(timeout):
                 return await waiter.found
         except TimeoutError:
-            raise AssertionError(f"no end after {timeout:g} s: {await self._running()}") from None
+            raise AssertionError(f"the run did not end within {timeout:g} s: {await self._running()}") from None
         finally:
             self._leave(waiter)
             if not self._waiters and (looking := self._looking) is not None:
@@ -510,16 +512,15 @@ class TestRuns:
 
     async def _stuck(self, look: WaitingState) -> str:
         waits = [
-            f"{request.call} {request.tool or 'the plan'} of {run_id} waits for a person ({request.reason}), and nobody of `people` "
-            f"{'answers' if request.question else 'decides'}"
+            f"{request.call} {request.tool or 'the plan'} of {run_id} waits for a person ({request.reason}), and no person of `people` {'answers' if request.question else 'decides'}"
             for run_id in look.open
             for request in await waiting_requests(self.client, run_id)
         ]
         unreported = [
-            f"{each} was terminated, and the skipping server does not report that to what started it: use server='dev'"
+            f"{each} was terminated, and the time-skipping server does not report that to the parent: use server='dev'"
             for each in look.unreported
         ]
-        return "; ".join(waits or unreported) or f"nothing happens any more: {await self._running()}"
+        return "; ".join(waits or unreported) or f"no run makes progress: {await self._running()}"
 
     async def _running(self) -> str:
         lines: list[str] = []
@@ -534,7 +535,7 @@ class TestRuns:
             calls = [_unlike_done(call) for call in view.calls if call.status != "done"]
             trouble = [each.trouble for each in view.log if each.trouble]
             lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
-        return "; ".join(lines) or "no run is under way"
+        return "; ".join(lines) or "no run is active"
 
 
 def _key(run_id: str, waiting: WaitingView) -> tuple[str, str, str, str, int]:

@@ -391,7 +391,7 @@ async def _compared_replaying(client: Client, record: _Record, view: RunView) ->
         try:
             after = await fetch_run(client, f"{record.run_id}/{path}") if path else view
         except RunError:
-            lines.append(f"- {where}it was a run of its own, and is not there any more")
+            lines.append(f"- {where}it was a run of its own, and no longer exists")
             continue
         found = differences(before, {**plan_graph(after), "status": after.status, "output": after.output})
         lines += [f"{line[:2]}{where}{line[2:]}" for line in found]
@@ -419,7 +419,7 @@ class _Record:
         answers = self.runs.get(path, {}).get("answers", [])
         self._requests[path] += 1
         if self._requests[path] > len(answers):
-            return Turn("the record has no further answer", status=400)
+            return Turn("the record has no more answers", status=400)
         one = answers[self._requests[path] - 1]
         says = one["says"]
         cut = Fault("cut", len(says)) if one.get("cut") and isinstance(says, str) else None
@@ -458,7 +458,7 @@ class _Record:
                 try:
                     await decide(client, run_id, decision)
                 except RunError as error:
-                    self.strange.append(f"- {decision['call']} {decision['decision']}: refused now, {error}")
+                    self.strange.append(f"- {decision['call']} {decision['decision']}: rejected now: {error}")
 
 
 def _write(delegates: dict[str, JsonObject], folder: Path) -> None:

@@ -495,7 +495,7 @@ class ScriptedModel:
         """
         if callable(self.script) or len(self.requests) >= len(self.script):
             return []
-        return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for"]
+        return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not used"]
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
         """Set the dialect and the kinds of the agent; `run_locally` calls this. `tools`: the definitions of its
@@ -641,7 +641,7 @@ class ScriptedModel:
                     if turn.fault.kind == "hang":
                         await self._closing.wait()
                     # An exception here ends the response without its last chunk, as a lost connection does.
-                    raise ConnectionAbortedError("cut, as the script says")
+                    raise ConnectionAbortedError("cut by the script")
                 if turn.gate is not None and sent >= turn.gate_after:
                     await turn.gate.wait()
                 if sent >= end:
@@ -665,7 +665,7 @@ class ScriptedModel:
         yield body[: fault.after]
         if fault.kind == "hang":
             await self._closing.wait()
-        raise ConnectionAbortedError("cut, as the script says")
+        raise ConnectionAbortedError("cut by the script")
 
     async def _due(self, start: float, characters: int) -> None:
         """Wait until the pace allows this many characters, counted from the start, so that delays do not add up."""

@@ -406,8 +406,5 @@ def unlike_once(tool: str, executions: Iterable[Execution], params: Mapping[str,
         return f"{what} ran for {len(keys)} effects: {'; '.join(map(str, meant))}"
     tries = [each for each in begun if each.idempotency_key == keys[0]]
     if len(tries) > 1 and not all(each.knows_key for each in tries):
-        return (
-            f"{what} ran {len(tries)} times for one call, and takes no ToolContext by which it could know: whatever it does may have been "
-            "done each time; take the context and do it once per context.idempotency_key, or declare the tool with retries=0"
-        )
+        return f"{what} ran {len(tries)} times for one call, and has no ToolContext to detect a retry, so each attempt may have had an effect. Use a ToolContext and act once per context.idempotency_key, or declare the tool with retries=0"
     return None

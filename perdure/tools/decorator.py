@@ -89,7 +89,7 @@ class ToolContext(Generic[ContextT]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up: it timed out, was cancelled, or its worker is ending.
+        """Whether the call was abandoned: it timed out, was cancelled, or its worker is ending.
 
         An async function is cancelled. A thread has to check this itself, because Python cannot end a thread.
         """
@@ -98,14 +98,14 @@ class ToolContext(Generic[ContextT]):
     def heartbeat(self, *details: object) -> None:
         """Send a heartbeat; its details are available to the next attempt if this one is lost.
 
-        Raises `ToolError` if the call was given up, so that a thread that sends heartbeats ends.
+        Raises `ToolError` if the call was abandoned, so that a thread that sends heartbeats ends.
 
         ```python
         context.heartbeat({"rows": 1000})
         ```
         """
         if self.cancelled:
-            raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
+            raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was abandoned")
         self.on_heartbeat(*details)
 
     def report_usage(
@@ -230,7 +230,7 @@ class ToolFunction:
             return replace(context, context=self.context_type.validate_json(dumps(context.context)))
         except ValidationError as error:
             raise ToolError(
-                "invalid_context", f"the context of the run does not fit {self.name}: {first_problem(error)}"
+                "invalid_context", f"the context of the run is not valid for {self.name}: {first_problem(error)}"
             ) from None
 
     def dump(self, value: object) -> Json:
@@ -304,7 +304,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:  # typed by the overlo
     def decorate(target: F) -> F:
         if not inspect.isroutine(target):
             kind = type(target).__name__
-            raise ToolDefinitionError(f"tool takes a function, not {kind}: decorate the function itself with @tool")
+            raise ToolDefinitionError(f"tool needs a function, not {kind}: decorate the function itself with @tool")
         setattr(target, REGISTERED, describe(target, **options))
         return target
 
@@ -353,7 +353,7 @@ def _context_type(function: Callable[..., Any], name: str, parameter: str | None
         return None
     if (adapter := _adapter(wanted[0], "validation")) is None:
         raise ToolDefinitionError(
-            f"tool {name!r}: ToolContext[{_name_of(wanted[0])}] names no type that JSON can be read as"
+            f"tool {name!r}: ToolContext[{_name_of(wanted[0])}] has a type that JSON cannot be validated as"
         )
     return adapter
 
@@ -380,7 +380,7 @@ def read_signature(
             open_ended = True
         elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise ToolDefinitionError(
-                f"{where}: {parameter.name!r} can only be given by position; tools are called by name"
+                f"{where}: {parameter.name!r} is a positional-only parameter; tools are called by name"
             )
         elif parameter.name.startswith("_"):
             raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
@@ -405,7 +405,7 @@ def read_signature(
     returns = hints.get("return", Any)
     result = None if returns in (Any, Branch) else _adapter(returns, "serialization")
     if result is None and returns not in (Any, Branch):
-        _hint(where, f"{_name_of(returns)}, of which no JSON Schema can be made")
+        _hint(where, f"{_name_of(returns)}, which has no JSON Schema")
     return arguments, result, context_parameter
 
 
@@ -452,7 +452,7 @@ def _name_of(annotation: Annotation) -> str:
 
 
 def _hint(where: str, why: str) -> None:
-    words = f"{where} has no schema of its result, and results are passed on unchecked: it returns {why}"
+    words = f"{where} has no schema of its result, so results are not validated: it returns {why}"
     warnings.warn(words, stacklevel=6)
 
 

@@ -422,7 +422,7 @@ def question_parts(text: str) -> Iterator[tuple[str, str | None]]:
             words += found[0][0]
         elif found[1] is None:
             raise ValueError(
-                f"the brace at character {found.start() + 1} names no parameter: write {{name}}, or {{{{ for a brace"
+                f"the brace at character {found.start() + 1} does not name a parameter: write {{name}}, or {{{{ for a brace"
             )
         else:
             yield words, found[1]

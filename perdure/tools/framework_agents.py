@@ -112,7 +112,7 @@ def _reader(wanted: Annotation, name: str, make: Callable[[JsonObject], Any] | N
         reader.json_schema()
     except _TYPE_PROBLEMS:
         raise ToolDefinitionError(
-            f"tool {name!r}: its context type {getattr(wanted, '__name__', wanted)} cannot be read from JSON: give "
+            f"tool {name!r}: its context type {getattr(wanted, '__name__', wanted)} cannot be made from JSON: give "
             "agent_tool(agent, context=make), a function that makes it from a run's context"
         ) from None
     return reader
@@ -122,7 +122,7 @@ def _needs_approval(name: str, tools: list[str]) -> ToolError:
     return ToolError(
         "needs_approval",
         f"{name} stopped at {', '.join(tools)}, which needs an approval: a call cannot wait for a person inside. "
-        "Read the agent by Agent.of, or ask about the whole call by agent_tool(agent, dangerous=True)",
+        "Convert the agent with Agent.of, or request an approval of the whole call with agent_tool(agent, dangerous=True)",
     )
 
 

@@ -53,25 +53,25 @@ def framework_tools(target: object) -> list[ToolFunction]:
     return [_of_langchain(target)] if _LANGCHAIN in names else []
 
 
-RETRIES: Final = "the model plans again after an error; stuck_after bounds it"
+RETRIES: Final = "leave it out: the model plans again after an error, and stuck_after limits it"
 """The replacement for a framework's number of retries."""
 _SHOWN: Final = "every tool is shown to the model: give the agent the tools that it needs"
 _OPTIONS: Final = {
     _PYDANTIC_AI: {
         "max_retries": RETRIES,
         "defer_loading": _SHOWN,
-        "metadata": "nothing reads it: say in the description what the model has to know",
+        "metadata": "leave it out: describe in the description what the model needs",
     },
     _OPENAI: {
         "defer_loading": _SHOWN,
-        "timeout_behavior": "a call beyond its time limit fails with `timeout`, and the run goes on",
+        "timeout_behavior": "leave it out: a call beyond its time limit fails with `timeout`, and the run continues",
         "timeout_error_function": "a call beyond its time limit fails with `timeout`, which a plan can branch on",
         "custom_data_extractor": "read the call's result in an after_tool_call hook",
-        "allowed_callers": "leave the tool out of the agents that are not to call it",
+        "allowed_callers": "leave the tool out of agents that may not call it",
     },
     _LANGCHAIN: {
-        "return_direct": "a plan returns a tool's result as its output: say in the instructions when",
-        "extras": "no provider's own options of a tool are sent",
+        "return_direct": "a plan can return a tool's result as its output: describe in the instructions when",
+        "extras": "leave it out: Perdure sends no provider's own tool options",
     },
 }
 
@@ -188,7 +188,7 @@ def _context_type(function: object) -> TypeAdapter[Any] | None:
 
 
 def _refuse(tool: ForeignObject, what: str, instead: str) -> NoReturn:
-    raise ToolDefinitionError(f"tool {tool.name!r}: {what} cannot carry over: {instead}")
+    raise ToolDefinitionError(f"tool {tool.name!r}: {what} is not supported: {instead}")
 
 
 # The OpenAI Agents SDK
@@ -273,7 +273,7 @@ def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
     kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
     own = [each for each in overridden_methods(toolset, "pydantic_ai") if each in TOOLSET_METHODS]
     if own:
-        raise ToolDefinitionError(f"the toolset {kind} has its own {own[0]}, which does not carry over: give its tools")
+        raise ToolDefinitionError(f"the toolset {kind} has its own {own[0]}, which is not supported: give its tools")
     if isinstance(tools, dict):
         limit = getattr(toolset, "timeout", None)
         return [_copy_with(each, timeout=limit) if each.timeout is None else each for each in tools.values()]
@@ -290,10 +290,10 @@ def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
         return [_copy_with(each, requires_approval=True) for each in _read_toolset(toolset.wrapped)]
     if kind == "ExternalToolset":
         raise ToolDefinitionError(
-            "the toolset ExternalToolset has tools that the caller runs: let the client send them, by AG-UI, the AI SDK or OpenAI's API"
+            "the toolset ExternalToolset has tools that the caller runs: let the client send the tools by AG-UI, the AI SDK or OpenAI's API"
         )
     raise ToolDefinitionError(
-        f"the toolset {kind} finds its tools while it runs: name an MCP server in the settings, or give its tools"
+        f"the toolset {kind} finds its tools at run time: use an MCP server of the settings, or give the tools"
     )
 
 

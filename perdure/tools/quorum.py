@@ -63,16 +63,16 @@ class Quorum(BaseModel):
     @model_validator(mode="after")
     def _roles_to_escalate_from(self) -> Quorum:
         if self.escalate is not None and not self.roles:
-            raise ValueError("'escalate' adds to 'roles', and there are none: without 'roles' everybody may approve")
+            raise ValueError("'escalate' needs 'roles': without 'roles', everybody may approve")
         return self
 
     def objection(self, who: Approver, requesters: Sequence[str]) -> str | None:
         """Return the reason why this person's approval does not count, or `None`."""
         if self.excluded is not None and any(_same(who.by, each) for each in requesters):
-            return f"{who.by} has requested it, so others must approve it"
+            return f"{who.by} requested the call, so another person must approve it"
         roles = self._roles_after(who.waited)
         if roles and not roles & {*who.roles}:
-            return f"an approval takes {_role_words(sorted(roles))}, which {who.by} does not have"
+            return f"an approval needs {_role_words(sorted(roles))}, which {who.by} does not have"
         return None
 
     def missing(self, approvers: Sequence[Approver], requesters: Sequence[str]) -> int:
@@ -108,9 +108,9 @@ def approval_problem(
 ) -> str | None:
     """Return the reason why an approval counts for no quorum, or `None`."""
     if not who.by:
-        return f"it needs {missing_words(quorums, approvers, requesters)}: name who decides, as 'by'"
+        return f"it needs {missing_words(quorums, approvers, requesters)}: give the deciding person as 'by'"
     if any(_same(who.by, each.by) for each in approvers):
-        return f"{who.by} has approved it already"
+        return f"{who.by} has already approved it"
     objections = [quorum.objection(who, requesters) for quorum in quorums]
     return objections[0] if all(objections) else None
 

@@ -39,7 +39,7 @@ class ServerQuestion(WireModel):
         """Return the reason why a person cannot be asked this, or `None`."""
         if self.form is None:
             is_address = _ADDRESS.fullmatch(self.url) is not None
-            return None if is_address else f"{shorten(self.url, 60)} is not an address of a web page"
+            return None if is_address else f"{shorten(self.url, 60)} is not the URL of a web page"
         return _form_problem(self.form)
 
     @property
@@ -48,7 +48,7 @@ class ServerQuestion(WireModel):
         message = visible_lines(self.message).strip() or "…"
         if self.form is None:
             return (
-                f"the MCP server {self.server!r} asks you to open {self.url} yourself, and to answer 'done': {message}"
+                f"the MCP server {self.server!r} asks you to open {self.url} yourself and then answer 'done': {message}"
             )
         fields = ", ".join(_field_words(name, about) for name, about in self._properties.items())
         return f"the MCP server {self.server!r} asks: {message}" + (f" ({fields})" if fields else "")

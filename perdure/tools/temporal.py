@@ -166,7 +166,7 @@ def _by_signature(
     fields = list(arguments.model_fields.values())
     if context is not None or arguments.model_config.get("extra") == "allow":
         raise ToolDefinitionError(
-            f"tool {name!r}: Temporal passes arguments by position, so it takes no ToolContext and no **params"
+            f"tool {name!r}: Temporal passes arguments by position, so it cannot have a ToolContext or **params"
         )
     schema = plain_schema(arguments.model_json_schema(by_alias=True))
     output = None if result is None else plain_schema(result.json_schema(mode="serialization"))
@@ -192,7 +192,9 @@ def _tool_of(
     parse_tool(definition, activities=[name])
 
     async def elsewhere(**_: object) -> object:
-        raise ToolError("not_here", f"{name} is {existing.title}, which this worker does not run: fake it in a test")
+        raise ToolError(
+            "not_here", f"{name} is {existing.title}, which this worker does not run: replace it by a fake in a test"
+        )
 
     arguments: type[BaseModel] = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
     return ToolFunction(definition, elsewhere, arguments, None, None, True)
@@ -206,7 +208,7 @@ def _schema(wanted: Annotation, where: str, mode: Literal["validation", "seriali
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
         problem = str(error).splitlines()[0]
         raise ToolDefinitionError(
-            f"{where}: {clip(repr(wanted), 60)} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
+            f"{where}: {clip(repr(wanted), 60)} is not a JSON Schema or a type that JSON can be validated as: {problem}"
         ) from None
     return {key: value for key, value in schema.items() if key != "description"} if _is_object(schema) else schema
 

@@ -489,13 +489,11 @@ def undo_tools(tools: Mapping[str, Tool], registry: Mapping[str, JsonObject]) ->
         if target is None:
             if name not in registry:
                 raise ToolDefinitionError(
-                    f"tool {tool.name!r} is undone by {name!r}, which the worker does not have{_have(registry, name)}"
+                    f"tool {tool.name!r} has the undo {name!r}, which the worker does not have{_have(registry, name)}"
                 )
             target = resolve_tools([name], registry)[name]
         if target.latent or target.delegate is not None or target.activity in ENGINE_ACTIVITIES:
-            raise ToolDefinitionError(
-                f"tool {tool.name!r}: _undo names {name!r}, which is no tool with code of its own"
-            )
+            raise ToolDefinitionError(f"tool {tool.name!r}: _undo is {name!r}, which is not a tool with its own code")
         if problem := undo_problem(tool.undo, tool.parameters, tool.output, target.parameters):
             raise ToolDefinitionError(f"tool {tool.name!r}: _undo: {problem}")
         found[name] = target

@@ -35,7 +35,7 @@ class Undo(BaseModel):
             raise ValueError(f"params: {malformed[0].error}")
         for reference in template.references():
             if reference.kind not in (PARAMS, RESULT):
-                raise ValueError(f"params: {reference} is not known here. Use †params.NAME or †result.NAME")
+                raise ValueError(f"params: {reference} is not known in an undo. Use †params.NAME or †result.NAME")
         return params
 
 
@@ -55,7 +55,7 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
             return f"{undo.tool} needs {missing[0]!r}: map it, such as {{{missing[0]!r}: '†result.{missing[0]}'}}"
         for reference in parse_template(undo.params)[0].references():
             if reference.kind == PARAMS and reference.path and str(reference.path[0]) not in own and own:
-                return f"{reference} names no parameter of the tool: it has {', '.join(own)}"
+                return f"{reference} is not a parameter of the tool: it has {', '.join(own)}"
         return None
     properties = output.get("properties") if isinstance(output, dict) else None
     fields: JsonObject = properties if isinstance(properties, dict) else {}

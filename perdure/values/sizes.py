@@ -471,7 +471,7 @@ class HistoryBudget:
 def history_full(events: int, size: int, part: float = NEAR) -> str | None:
     """Return the reason why a history has room only for a last Request, as text; `None` while it has more."""
     if size >= HISTORY_BYTES * part:
-        return f"the run's history has {bytes_text(size)}, and {bytes_text(HISTORY_BYTES)} is the most"
+        return f"the run's history has {bytes_text(size)}; the limit is {bytes_text(HISTORY_BYTES)}"
     if events >= HISTORY_EVENTS * part:
-        return f"the run's history has {events:,} events, and {HISTORY_EVENTS:,} is the most"
+        return f"the run's history has {events:,} events; the limit is {HISTORY_EVENTS:,}"
     return None

@@ -122,14 +122,14 @@ class TextBudget:
         times."""
         if (size := self._sizes.of(value)) > self._whole:
             raise TooLargeError(
-                f"the parameters have {bytes_text(size)} with their references resolved; {self._whole:,} is the most"
+                f"the parameters have {bytes_text(size)} with their references resolved; the limit is {self._whole:,}"
             )
 
     def placed(self, value: Json, level: int) -> Json:
         """Return the value, for a place `level` levels deep. Raises `TooLargeError` if it would be nested too deeply to
         be parsed again."""
         if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:
-            raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with what it refers to")
+            raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with the referenced values")
         return value
 
     def _depth(self, value: dict[str, Json] | list[Json]) -> int:
@@ -166,7 +166,7 @@ class TextBudget:
             raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
         except TooManyBytesError:
             raise TooLargeError(
-                f"{clip(formula.text, 200)!r} gives a value of more than {bytes_text(self._whole)}, which is the most"
+                f"{clip(formula.text, 200)!r} gives a value of more than {bytes_text(self._whole)}, which is the limit"
             ) from None
         finally:
             self._checks.taken += before - max(steps.left, 0)
@@ -181,12 +181,12 @@ class TextBudget:
     def _check(self, size: int) -> None:
         if size > self._most:
             raise TooLargeError(
-                f"a text would have {bytes_text(size)} with what is embedded in it, and {self._most:,} is the most"
+                f"a text would have {bytes_text(size)} with its embedded values; the limit is {self._most:,}"
             )
         if self._joined + size > self._total:
             raise TooLargeError(
-                f"the texts here that values are embedded in would have {bytes_text(self._joined + size)} together, and "
-                f"{self._total:,} is the most"
+                f"the texts here that values are embedded in would have {bytes_text(self._joined + size)} together; "
+                f"the limit is {self._total:,}"
             )
 
     def _text(self, value: Json) -> str:

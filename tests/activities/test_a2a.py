@@ -188,7 +188,7 @@ async def test_refusals_are_one_line(dev_server: WorkflowEnvironment, tmp_path: 
         nobody = await problem(a2a_tool("shopper", f"{it.served.address}/a2a/shopper", description="Sells."))
         assert (nobody.code, "401" in str(nobody)) == ("not_reachable", True)
         none = await problem(shopper(it), task="none")
-        assert (none.code, str(none)) == ("tool_failed", "tool_failed: shopper: there is no such task")
+        assert (none.code, str(none)) == ("tool_failed", "tool_failed: shopper: the task does not exist")
     for wrong in ("shop.example", "ftp://shop.example"):
         with pytest.raises(ToolDefinitionError, match="is not the address of an agent: write https://HOST/PATH"):
             a2a_tool("shopper", wrong, description="Sells.")
@@ -207,6 +207,6 @@ async def test_a_card_that_leads_elsewhere_gets_no_headers() -> None:
     app = Starlette(routes=[Route("/.well-known/agent-card.json", card)])
     async with serving(app) as address:
         tool = a2a_tool("clerk", address, description="Sells.", headers=bearer("secret"))
-        with pytest.raises(ToolError, match=r"leads to another host: http://elsewhere\.example/a2a") as raised:
+        with pytest.raises(ToolError, match=r"has the URL of another host: http://elsewhere\.example/a2a") as raised:
             await ActivityEnvironment().run(tool.function, "Shoes.", ToolContext("clerk", {}, {}, "1.0", "key"))
     assert (raised.value.code, called) == ("not_allowed", ["/.well-known/agent-card.json"])

@@ -617,7 +617,7 @@ async def test_ask_person_is_answered_by_signal(dev_server: WorkflowEnvironment)
     assert (view.state["colour"], view.calls[1].params) == ("blue", {"after": "blue"})
     assert [refused["problem"] for refused in view.refusals] == [
         '1.0 ask_person: "green" is none of the choices: red, blue',
-        "1.0 ask_person asks a question: answer it, or reject it",
+        "1.0 ask_person is a question: answer it or reject it",
     ]
     approval = view.calls[0].approval
     assert approval is not None

@@ -46,7 +46,7 @@ def test_a_route_is_found_by_its_name_and_a_functions_with_an_address() -> None:
         ),
         (
             {"run_failed": ["chat:boss"]},
-            "config.notify.run_failed: 'chat:boss': the route 'chat' is one of the settings, which takes no address",
+            "config.notify.run_failed: 'chat:boss': the route 'chat' is a setting, which needs no address",
         ),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_callback_goes_to_allowed_hosts_alone(address: str, allowed: bool) -> 
 
 
 def test_an_address_that_apprise_cannot_read_is_not_shown() -> None:
-    with pytest.raises(SettingsError, match=r"^notification_routes\.ops: Apprise cannot read this address") as found:
+    with pytest.raises(SettingsError, match=r"^notification_routes\.ops: Apprise does not support this URL") as found:
         check_apprise({"ops": "nosuchservice://hush"})
     assert "hush" not in str(found.value)
     check_apprise({"ops": "json://localhost", "audit": WebhookRoute(url="https://e.com", secret=SECRET)})

@@ -348,7 +348,7 @@ async def test_a_tool_that_requires_tasks_is_left_out_where_the_server_has_them(
     async with offered_by(script, told.append) as registry:
         found = [name for name in registry.definitions() if name.startswith("x.")]
     assert found == (["x.optional"] if has_tasks else ["x.required", "x.optional"])
-    line = "the MCP server 'x': the tool 'required' runs as a task alone (taskSupport); it is not offered"
+    line = "the MCP server 'x': the tool 'required' runs as a task only (taskSupport); it is not offered"
     assert told == ([line] if has_tasks else [])
 
 
@@ -376,7 +376,7 @@ async def test_a_server_that_dies_is_started_again(dev_server: WorkflowEnvironme
         ({"command": "/no/such/program"}, "the MCP server 'x' cannot be used"),
         (
             {"command": sys.executable, "args": ["-c", "import sys; sys.exit('first\\nno key\\n')"]},
-            "the MCP server 'x' cannot be used: Connection closed; its last words: no key",
+            "the MCP server 'x' cannot be used: Connection closed; its last output: no key",
         ),
         ({"url": "http://127.0.0.1:9/mcp"}, "the MCP server 'x' cannot be used"),
     ],
@@ -494,13 +494,13 @@ async def test_an_invalid_answer_leaves_the_servers_other_calls_alone(tmp_path: 
     assert said == [
         (
             "invalid_answer",
-            'typed ran, but its result does not fit the schema that its server declares: $.n is "many", but must fit {"type": "integer"}; it was {"n": "many"}',
+            'typed ran, but its result is not valid for the schema that its server declares: $.n is "many", but must fit {"type": "integer"}; it was {"n": "many"}',
         ),
         (
             "invalid_answer",
-            'typed ran, but its result does not fit the schema that its server declares: $ is null, but must fit {"type": "object"}; it was ["no structure"]',
+            'typed ran, but its result is not valid for the schema that its server declares: $ is null, but must fit {"type": "object"}; it was ["no structure"]',
         ),
-        ("invalid_answer", "the MCP server 'x' ran none, and its answer is none: content: Field required"),
+        ("invalid_answer", "the MCP server 'x' ran none, but its answer is not valid: content: Field required"),
         ("mcp_error", "the MCP server 'x' answered: out of paper"),
         ("tool_failed", "no such note"),
     ]
@@ -512,7 +512,7 @@ async def test_a_call_whose_connection_is_lost_is_not_told_as_unreachable(tmp_pa
         code, words = await refusal(registry, "x.do")
     assert code == "connection_lost"
     assert words.startswith("the connection to the MCP server 'x' was lost while it ran do: Connection closed")
-    assert words.endswith("its last words: disk full; whether it was done is not known")
+    assert words.endswith("its last output: disk full; whether it was done is not known")
 
 
 async def test_progress_is_asked_for_and_told(tmp_path: Path) -> None:
@@ -546,7 +546,7 @@ async def test_a_silent_server_is_given_up_with_its_own_words(tmp_path: Path, mo
     words = "Traceback (most recent call last):\n  …\nKeyError: 'API_KEY'\n"
     async with offered_by(scripted(tmp_path / "script", silent=True, words=words), told.append) as registry:
         assert len(registry) == 0
-    assert told == ["the MCP server 'x' cannot be used: no answer within 0.5 s; its last words: KeyError: 'API_KEY'"]
+    assert told == ["the MCP server 'x' cannot be used: no answer within 0.5 s; its last output: KeyError: 'API_KEY'"]
 
 
 async def test_a_server_that_is_missing_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,7 +568,7 @@ async def test_a_list_that_changes_is_followed(tmp_path: Path) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     async with offered_by(scripted(tmp_path / "script", **script), told.put_nowait) as registry:
         await call(registry, "x.do")
-        assert await told.get() == "the MCP server 'x': two tools are called 'other'; it is not offered"
+        assert await told.get() == "the MCP server 'x': two tools have the name 'other'; it is not offered"
         assert list(registry.definitions())[-1] == "x.other"
         assert registry.get("x.do") is None
 
@@ -677,7 +677,7 @@ async def test_the_worker_reads_the_standard_file(dev_server: WorkflowEnvironmen
     wrong = await perdure("--mcp", str(path), program="worker.py", env=env)
     assert (wrong.code, wrong.err.strip()) == (
         2,
-        f"perdure: {path}: $.mcpServers.notes: it needs a 'command' or a 'url', one of them",
+        f"perdure: {path}: $.mcpServers.notes: it needs either a 'command' or a 'url'",
     )
 
 
@@ -732,7 +732,7 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     lines = [re.sub(r"^\S+Z [A-Z]+ (worker:)", r"\1", line) for line in lines]
     told = {line.split("'")[1]: line for line in lines if "MCP server" in line}
     assert set(told) == {"none", "gone", "garbage", "nobody", "list", "bad"}
-    assert told["gone"].endswith("its last words: no key")
+    assert told["gone"].endswith("its last output: no key")
     assert "worker:" in lines[-1] or lines[-1].startswith("worker ")
     assert any("needs" in line or "has no tool 'gone.do'" in line for line in lines)
     ours = ("worker", "Temporal  ", "Web UI  ", "Gateway  ")
@@ -811,7 +811,7 @@ async def test_an_answer_over_http_has_its_bounds(head: str) -> None:
         asyncio.timeout(HANG),
     ):
         with pytest.raises(
-            httpx2.RemoteProtocolError, match=r"larger, messages than are accepted|compressed its response"
+            httpx2.RemoteProtocolError, match=r"too many messages, or too large ones|compressed its response"
         ):
             await http.get(url)
 

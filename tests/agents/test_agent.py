@@ -105,7 +105,7 @@ def test_an_output_is_read_as_its_type() -> None:
     assert_type(typed, Agent[Answer])
     assert_type(typed.read_output({"euros": 1}), Answer)
     assert typed.read_output({"euros": 1}) == Answer(euros=1)
-    with pytest.raises(OutputError, match=r"not of its type: less than nothing at \$.euros"):
+    with pytest.raises(OutputError, match=r"does not match the agent's output type: less than nothing at \$.euros"):
         typed.read_output({"euros": -1})
     several = Agent("several", output=list[Answer])
     assert_type(several.read_output([]), list[Answer])
@@ -147,16 +147,16 @@ class Unreadable:
             "delegates to two agents called 'b': rename one of them",
         ),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
-        (lambda: Agent("a", output=Unreadable), "agent 'a': output is neither a JSON Schema nor a type"),
-        (lambda: Agent("a", output="a text"), "agent 'a': output is neither a JSON Schema nor a type"),
-        (lambda: Agent("a", output="Fruit"), "agent 'a': output is neither a JSON Schema nor a type"),
+        (lambda: Agent("a", output=Unreadable), "agent 'a': output is not a JSON Schema or a type"),
+        (lambda: Agent("a", output="a text"), "agent 'a': output is not a JSON Schema or a type"),
+        (lambda: Agent("a", output="Fruit"), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is not a JSON Schema"),
         (lambda: Agent("a", messages=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", messages=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),
         (
             lambda: Agent.read("nowhere"),
-            r"no agent 'nowhere': there is no file nowhere, and no agents/nowhere\.json; an agent in Python is named MODULE:NAME$",
+            r"no agent 'nowhere': there is no file nowhere, and no agents/nowhere\.json; name an agent in Python as MODULE:NAME$",
         ),
         (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),
         (
@@ -171,7 +171,7 @@ class Unreadable:
         (lambda: Agent("a", tools="price"), "agent 'a': tools must be a list, not 'price'"),
         (
             lambda: Agent("a", output=5),
-            "agent 'a': output is neither .*: Unable to generate pydantic-core schema for 5$",
+            "agent 'a': output is not .*: Unable to generate pydantic-core schema for 5$",
         ),
         (lambda: Agent.of([1]), "the agent must be a JSON object"),
     ],

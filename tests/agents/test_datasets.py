@@ -94,10 +94,10 @@ def test_a_file_that_is_no_dataset_is_named(tmp_path: Path, text: str, words: st
 
 def test_a_source_that_is_nothing_is_named(tmp_path: Path) -> None:
     for source, words in (
-        ("nowhere", "there is no such file or folder"),
+        ("nowhere", "the file or folder does not exist"),
         ("tests.agents.test_datasets:RUN", "dict is not a Dataset"),
         ("tests.agents.test_datasets:GONE", "cannot be loaded"),
-        (str(tmp_path), "has no cases: files end in .json, .yaml, .yml"),
+        (str(tmp_path), "has no cases: a case's file name ends in .json, .yaml, .yml"),
     ):
         with pytest.raises(SettingsError, match=words):
             read_dataset(source)

@@ -290,7 +290,7 @@ def test_an_approval_is_of_exactly_these_parameters_and_this_code() -> None:
 def test_a_run_that_started_below_a_raised_floor_is_told_why_it_is_not_asked_about() -> None:
     problem = floor_problem("dangerous", CODE["wipe"], "wipe", {"x": 1}, None)
     assert problem is not None
-    assert "a run keeps the floor that it was started with" in problem
+    assert "a run keeps the floor of its start" in problem
 
 
 def test_r7_7_what_is_remembered_holds_for_what_others_wrote_of_what_was_shown() -> None:

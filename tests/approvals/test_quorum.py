@@ -74,10 +74,10 @@ def test_a_call_runs_once_two_people_with_the_role_have_approved_it() -> None:
 @pytest.mark.parametrize(
     ("by", "roles", "words"),
     [
-        ("", ["finance"], "name who decides, as 'by'"),
-        ("Ann ", ["finance"], "has requested it, so others must approve it"),
-        ("dan", [], "an approval takes the role finance, which dan does not have"),
-        ("BOB", ["finance"], "BOB has approved it already"),
+        ("", ["finance"], "give the deciding person as 'by'"),
+        ("Ann ", ["finance"], "requested the call, so another person must approve it"),
+        ("dan", [], "an approval needs the role finance, which dan does not have"),
+        ("BOB", ["finance"], "BOB has already approved it"),
     ],
 )
 def test_an_approval_that_does_not_count_is_refused(by: str, roles: list[str], words: str) -> None:
@@ -103,7 +103,7 @@ def test_an_edit_is_the_first_approval_of_what_it_makes() -> None:
     assert request.call is not None
     assert request.call.inputs.params == {"euros": 20}
     assert request.digest != before
-    with pytest.raises(DecisionError, match="is not what was shown"):
+    with pytest.raises(DecisionError, match="has changed since it was shown"):
         decide(queue, "bob", digest=before)
     assert decide(queue, "bob", digest=request.digest)
     assert (request.approval.decision, request.approval.by) == ("edit", "cleo and bob")
@@ -120,14 +120,14 @@ def test_no_edit_or_replacement_goes_round_a_quorum() -> None:
     assert request.missing == "1 more approval with the role finance, not by ann"
     assert decide(queue, "cleo", "finance")
     small, _ = waiting({"when": large["when"], "by": 2} | {"when": True}, {"_tool": "refund", "euros": 5})
-    with pytest.raises(DecisionError, match="'remember' of one person does not go with it"):
+    with pytest.raises(DecisionError, match="'remember' of one person is not possible with it"):
         decide(small, "bob", remember=True)
 
 
 def test_other_roles_count_after_a_while() -> None:
     queue, request = waiting({"roles": ["finance"], "escalate": {"after": 3600, "roles": ["cfo"]}})
     assert request.missing == "1 approval with the role finance (after 3600 s also with the role cfo)"
-    with pytest.raises(DecisionError, match="takes the role finance, which zoe does not have"):
+    with pytest.raises(DecisionError, match="needs the role finance, which zoe does not have"):
         decide(queue, "zoe", "cfo", waited=3599.0)
     assert decide(queue, "zoe", "cfo", waited=3600.0)
 
@@ -143,7 +143,7 @@ def test_a_plan_needs_the_quorums_of_its_calls() -> None:
     sent: JsonObject = {"call": "1", "decision": "approve", "by": "bob"}
     assert queue.apply(queue.judge(parse_decision(sent))).waits
     edit: JsonObject = {"call": "1", "decision": "edit", "by": "cleo", "calls": [{"_tool": "note", "text": "b"}]}
-    with pytest.raises(DecisionError, match="approve it as it is, or reject it"):
+    with pytest.raises(DecisionError, match="approve it unchanged, or reject it"):
         queue.judge(parse_decision(edit))
     assert not queue.apply(queue.judge(parse_decision(sent | {"by": "cleo"}))).waits
 
@@ -176,7 +176,7 @@ def test_the_approvals_of_before_a_reset_do_not_count() -> None:
         ({"by": True}, "by"),
         ({"by": 2, "not": "ann"}, "not"),
         ({"by": 2, "role": ["x"]}, "role"),
-        ({"by": 2, "escalate": {"after": 60, "roles": ["cfo"]}}, "there are none"),
+        ({"by": 2, "escalate": {"after": 60, "roles": ["cfo"]}}, "needs 'roles'"),
         ({"by": 2, "when": {"type": 3}}, "not a JSON Schema"),
     ],
 )

@@ -89,9 +89,9 @@ async def test_a_model_of_each_provider(name: str) -> None:
 
 
 NO_KEY = {
-    "anthropic:claude-sonnet-5": "no key for the provider 'anthropic': set ANTHROPIC_API_KEY where the worker runs",
-    "google:gemini-3-pro": "no key for the provider 'google': set GEMINI_API_KEY where the worker runs",
-    "bedrock:amazon.nova-pro-v1:0": "no region for the provider 'bedrock': set AWS_REGION where the worker runs",
+    "anthropic:claude-sonnet-5": "no key for the provider 'anthropic': set ANTHROPIC_API_KEY for the worker",
+    "google:gemini-3-pro": "no key for the provider 'google': set GEMINI_API_KEY for the worker",
+    "bedrock:amazon.nova-pro-v1:0": "no region for the provider 'bedrock': set AWS_REGION for the worker",
 }
 
 
@@ -107,7 +107,7 @@ async def test_a_provider_without_its_key_is_one_line(name: str) -> None:
 
 WRONG = {
     "references": [
-        "send_invoice was given a copy, not a reference",
+        "send_invoice got a copy, not a reference",
         "find_customer and send_invoice took 2 answers, not one",
     ],
     "text": ['save_note was given text="Hi Bruno Costa", not "Dear Bruno Costa, write to costa@example.org."'],
@@ -115,12 +115,12 @@ WRONG = {
     "branch": ["charge_card failed twice, not once"],
     "correction": ["count_pages was done never, not once"],
     "order": ["back_up started before stop_service had ended", "start_service started before back_up had ended"],
-    "choice": ["book_room was done never, not once", "book_desk was done, which was not wanted"],
+    "choice": ["book_room was done never, not once", "book_desk was called, but should not be"],
     "quoting": ["save_note was given text="],
     "schema": ["the output was "],
-    "long": ["count_lines was given a copy, not a reference"],
+    "long": ["count_lines got a copy, not a reference"],
     "rejection": ['the output was {"deleted": true}, not {"deleted": false}'],
-    "restraint": ["find_customer was done, which was not wanted"],
+    "restraint": ["find_customer was called, but should not be"],
 }
 
 
@@ -139,7 +139,7 @@ async def test_a_model_that_only_talks() -> None:
     command, report = await check(prose, *ONE, "--task", "references", "--task", "restraint")
     assert [(row["dialect"], row["passed"]) for row in report["rows"]] == [("solution", 0), ("tools", 0), ("script", 0)]
     assert (command.code, report["recommendation"]["config"]) == (1, None)
-    assert report["recommendation"]["why"][-1] == "no dialect does: less than 67% of the tasks at best"
+    assert report["recommendation"]["why"][-1] == "no dialect is good enough: less than 67% of the tasks at best"
 
 
 async def test_a_server_that_knows_next_to_nothing() -> None:
@@ -147,7 +147,7 @@ async def test_a_server_that_knows_next_to_nothing() -> None:
     assert [(row["dialect"], row["passed"]) for row in report["rows"]] == [("solution", 3), ("tools", 0), ("script", 3)]
     assert {words for task in report["rows"][1]["tasks"] for words in task["problems"]} == {
         "Request 1 to gpt-4o-mini failed: the model's server answered 400: m does not support tools",
-        "not asked: Request 1 to gpt-4o-mini failed: the model's server answered 400: m does not support tools",
+        "not run: Request 1 to gpt-4o-mini failed: the model's server answered 400: m does not support tools",
     }
     assert report["understands"]["gpt-4o-mini"] == {
         "responseFormat": "none",

@@ -76,7 +76,7 @@ async def test_r7_8_all_that_waits_is_listed_and_decided(dev_server: WorkflowEnv
     assert json.loads(approved.out) == {"call": "1.0", "decision": "approve"}
     assert [command.code for command in (approved, rejected, edited, replaced, released)] == [0] * 5, edited.err
     assert one_line(again.err) == "perdure: nothing changed: 1.0 was decided already: approve by Ann"
-    assert one_line(wrong.err).startswith("perdure: nothing changed: 1.4 would be wrong: $.path")
+    assert one_line(wrong.err).startswith("perdure: nothing changed: 1.4 would not be valid: $.path")
     assert one_line(ended.err) == f"perdure: nothing changed: the run '{handle.id}' has ended"
     assert json.loads(released.out)["ask"] == "never"
     assert [call.status for call in result.calls] == ["done", "rejected", "done", "done", "done"]
@@ -166,7 +166,7 @@ async def test_the_demo_asks_whoever_sits_at_the_terminal() -> None:
     screen = await _screen(ours)
     await _read_until(screen, "[a]pprove or [r]eject?")
     os.write(ours, b"r")
-    text = await _read_until(screen, "really shrank by")
+    text = await _read_until(screen, "shrank by")
     assert await asyncio.wait_for(process.wait(), HANG) == 0
     os.close(ours)
     assert "rejected by the demo's user: no reason was given" in " ".join(text.split())
@@ -205,4 +205,4 @@ async def test_a_namespace_that_does_not_know_the_attribute_is_one_clear_line() 
     async with embedded_server(ui=False) as server:
         refused = await perdure("approvals", env=settings(server))
     assert refused.code == 1
-    assert f"does not know the search attribute {WAITING_ATTRIBUTE}" in one_line(refused.err)
+    assert f"lacks the search attribute {WAITING_ATTRIBUTE}" in one_line(refused.err)

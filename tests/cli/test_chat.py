@@ -122,7 +122,7 @@ async def test_a_chat_attaches_files(desk: str, dev_server: WorkflowEnvironment,
         found = await piped(it, desk, lines=lines, **given)
         first, second = it.model.requests
     assert found.code == 2
-    assert "with your next message: [text/markdown, 17 bytes, notes.md, sha256:" in found.err
+    assert "attached to your next message: [text/markdown, 17 bytes, notes.md, sha256:" in found.err
     assert found.err.endswith(f"perdure: /file: {tmp_path}/none.md: No such file or directory\n")
     assert "the lamp is green" in str(first.messages[-1])
     assert second.messages[-1]["content"].endswith("and now?")
@@ -293,8 +293,11 @@ async def test_in_a_terminal_answers_calls_and_approvals_in_place(
         await shown.until("› ")
         for said, then in (
             ("hello", ["re: hello"]),
-            ("remove it", ["remove waits for you", "a", "remove approved by ann", "→ removed /old", "re: remove it"]),
-            ("remove more", ["remove waits for you", "r not that", "rejected", "re: remove more"]),
+            (
+                "remove it",
+                ["remove waits for your decision", "a", "remove approved by ann", "→ removed /old", "re: remove it"],
+            ),
+            ("remove more", ["remove waits for your decision", "r not that", "rejected", "re: remove more"]),
             ("a colour", ["Which one?", "blue", "→ blue", "re: a colour"]),
         ):
             await shown.press(f"{said}\r")
@@ -305,12 +308,12 @@ async def test_in_a_terminal_answers_calls_and_approvals_in_place(
                     await shown.until(awaited)
             await idles(it, key)
         await shown.press("/nonsense\r")
-        await shown.until("there is no /nonsense")
+        await shown.until("/nonsense is not a command")
         await shown.press("/new\r")
         await shown.until("  new")
         await shown.press("/quit\r")
         assert await shown.end() == 0
-    assert f"it goes on with: perdure chat {desk} --session {key}" in shown.text
+    assert f"continue the session with: perdure chat {desk} --session {key}" in shown.text
     assert "Traceback" not in shown.text
     assert shown.text.count("\x1b[?1049h") == 0  # no other screen: what was said stays in the scroll-back
 
@@ -329,13 +332,13 @@ async def test_a_message_while_it_works_steers_and_ctrl_c_stops_and_leaves(
         await shown.press("change it\r")
         await shown.until("steered")
         await shown.press("\x03")
-        await shown.until("Ctrl-C once more leaves")
+        await shown.until("press Ctrl-C again to leave")
         await shown.until("no answer: stopped by 'ann'")
         await idles(it, key)
         await shown.press("hello\r")
         await shown.until("re: hello")
         await shown.press("\x03")
-        await shown.until("Ctrl-C once more leaves")
+        await shown.until("press Ctrl-C again to leave")
         await shown.press("\x03")
         assert await shown.end() == 130
     assert "Traceback" not in shown.text
@@ -347,11 +350,11 @@ async def test_a_chat_goes_on_with_what_was_said_and_what_waits(desk: str, dev_s
         async with terminal(it, desk, "--session", key) as shown:
             await shown.until("› ")
             await shown.press("remove it\r")
-            await shown.until("remove waits for you")
+            await shown.until("remove waits for your decision")
             await shown.press("\x04")
             assert await shown.end() == 0
         async with terminal(it, desk, "--session", key) as shown:
             await shown.until("ann: remove it")
-            await shown.until("remove waits for you")
+            await shown.until("remove waits for your decision")
             await shown.press("a\r")
             await shown.until("re: remove it")

@@ -58,7 +58,7 @@ def test_a_conversation_that_is_reset_goes_on_with_the_run_that_its_event_names(
         )
         assert len(picture.waits) == 2
         told = shown(picture, event("lifecycle", "reset", "", number=1, **goes_on))
-        assert told == ["… the conversation was reset, and goes on from an earlier point"]
+        assert told == ["… the conversation was reset and continues from an earlier point"]
         assert (list(picture.waits), picture.works) == (waits, bool(goes_on))
 
 
@@ -81,7 +81,7 @@ def test_what_waits_is_asked_until_it_is_decided() -> None:
     picture = ChatView()
     offer: dict[str, Any] = {"call": "1.0", "tool": "pay", "params": {}, "reason": "pay is dangerous"}
     shown(picture, event("lifecycle", "start"), event("approval", "start", **offer))
-    assert "1.0 pay waits for you  [a]pprove, [r]eject REASON" in below(picture)
+    assert "1.0 pay waits for your decision  [a]pprove, [r]eject REASON" in below(picture)
     ended = event("approval", "end", call="1.0", tool="pay", decision="approve", by="bob")
     assert shown(picture, ended) == ["  1.0 pay approved by bob"]
     assert below(picture) == ""

@@ -101,7 +101,7 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
         cancelled = await perdure("cancel", "cli-slow", env=env)
         ended = await perdure("wait", "cli-slow", "--json", env=env)
     assert (started.code, json.loads(started.out)) == (0, {"runId": "cli-slow"})
-    assert (waited.code, one_line(waited.err)) == (3, "perdure: cli-slow has not ended after 0.2 s; it goes on")
+    assert (waited.code, one_line(waited.err)) == (3, "perdure: cli-slow has not ended after 0.2 s; it continues")
     assert cancelled.code == 0
     assert (ended.code, json.loads(ended.out)["status"]) == (1, "cancelled")
 
@@ -139,7 +139,7 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
             2,
             'the input breaks its schema: $.n is "three", but must fit {"type": "integer"}',
         ),
-        (agent(), ["--callback", "ftp://x"], 2, "--callback: a callback is an http or https address"),
+        (agent(), ["--callback", "ftp://x"], 2, "--callback: a callback must be an http or https URL"),
         (agent(), ["--context", "[1]"], 2, "--context: the context must be a JSON object, not an array"),
     ],
 )
@@ -157,7 +157,7 @@ async def test_bad_input_is_one_clear_line(
     ("arguments", "words"),
     [
         ([], "give --cron '0 2 * * *', or --every 1h"),
-        (["--every", "5x"], '--every: "5x" is not a length of time'),
+        (["--every", "5x"], '--every: "5x" is not a duration'),
         (["--cron", "0 99 * * *"], '--cron: "0 99 * * *": Hour is not in range'),
         (["--every", "1h", "--catchup", "1s"], "--catchup: 1 s is too short"),
         (["--every", "1h", "--context", "[1]"], "--context: the context must be a JSON object, not an array"),
@@ -218,7 +218,7 @@ async def test_a_worker_without_a_key_fails_the_run_clearly(dev_server: Workflow
 @pytest.mark.parametrize(
     ("tools", "words"),
     [
-        ("no.such.module", "there is no module 'no.such.module'"),
+        ("no.such.module", "no module is named 'no.such.module'"),
         ("json", "the module 'json' has no tools"),
         ("broken", "the module 'broken' cannot be imported: ZeroDivisionError"),
     ],
@@ -246,7 +246,7 @@ async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
     ):
         assert words in demo.out
     freed = json.loads(demo.out[demo.out.index("{\n") : demo.out.rindex("}") + 1])["freedBytes"]
-    assert f"really shrank by {freed:,} bytes" in demo.out
+    assert f"shrank by {freed:,} bytes" in demo.out
     assert re.search(r"Its page  http://127\.0\.0\.1:\d+/runs/devops-\w+\n", demo.out)
 
 
@@ -292,12 +292,12 @@ async def test_with_json_nothing_but_the_document_reaches_stdout(
 @pytest.mark.parametrize(
     ("id", "words"),
     [
-        ("", "is empty: give the run a name, or leave it out for one of its own"),
+        ("", "is empty: give an id, or leave it out for a random one"),
         (" ", "is empty"),
         ("a b", "'a b' has a space or begins with '-'"),
-        ("a\nb", "has characters that nobody can see"),
+        ("a\nb", "has invisible characters"),
         ("-a", "'-a' has a space or begins with '-'"),
-        ("b/../c", "'b/../c' has an empty part, '.' or '..' between slashes: its page would have no address"),
+        ("b/../c", "'b/../c' has an empty part, '.' or '..' between slashes, so a page cannot have its address"),
         ("/a", "'/a' has an empty part"),
     ],
 )

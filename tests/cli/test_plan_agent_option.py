@@ -85,9 +85,7 @@ def test_it_fails_where_the_run_would() -> None:
     Path("shopper.json").write_text(
         json.dumps(AGENT | {"context": [*AGENT["context"], {"type": "tool", "tool": "pey"}]})
     )
-    assert (
-        "the agent: the worker has no tool 'pey'; did you mean 'pay'? it has" in plan("validate", CALLS, *GIVEN).stdout
-    )
+    assert "--agent: the worker has no tool 'pey'; did you mean 'pay'? it has" in plan("validate", CALLS, *GIVEN).stdout
 
 
 @pytest.mark.usefixtures("folder")
@@ -126,7 +124,7 @@ def test_with_the_tools_named_there_are_no_others() -> None:
 def test_what_it_reads_and_was_not_given_is_said_and_a_dry_run_of_what_is_invalid_fails() -> None:
     calls = [{"_tool": "price", "fruit": "†input.fruit"}]
     found = plan("simulate", calls)
-    assert (found.exit_code, "none was given: --input" in found.stderr) == (1, True)
+    assert (found.exit_code, "is missing: give --input" in found.stderr) == (1, True)
     assert plan("simulate", calls, "--input", '{"fruit": "x"}').exit_code == 0
 
 

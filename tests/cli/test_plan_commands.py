@@ -113,7 +113,9 @@ async def test_validate_warns_of_what_is_no_error(tmp_path: Path) -> None:
     said = [line.partition(": ")[2] for line in found.out.splitlines()[:3]]
     assert said[0] == '1.0 pay: $.n was "71" and is taken as 71'
     assert said[1].startswith("1.0 pay and 1.1 pay both set †state.x without an order between them")
-    assert said[2].startswith("the tool 'pay' is dangerous, and two of its calls may run at once: exclusive=True")
+    assert said[2].startswith(
+        "the tool 'pay' is dangerous, and two of its calls may run in parallel: set exclusive=True"
+    )
     as_json = json.loads((await plan("validate", document, "--json")).out)
     assert (as_json["ok"], as_json["warnings"], as_json["hints"]) == (True, said[:2], said[2:])
 
@@ -147,7 +149,7 @@ async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
     assert (await plan("validate", path)).code == 1
     good = await plan("validate", path, "--state", '{"user": 1}', "--input", '{"id": 2}')
     assert (good.code, good.out) == (0, "1 call, no problems\n")
-    assert "only known by name" in good.err
+    assert "only the names of these tools are known" in good.err
 
 
 async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> Non
     assert [call["status"] for call in failed["calls"]] == ["failed", "skipped", "failed", "skipped", "done"]
     text = (await plan("simulate", path)).out
     assert "level 1: 1.0, 1.4 in parallel" in text
-    assert "makespan 3.00 s, one after the other 4.00 s" in text
+    assert "makespan 3.00 s; calls in sequence 4.00 s" in text
 
 
 async def test_r5_6_simulate_tells_what_would_need_approval(tmp_path: Path) -> None:

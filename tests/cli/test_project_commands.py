@@ -48,7 +48,7 @@ def test_init_writes_a_project_that_runs_and_touches_nothing_that_is_there(tmp_p
     again = invoke("init", str(folder))
     assert (again.exit_code, again.stderr) == (
         2,
-        f"perdure: nothing was written: {folder / 'mytools.py'} exists already; give another folder\n",
+        f"perdure: nothing was written: {folder / 'mytools.py'} already exists; give another folder\n",
     )
 
 

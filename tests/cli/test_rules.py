@@ -39,7 +39,7 @@ async def test_r23_1_limits_lists_what_is_used(dev_server: WorkflowEnvironment) 
         nobody = await perdure("limits", "--tenant", f"{tenant}-2", "--json", env=env)
         await dev_server.client.get_workflow_handle(ledger_id(tenant)).terminate()
     assert [each.code for each in (before, shown, narrow, as_json, nobody)] == [0] * 5, shown.err
-    assert before.out == "no run of the tenant has used anything that a rule or a budget counts over runs\n"
+    assert before.out == "the tenant has no use that a rule or a budget counts over runs\n"
     today = datetime.now(UTC).date().isoformat()
     assert json.loads(as_json.out)[0]["used"] == 90.5
     assert json.loads(nobody.out) == []
@@ -62,7 +62,7 @@ async def test_r23_1_the_verdicts_are_shown_wherever_a_run_is(dev_server: Workfl
     unknown = 'unknown: at_most(refund.euros, sum=100, per="run"): the sum is only known at the calls'
     mails = 'proven: count_at_most(send_mail, 3, per="run")'
     violated = (
-        'violated: at_most(refund.euros, sum=100, per="run"): the sum of refund.euros would be 120, and 100 is the most'
+        'violated: at_most(refund.euros, sum=100, per="run"): the sum of refund.euros would be 120; the limit is 100'
     )
     async with harness(dev_server.client, TOOLS, script) as it:
         handle = await it.start(agent("fraud_check", "refund", "send_mail", context=[state], config=config))

@@ -65,7 +65,7 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
         assert again.out == receipt.out
         refused = await perdure("agent", key, "another", "--id", "m2", "--json", *how)
         assert (refused.code, refused.out) == (1, "")
-        assert refused.err == "perdure: the id 'm2' is that of another message of this session\n"
+        assert refused.err == "perdure: the id 'm2' belongs to another message of this session\n"
         shown = json.loads((await perdure("session", "show", key, "--json")).out)
         assert list(shown) == ["session", "agent", "status", "queue", "entries", "archivedThrough"]
         assert json.loads((await perdure("session", "show", key, "--all", "--json")).out) == shown
@@ -126,9 +126,9 @@ async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment
         busy = await perdure("agent", key, "y", "--mode", "reject", *how)
         assert (busy.code, busy.err) == (
             1,
-            "perdure: a run is under way, and the message is not to wait (mode reject)\n",
+            "perdure: a run is active, and a message with mode reject does not wait\n",
         )
-        assert (await perdure("session", "withdraw", key, "x")).out == "x: taken back\n"
+        assert (await perdure("session", "withdraw", key, "x")).out == "x: withdrawn\n"
         assert (await perdure("session", "withdraw", key, "nothing")).code == 1
         stopped = await perdure("session", "stop", key)
         assert (stopped.code, stopped.out) == (0, "stopped\n")
@@ -147,7 +147,7 @@ async def test_what_is_kept_of_a_conversation(dev_server: WorkflowEnvironment, t
         for text in ("of tea", "of milk"):
             assert (await perdure("agent", key, text, *how)).code == 0
         nothing = await perdure("session", "compact", key)
-        assert (nothing.code, nothing.out.startswith("there is nothing to compact")) == (0, True)
+        assert (nothing.code, nothing.out.startswith("compaction would save")) == (0, True)
         found = json.loads((await perdure("session", "recall", key, "tea", "--json")).out)
         assert (list(found), [each["n"] for each in found["found"]]) == (["what", "page", "found", "more"], [3, 1])
         assert (await perdure("session", "recall", key, "tea")).out.count("\n") == 2
@@ -158,7 +158,7 @@ async def test_what_is_kept_of_a_conversation(dev_server: WorkflowEnvironment, t
         shown = json.loads((await perdure("session", "show", f"{key}-b", "--json")).out)
         assert [entry["type"] for entry in shown["entries"]] == ["message", "run", "reply", "command"]
         wrong = await perdure("session", "fork", key, "--at", "x")
-        assert (wrong.code, wrong.err.startswith("perdure: 'x' is not a place in a session")) == (1, True)
+        assert (wrong.code, wrong.err.startswith("perdure: 'x' is not a point of a session")) == (1, True)
 
 
 async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

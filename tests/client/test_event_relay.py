@@ -270,7 +270,7 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
             await all_of(it.perdure, run.id, "1.2.3")
         with pytest.raises(CursorError, match=r"'7' is a cursor of a run: a session's are like '5.2.12'"):
             await all_of(it.perdure, session.id, "7")
-        with pytest.raises(CursorError, match="'later' is not a cursor of events"):
+        with pytest.raises(CursorError, match="'later' is not a valid cursor of events"):
             await all_of(it.perdure, session.id, "later")
         await run.calls(0, 2)
         await run.leave()

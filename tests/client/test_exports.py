@@ -87,7 +87,7 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
         assert not asked
         assert await restored.ask("two", sender="ann", timeout=HANG)
         assert users(asked[0]) == ["ann: one", "ann: two"] or "one" in "".join(users(asked[0]))
-        with pytest.raises(RunExistsError, match="name another key"):
+        with pytest.raises(RunExistsError, match="use another key"):
             await perdure.import_session(exported)
         listed = [each async for each in perdure.list_sessions(tenant="acme")]
         assert [(each.session, each.title, each.agent) for each in listed] == [(session.key, "one", "echo")]
@@ -162,8 +162,8 @@ async def test_a_busy_session_is_written_down_and_not_restored(dev_server: Workf
         receipt = await session.send("go", sender="ann")
         exported = written(await session.export())
         assert [entry["type"] for entry in exported["entries"]] == ["message"]
-        assert "is under way. Export it again" in exported["problem"]
-        with pytest.raises(RunError, match="is under way"):
+        assert "is active. Export it again" in exported["problem"]
+        with pytest.raises(RunError, match="is active"):
             await Perdure(it.client, task_queue=it.task_queue).import_session(exported)
         gate.set()
         assert await session.reply(receipt, HANG) == "done"

@@ -29,7 +29,7 @@ def test_a_worker_that_is_not_heard_of_is_told_before_it_is_given_up(silent: flo
     call = CallView(id="1.0", tool="t", params={}, status="running", attempts=1)
     view = RunView(run_id="r", calls=[call])
     note_silence(view, described(silent, timeout))
-    words = "nothing was heard of its worker for 18 s; after 20 s the call goes to another"
+    words = "its worker sent no heartbeat for 18 s; after 20 s another worker gets the call"
     assert view.calls[0].reason == (words if told else None)
 
 

@@ -103,7 +103,7 @@ async def test_a_run_is_started_approved_and_answers_with_its_type(dev_server: W
                 case Event(topic="approval", phase="start", data=offer):
                     assert (offer["call"], offer["tool"], offer["params"]) == ("1.1", "pay", {"euros": 0.5})
                     assert [one.run_id for one in (await run.waiting_below())[0]] == [run.id]
-                    with pytest.raises(RunTimeoutError, match=r"has not ended after 0\.01 s; it goes on"):
+                    with pytest.raises(RunTimeoutError, match=r"has not ended after 0\.01 s; it continues"):
                         await run.result(timeout=0.01)
                     await run.edit(event, {"euros": 0.4}, by="Ann", reason="a discount")
                 case _:
@@ -182,7 +182,12 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         await perdure.start(SHOPPER, {"fruit": object()})
     with pytest.raises(DecisionError, match="the policy is not valid"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, approval={"ask": "?"})  # type: ignore[arg-type]
-    for id, said in (("", "is empty"), (" ", "is empty"), ("a\nb", "nobody can see"), ("a" * 1001, "1,001 bytes")):
+    for id, said in (
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("a\nb", "invisible characters"),
+        ("a" * 1001, "1,001 bytes"),
+    ):
         with pytest.raises(RunError, match=said):
             await perdure.start(SHOPPER, {"fruit": "apple"}, id=id)
     run = await perdure.start(SHOPPER, {"fruit": "apple"}, id=unique("api"))
@@ -190,7 +195,7 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         await perdure.start(SHOPPER, {"fruit": "apple"}, id=run.id)
     assert not await perdure.has_worker()
     with pytest.raises(
-        RunTimeoutError, match=f"no worker listens on its task queue '{perdure.task_queue}'; it goes on when"
+        RunTimeoutError, match=f"no worker listens on its task queue '{perdure.task_queue}'; it continues when"
     ):
         await run.result(timeout=0.01)
     await run.terminate("nobody will come")
@@ -279,7 +284,7 @@ async def test_an_output_that_is_not_of_its_type_and_a_run_that_fails(dev_server
         perdure = await Perdure.connect(
             dev_server.client.service_client.config.target_host, namespace="default", task_queue=it.task_queue
         )
-        with pytest.raises(OutputError, match="the output is not of its type: odd"):
+        with pytest.raises(OutputError, match="the output does not match the agent's output type: odd"):
             await perdure.run(odd)
         with pytest.raises(RunFailedError, match=r"the run 'odd-.*' failed: ") as failed:
             await perdure.run(odd)
@@ -293,7 +298,9 @@ async def test_a_namespace_that_is_not_there_is_told_and_not_that_a_run_is_not(d
         perdure.start(SHOPPER, {"fruit": "apple"}),
         perdure.count_runs(Selection()),
     ):
-        with pytest.raises(ServerError, match=r"there is no namespace 'nowhere' at .*: look at TEMPORAL_NAMESPACE"):
+        with pytest.raises(
+            ServerError, match=r"the namespace 'nowhere' does not exist at .*: check TEMPORAL_NAMESPACE"
+        ):
             await asked
 
 

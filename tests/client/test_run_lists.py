@@ -88,7 +88,7 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
         env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
         asked = await perdure("cancel", "--agent", name, env=env)
         assert (asked.code, asked.out) == (2, "")
-        assert "match, and nothing was done: add --yes to cancel them" in asked.err
+        assert "match; nothing changed: add --yes to cancel them" in asked.err
         both = await perdure("cancel", run_id, "--agent", name, env=env)
         assert both.code == 2
         await until_found(client, Selection(name, "running"), 2)
@@ -113,12 +113,12 @@ async def test_one_run_s_refusal_keeps_nobody_else_from_it_and_the_count_is_told
     others = [str(number) for number in range(3 * AT_ONCE)]
     assert await act_on_all(["gone", *others], tell) == len(others)
     told.clear()
-    with pytest.raises(RunError, match="48 of 50 runs took it, 'full' did not: no room in its history"):
+    with pytest.raises(RunError, match="48 of 50 runs accepted the change, 'full' did not: no room in its history"):
         await act_on_all(["full", "gone", *others], tell)
     assert sorted(told) == sorted(others)
     answers["7"] = RPCStatusCode.UNAVAILABLE
     told.clear()
-    with pytest.raises(RunError, match="of 48 runs took it, '7' did not"):
+    with pytest.raises(RunError, match="of 48 runs accepted the change, '7' did not"):
         await act_on_all(others, tell)
     assert len(told) < 2 * AT_ONCE
 
@@ -126,7 +126,7 @@ async def test_one_run_s_refusal_keeps_nobody_else_from_it_and_the_count_is_told
 async def test_what_a_namespace_does_not_take_harms_nobody() -> None:
     async with embedded_server(ui=False) as server:
         client = server.client
-        with pytest.raises(RunError, match="does not know all search attributes"):
+        with pytest.raises(RunError, match="lacks a search attribute"):
             await count_runs(client, Selection("nobody"))
         request = AddSearchAttributesRequest(namespace=client.namespace)
         request.search_attributes["PerdureCost"] = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
@@ -173,11 +173,9 @@ async def test_a_run_whose_search_attributes_are_taken_away_says_so_and_goes_on_
                     await asyncio.sleep(0.1)
             await add_attributes(client, list(ATTRIBUTES))
             assert (await handle.result()).status == "completed"
-    assert words.startswith(
-        f"the namespace does not know a search attribute that {handle.id!r} sets (BadSearchAttributes"
-    )
+    assert words.startswith(f"the namespace has no search attribute that {handle.id!r} sets (BadSearchAttributes")
     assert "Register it again" in words
-    refused = [vars(record)["perdure"] for record in caplog.records if "refused a task" in record.message]
+    refused = [vars(record)["perdure"] for record in caplog.records if "rejected a task" in record.message]
     assert refused
     assert refused[0]["run"] == handle.id
 
@@ -208,8 +206,8 @@ async def test_an_ended_run_without_a_worker_is_shown_from_its_history_and_says_
     assert shown.result().as_json() == seen.result().as_json()
     assert (shown.log, shown.reads, shown.writes) == ([], {}, {})
     printed = " ".join((await commands(dev_server)("show", seen.run_id)).out.split())
-    assert "[iter=1] a model was asked; which one, the history alone does not show" in printed
-    assert "the plan that was given" not in printed
+    assert "[iter=1] a Request of a model that the history does not name" in printed
+    assert "the given plan" not in printed
     assert FROM_HISTORY in printed
     assert failed.status == "failed"
     assert (await fetch_run(client, failed.run_id)).trouble == FROM_HISTORY

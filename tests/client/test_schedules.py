@@ -199,9 +199,7 @@ async def test_r19_6_a_backfill_starts_the_runs_of_a_time_that_has_passed(
         ]
         with pytest.raises(ScheduleError, match="to: 2026-01-01T00:00:00\\+00:00 is before"):
             await schedule.backfill("2026-02-01T00:00Z", "2026-01-01T00:00Z")
-        with pytest.raises(
-            ScheduleError, match="this time has more than 500 times of the schedule: give a shorter one"
-        ):
+        with pytest.raises(ScheduleError, match="this period has more than 500 times of the schedule: divide it"):
             await schedule.backfill("2024-01-01", "2026-01-01")
         assert (await schedule.show()).started == 2
         with pytest.raises(ScheduleError, match='from: "yesterday" is not a time'):
@@ -244,7 +242,7 @@ async def test_r19_6_another_tenant_s_schedule_is_not_there(dev_server: Workflow
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "a schedule needs its times: give cron ('0 2 * * *'), or every ('1h')"),
+    ({}, "the times are missing: give cron ('0 2 * * *'), or every ('1h')"),
     ({"cron": "0 99 * * *"}, 'cron: "0 99 * * *": Hour is not in range [0-23]; use MINUTE HOUR'),
     ({"cron": "0 9 1"}, 'cron: "0 9 1": CronString does not have 5-7 fields'),
     ({"cron": "CRON_TZ=Europe/Berlin 0 9 * * *"}, "is not a cron expression"),
@@ -256,8 +254,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"cron": "0 2 * * *", "timezone": "localtime"}, 'timezone: "localtime" is not a time zone'),
     ({"cron": "0 2 * * *", "timezone": "right/UTC"}, 'timezone: "right/UTC" is not a time zone'),
-    ({"every": "1 fortnight"}, 'every: "1 fortnight" is not a length of time: use 30s'),
-    ({"every": 0.5}, "every: 0.5 s cannot be used: the least is 1 s"),
+    ({"every": "1 fortnight"}, 'every: "1 fortnight" is not a duration: use 30s'),
+    ({"every": 0.5}, "every: 0.5 s is not valid: give whole seconds, at least 1 s"),
     ({"every": "1h", "catchup": "1s"}, "catchup: 1 s is too short"),
     ({"every": "1h", "overlap": "queue"}, 'overlap: "queue" is not one of skip'),
 ]
@@ -304,7 +302,7 @@ async def test_r19_3_the_kit_has_schedules_on_a_dev_server(dev_server: WorkflowE
 
 
 async def test_a_server_without_schedules_is_named(time_skipping: WorkflowEnvironment) -> None:
-    with pytest.raises(ServerRefusalError, match="this server has no schedules, as Temporal's test server has none"):
+    with pytest.raises(ServerRefusalError, match="this is Temporal's test server, which has no schedules"):
         await Perdure(time_skipping.client).schedule("nightly").create("reporter", **NEVER)
 
 
@@ -346,8 +344,7 @@ async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> 
         again = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', *where)
         assert (again.code, again.out) == (1, "")
         assert (
-            again.err
-            == f"perdure: there is already a schedule {name!r}: replace it (--replace), or take another name\n"
+            again.err == f"perdure: there is already a schedule {name!r}: replace it (--replace), or use another name\n"
         )
         replaced = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', "--replace", *where)
         assert replaced.out.startswith(f"{name}: 0 2 * * * Europe/Berlin; next 20")

@@ -44,7 +44,7 @@ NODE: Final = (
     "ai-sdk-chat",
 )
 ANSWER: Final = "In Rome it is mild and sunny."
-REASON: Final = "the last answer was no output that fits the schema"
+REASON: Final = "the last answer was not a valid output"
 OWN_WORDS: Final = {"node-agents-responses": 'unsuccessful terminal state "response.failed"'}
 """What clients say of a failed response that do not pass on its reason."""
 _MUST_CALL: Final = re.compile(r"has to make a call of (\w+)")

@@ -439,7 +439,7 @@ class Interpreter:
                     self.begin(index, node)
 
     def is_held_back(self, index: int, node: Node) -> bool:
-        """R5.11: skipped where one that it comes after did not end well; as a branch where all that is missing are branches."""
+        """R5.11: skipped where one that it comes after did not complete; as a branch where all that is missing are branches."""
         why = []
         for other in (self.nodes[each] for each in node.after_calls):
             if other.status != "done":

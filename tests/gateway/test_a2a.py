@@ -257,7 +257,7 @@ async def test_a_text_that_decides_nothing_is_refused_in_one_line(
         first = await it.send(user("Pay."))
         with pytest.raises(A2AError, match="must be 'approve', 'reject: WHY', or a data part"):
             await it.send(user("Perhaps.", task_id=first.task.id))
-        with pytest.raises(A2AError, match="names no interrupt"):
+        with pytest.raises(A2AError, match="without the interrupt"):
             await it.send(user(data={"decision": "approve"}, task_id=first.task.id))
         assert (await it.send(user("yes", task_id=first.task.id))).text == "paid 5"
 
@@ -310,7 +310,7 @@ async def test_a_task_is_cancelled(dev_server: WorkflowEnvironment, tmp_path: Pa
             await client.cancel_task(CancelTaskRequest(id=seen.task.id))
         with pytest.raises(A2AError, match="has ended"):
             await anext(client.subscribe(SubscribeToTaskRequest(id=seen.task.id)))
-        with pytest.raises(A2AError, match="the task has ended: leave taskId out"):
+        with pytest.raises(A2AError, match="the task has ended: leave out taskId"):
             await it.send(user("And now?", task_id=seen.task.id), agent="waiter")
 
 
@@ -368,12 +368,12 @@ async def test_another_tenant_and_another_agent_have_no_such_task(
         first = await it.send(user("Pay."))
         for token, agent in ((1, "shopper"), (0, "waiter")):
             client = await it.client(token, agent)
-            with pytest.raises(A2AError, match="there is no such task"):
+            with pytest.raises(A2AError, match="the task does not exist"):
                 await client.get_task(GetTaskRequest(id=first.task.id))
         reader, sender = await it.client(2), await it.client(3)
-        with pytest.raises(A2AError, match="takes the right 'send'"):
+        with pytest.raises(A2AError, match="the right 'send' is missing"):
             await it.send(user("Pay."), 2)
-        with pytest.raises(A2AError, match="takes the right 'stop'"):
+        with pytest.raises(A2AError, match="the right 'stop' is missing"):
             await reader.cancel_task(CancelTaskRequest(id=first.task.id))
         # Who may not approve is not asked: to them the task works.
         assert (await sender.get_task(GetTaskRequest(id=first.task.id))).status.state == WORKING
@@ -400,9 +400,9 @@ WRONG: list[tuple[Message, str]] = [
     (Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=" ")]), "parts have no text"),
     (
         Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://example.com/a.png")]),
-        "text, data and files",
+        "text, data or files",
     ),
-    (Message(message_id="m", task_id="none", role=Role.ROLE_USER, parts=[Part(text="x")]), "there is no such task"),
+    (Message(message_id="m", task_id="none", role=Role.ROLE_USER, parts=[Part(text="x")]), "the task does not exist"),
 ]
 
 
@@ -471,11 +471,11 @@ async def test_a_file_that_cannot_be_taken_is_one_line(dev_server: WorkflowEnvir
         dev_server.client.service_client.config.target_host, data_converter=data_converter()
     )
     async with agents(stored, tmp_path, []) as it:
-        with pytest.raises(A2AError, match="text, data and files, and no part of the kind 'url'"):
+        with pytest.raises(A2AError, match="text, data or files, not a part of the kind 'url'"):
             await it.send(linked, streaming=False)
     (tmp_path / "none").mkdir()
     async with agents(dev_server.client, tmp_path / "none", []) as it:
-        with pytest.raises(A2AError, match="the gateway has no storage for them"):
+        with pytest.raises(A2AError, match="this gateway has no storage for files"):
             await it.send(raw, streaming=False)
 
 

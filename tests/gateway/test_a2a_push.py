@@ -126,7 +126,7 @@ async def test_configs_of_a_task_are_those_of_their_sender(dev_server: WorkflowE
     ("settings", "url", "error", "words"),
     [
         (PUSHES, "https://evil.example.com/x", InvalidParamsError, "the host evil.example.com is not allowed"),
-        (PUSHES, "file:///etc/passwd", InvalidParamsError, "is an http or https address"),
+        (PUSHES, "file:///etc/passwd", InvalidParamsError, "must be an http or https URL"),
         ({"callback_hosts": ()}, "http://127.0.0.1/x", PushNotificationNotSupportedError, ""),
     ],
 )

@@ -320,10 +320,10 @@ async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) 
         wrong: list[tuple[dict[str, Any], int, str]] = [
             ({"messages": [{"id": "m", "role": "assistant", "content": "x"}]}, 422, "a user's message"),
             ({"messages": []}, 404, "no session"),
-            ({"messages": [user(" ")]}, 422, "without words"),
+            ({"messages": [user(" ")]}, 422, "without text"),
             ({"messages": [user(picture)]}, 422, "only text"),
             ({"messages": [user("x")], "tools": [tool, tool]}, 422, "be the only one"),
-            ({"messages": [user("x")], "tools": [tool | {"name": "pay"}]}, 422, "a tool of the agent's own"),
+            ({"messages": [user("x")], "tools": [tool | {"name": "pay"}]}, 422, "which is a tool of the agent"),
             ({"messages": [user("x")], "tools": [tool | {"parameters": {"type": 3}}]}, 422, "tools[0] must be"),
             ({"messages": [user("x")], "threadId": ""}, 422, "threadId"),
             ({"messages": 3}, 422, "messages"),

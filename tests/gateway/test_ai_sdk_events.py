@@ -313,15 +313,15 @@ TEXT = [{"type": "text", "text": "x"}]
         ({"id": "c", "messages": [{"role": "user", "id": "m", "parts": "x"}]}, "messages[0].parts must be a list"),
         (
             {"id": "c", "messages": [{"role": "user", "id": "m", "parts": []}]},
-            "ends with a user's message without words",
+            "ends with a user's message without text",
         ),
         (
             {"id": "c", "messages": [{"role": "user", "id": "m", "parts": [{"type": "file"}]}]},
-            "messages ends with a user's message that has a part 'file': only text is taken",
+            "messages ends with a user's message that has a part 'file': only text is supported",
         ),
         (
             {"id": "c", "messages": [{"role": "assistant", "id": "m", "parts": TEXT}]},
-            "messages ends with nothing to answer: a user's message, a tool's output, or an approval's answer",
+            "messages must end with a user's message, a tool's output, or an approval's answer",
         ),
         ({"id": "c", "messages": [USER], "trigger": "resume"}, "trigger must be one of: submit-message, regenerate"),
         ({"id": "c", "messages": [USER], "tools": [{"name": "a b"}]}, "tools[0].name must have 1 to 64 letters"),
@@ -348,7 +348,7 @@ TEXT = [{"type": "text", "text": "x"}]
                     }
                 ],
             },
-            "messages answers what did not wait in this chat: '../x'",
+            "messages answers a request that did not wait in this chat: '../x'",
         ),
     ],
 )

@@ -155,7 +155,9 @@ async def test_what_waits_is_decided_by_who_may(dev_server: WorkflowEnvironment,
         assert [(one["runId"], one["call"]) for one in found] == [(run, "1.0")]
         decision = {"call": "1.0", "decision": "approve", "digest": offers[0]["digest"]}
         refused = await http.post(f"/v1/runs/{run}/decisions", json=decision, headers=ann)
-        assert until(refused, 403)["detail"] == "'ann' may not decide what waits: it takes the right 'approve'"
+        assert (
+            until(refused, 403)["detail"] == "'ann' may not decide an approval request: the right 'approve' is missing"
+        )
         stale = await http.post(f"/v1/runs/{run}/decisions", json={**decision, "digest": "0" * 12}, headers=boss)
         assert until(stale, 409)["type"] == "urn:perdure:problem:decision-refused"
         forged = await http.post(f"/v1/runs/{run}/decisions", json={**decision, "by": "ann"}, headers=boss)
@@ -168,7 +170,7 @@ async def test_what_waits_is_decided_by_who_may(dev_server: WorkflowEnvironment,
         again = await http.post(f"/v1/runs/{run}/decisions", json=decision, headers=boss)
         assert until(again, 409)["type"] == "urn:perdure:problem:run-ended"
         policy = await http.post("/v1/runs", json={"agent": "payer", "approval": {"ask": "never"}}, headers=ann)
-        assert until(policy, 403)["detail"].endswith("it takes the right 'approve'")
+        assert until(policy, 403)["detail"].endswith("the right 'approve' is missing")
 
 
 async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
             ("reply", "re: ann: hello"),
         ]
         steered = await http.post(f"/v1/runs/{quoted(receipt['runId'])}/messages", json={"text": "x"})
-        assert until(steered, 409)["detail"] == "this is a run of a session: say it there"
+        assert until(steered, 409)["detail"] == "this is a run of a session: send the message to the session"
         forked = until(await http.post(f"{at}/fork", json={"at": "1"}), 201)["session"]
         assert len(until(await http.get(f"/v1/sessions/{quoted(forked)}"))["entries"]) >= 2
         found = await listed(http, "/v1/sessions", 2)
@@ -230,7 +232,7 @@ async def test_r10_9_what_waits_in_a_delegate_of_a_session_is_decided_there(
         decision = {"call": "0.0", "decision": "approve"}
         refused = await http.post(f"{at}/decisions", json={**decision, "run": "elsewhere"})
         below = f"{said['runId']}/1.0"
-        assert f"something does in {below}" in until(refused, 409)["detail"]
+        assert f"calls wait in {below}" in until(refused, 409)["detail"]
         assert until(await http.post(f"{at}/decisions", json={**decision, "run": below})) == decision
         reply = await http.get(f"{at}/messages/{said['messageId']}/reply")
         assert until(reply)["reply"]

@@ -106,7 +106,7 @@ async def test_a_token_says_tenant_sender_and_rights(tmp_path: Path) -> None:
         assert found == {"tenant": "acme", "sender": "ann", "rights": ["read"]}
         refused = await it.http.post("/say", json={}, headers=bearer(reader))
         assert refused.status_code == 403
-        assert refused.json()["detail"] == "'ann' may not say this: it takes the right 'send'"
+        assert refused.json()["detail"] == "'ann' may not say this: the right 'send' is missing"
         assert (await it.http.post("/say", json={}, headers=bearer(writer))).status_code == 200
         in_url = await it.http.get("/who", params={"access_token": writer}, headers=bearer(writer))
         assert in_url.status_code == 400
@@ -128,7 +128,7 @@ async def test_a_change_of_the_tokens_is_seen_without_a_restart(tmp_path: Path) 
     file.write_text("{")
     now += 1
     assert tokens.find(old) is not None
-    assert "stay as they were" in told[-1]
+    assert "do not change" in told[-1]
     written["tokens"] = written["tokens"][1:]
     written["tokens"][0]["expires"] = "1970-01-12T13:47:00Z"
     file.write_text(json.dumps(written))

@@ -130,7 +130,7 @@ async def test_hundreds_of_streams_of_one_token_are_refused_and_take_nothing_of_
         assert [status for status, _, _ in asked].count(b"429") == 196
         refused = await it.http.get("/quiet", headers=bearer(ann))
         assert (refused.status_code, refused.json()["type"]) == (429, "urn:perdure:problem:too-many-streams")
-        assert refused.json()["detail"] == "4 event streams are open by this token already: close one first"
+        assert refused.json()["detail"] == "4 event streams of this token are open: close one first"
         assert refused.headers["retry-after"]
         status, reader, writer = await ask_for(it.address, "/quiet", eve)
         assert status == b"200"

@@ -146,7 +146,7 @@ async def test_r23_1_the_rule_needs_takes_the_roles_of_the_token_alone(
         await ann.wait()
         (call, *_) = (await ann.view()).calls
         assert (call.status, (call.error or {})["code"]) == ("invalid", "rule_broken")
-        assert 'no role "finance"' in (call.error or {})["message"]
+        assert 'not have the role "finance"' in (call.error or {})["message"]
         body = {"agent": "payer", "context": {"roles": ["finance"]}}
         assert (await at.post("/v1/runs", body)).status_code == 422
         claims: Any = {"roles": ["finance"], "context": {"roles": ["finance"]}}
@@ -169,7 +169,7 @@ async def test_a_run_is_told_something_by_callers_of_its_context(
         refused = await at.post(f"/v1/runs/{run_id}/messages", {"text": "And mine?"}, 1)
         assert (refused.status_code, refused.json()["detail"]) == (
             409,
-            "this run works with another context: start another run",
+            "this run has another context: start another run",
         )
 
 

@@ -119,7 +119,7 @@ async def test_r20_3_a_response_goes_on_with_a_file(
     ("part", "words"),
     [
         ({"type": "input_file", "file_data": "data:application/pdf;base64,!!"}, "input[0].content[0]: the file is not base64"),
-        ({"type": "input_file", "file_url": "http://169.254.169.254/latest"}, "'input_file' is not a part that is taken"),
+        ({"type": "input_file", "file_url": "http://169.254.169.254/latest"}, "'input_file' is not a supported part"),
     ],
 )  # fmt: skip
 async def test_r20_3_a_file_that_is_none_is_refused(

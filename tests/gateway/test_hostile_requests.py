@@ -208,7 +208,7 @@ async def test_a_request_that_says_its_length_twice_is_refused() -> None:
 async def test_a_503_says_nothing_of_what_stands_behind_the_gateway() -> None:
     told = problem_of(ServerError("the Temporal server at 10.1.2.3:7233 answered: role perdure-prod lacks access"))
     assert told is not None
-    assert (told.status, told.detail) == (503, "the gateway's Temporal server does not answer this now")
+    assert (told.status, told.detail) == (503, "the gateway's Temporal server does not answer")
     words = "role perdure-prod lacks access to 10.1.2.3"
     for status, code in ((RPCStatusCode.PERMISSION_DENIED, 502), (RPCStatusCode.UNAVAILABLE, 503)):
         told = problem_of(no_answer(RPCError(words, status, b""), "r1"))

@@ -54,7 +54,7 @@ async def test_what_was_said_in_a_session_is_taken_back_there_alone(
         answer = await front.http.delete(f"/v1/runs/{quoted(run)}/messages/m1", headers=sue)
         assert (answer.status_code, answer.json()["detail"]) == (
             409,
-            "this is a run of a session: take it back there",
+            "this is a run of a session: withdraw it from the session",
         )
 
 

@@ -74,9 +74,9 @@ async def test_each_sees_and_decides_what_waits_for_their_tenant(
         form = hidden(page) | {"action": "approve", "by": "someone else"}
         their_form = form | {"csrf": hidden(await shows(looks, run.id))["csrf"]}
         refused = await looks.post("/inbox/decide", data=their_form)
-        assert (refused.status_code, "may not decide what waits" in refused.text) == (403, True)
+        assert (refused.status_code, "may not decide approval requests" in refused.text) == (403, True)
         forged = await foreign.post("/inbox/decide", data=form)
-        assert (forged.status_code, "did not come from this page" in forged.text) == (403, True)
+        assert (forged.status_code, "is not from this page" in forged.text) == (403, True)
         decided = await mine.post("/inbox/decide", data=form)
         assert f"{run.id} 1.0: approved" in decided.text
         assert (await run.wait(HANG)).calls[0].approval.by == "boss"  # type: ignore[union-attr]

@@ -205,13 +205,13 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
             while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
                 pass
         assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay 5 EUR: pay is dangerous", None)
-        assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "there is no such task"
+        assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "the task does not exist"
         await at.gateway.perdure.get_run(id).approve("1.0")
         result = (await rpc(at, ann, "tasks/result", taskId=id))["result"]
         assert (result["content"][0]["text"], result["isError"]) == ("paid 5", False)
         assert (await rpc(at, ann, "tasks/get", taskId=id))["result"]["status"] == "completed"
         again = (await rpc(at, ann, "tasks/cancel", taskId=id))["error"]
-        assert again["message"] == f"the task {id} has ended already: completed"
+        assert again["message"] == f"the task {id} has already ended: completed"
         other = (await rpc(at, ann, "tools/call", **call))["result"]["task"]["taskId"]
         cancelled = (await rpc(at, ann, "tasks/cancel", taskId=other))["result"]
         assert (cancelled["status"], cancelled["ttl"]) == ("cancelled", None)
@@ -299,7 +299,7 @@ async def test_r21_3_the_user_of_a_client_approves_a_call_by_a_form(
         assert forms == ['pay 5 EUR: pay is dangerous\n{"euros":5}\npay.euros ← model']
         async with client(at, tokens[0], elicitation_callback=close) as mcp:
             closed = await mcp.call_tool("payer", {"request": "pay 5"})
-        assert "has decided nothing" in closed.content[0].text  # type: ignore[union-attr]
+        assert "made none" in closed.content[0].text  # type: ignore[union-attr]
         [waiting] = (await at.gateway.perdure.approvals(tenant=tenant)).waiting
         await at.gateway.perdure.get_run(waiting.run_id).cancel()
         # The state of a call: another tenant's, and another tool's, is none.
@@ -404,11 +404,11 @@ async def test_r21_3_runs_and_plans_are_resources_and_agents_prompts(
                 with pytest.raises(MCPError, match=words):
                     await mcp.get_prompt(name, arguments)
             for uri in ("perdure:///runs/none", "file:///etc/passwd", "perdure:///sessions/none/transcript"):
-                with pytest.raises(MCPError, match="there is no resource"):
+                with pytest.raises(MCPError, match="no such resource"):
                     await mcp.read_resource(uri)
         async with client(at, tokens[1]) as other:
             assert (await other.list_resources()).resources == []
-            with pytest.raises(MCPError, match="there is no resource"):
+            with pytest.raises(MCPError, match="no such resource"):
                 await other.read_resource(run.uri)
 
 

@@ -162,7 +162,7 @@ async def test_in_the_background_cancelled_and_found_by_another(
             assert str(unknown.value).replace("resp_nothing_0a0b0c-1", begun.id) == str(told.value)
         with pytest.raises(openai.BadRequestError, match="not found"):
             await eve.responses.create(model="shopper", input="x", previous_response_id=begun.id)
-        with pytest.raises(openai.BadRequestError, match="still under way"):
+        with pytest.raises(openai.BadRequestError, match="still running"):
             await ann.responses.create(model="shopper", input="x", previous_response_id=begun.id)
         with pytest.raises(openai.PermissionDeniedError):
             await bob.responses.cancel(begun.id)

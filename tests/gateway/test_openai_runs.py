@@ -60,10 +60,10 @@ async def test_what_a_run_that_goes_on_is_not_told(dev_server: WorkflowEnvironme
         asked = await it.ai.responses.create(model="shopper", input="Weather?", tools=TOOLS)
         told: Any = {"model": "shopper", "previous_response_id": asked.id, "input": results(asked, "x")}
         wrong: list[tuple[Any, str]] = [
-            ({"instructions": "Other."}, "began with"),
+            ({"instructions": "Other."}, "first instructions"),
             ({"model": "other"}, "does not exist"),
             ({"input": "Never mind."}, "No tool output found"),
-            ({"input": [*told["input"], {"role": "system", "content": "x"}]}, "takes results"),
+            ({"input": [*told["input"], {"role": "system", "content": "x"}]}, "accepts results"),
             ({"input": [{**told["input"][0], "call_id": "call_x"}]}, "No tool output found"),
         ]
         for more, words in wrong:
@@ -137,7 +137,7 @@ async def test_results_and_more_to_say(dev_server: WorkflowEnvironment, tmp_path
         answer = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=more)
         assert answer.output_text == "Boots, then."
         assert [text in it.it.model.requests[-1].text for text in ("snow", "I have no boots.")] == [True, True]
-        with pytest.raises(openai.BadRequestError, match="nothing waits"):
+        with pytest.raises(openai.BadRequestError, match="no request waits"):
             await it.ai.responses.create(
                 model="shopper", previous_response_id=answer.id, input=results(asked, "once more")
             )
@@ -274,7 +274,7 @@ async def test_a_run_that_has_not_begun_is_read_like_any_other(dev_server: Workf
         assert (seen.status, seen.model, seen.output) == ("in_progress", "shopper", [])
         run = it.served.gateway.perdure.get_run(seen.to_dict()["perdure"]["run_id"])  # type: ignore[index]
         assert [await run.value(what) for what in ("output", "state", "calls")] == ["null", "{}", "[]"]
-        with pytest.raises(RunError, match="has not begun"):
+        with pytest.raises(RunError, match="has not started"):
             await run.value("1.0")
         gate.set()
         answer = await _ended(it.ai, begun.id)
@@ -375,7 +375,7 @@ async def test_what_a_client_carries_out_is_no_question_to_people(
         assert (view.status, await session.waiting(view)) == ("running", [])
         assert (await perdure.get_run(str(view.run_id)).waiting_below())[0] == []
         shown = "".join(printed(await perdure.get_run(str(view.run_id)).view()))
-        assert "waits for the client that carries it out" in shown
+        assert "waits for the client that runs it" in shown
         assert "perdure a" not in shown
         async with (
             gateway(dev_server.client, [sign_in, pages], task_queue=it.it.task_queue, **it.given) as site,
@@ -457,7 +457,7 @@ async def test_what_waits_in_a_delegates_run_is_decided(
             model="shopper", previous_response_id=first.id, input=[answer | {"reason": "Fine."}]
         )
         assert [json.loads(item.arguments) for item in second.output] == [{"amount": 2}]
-        with pytest.raises(openai.BadRequestError, match="went on already"):
+        with pytest.raises(openai.BadRequestError, match="already continued"):
             await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
         (again,) = second.output
         third: Any = await it.ai.responses.create(

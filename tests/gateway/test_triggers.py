@@ -22,14 +22,14 @@ VALID: dict[str, Any] = {"scheme": "github", "secret": "env:HUB", "agent": "tria
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"key": "k", "text": " /stop "}, "session.text is the command /stop, which no trigger may send"),
+        ({"key": "k", "text": " /stop "}, "session.text is the command /stop, which a trigger may not send"),
         ({"key": {"a": 1}, "text": "x"}, "session.key must be text, and this body has dict there"),
         ({"key": True, "text": "x"}, "session.key must be text, and this body has bool there"),
         ({"key": " ", "text": "x"}, "session.key is empty"),
         ({"key": "a\nb", "text": "x"}, "session.key has characters that cannot be printed: 'a\\nb'"),
-        ({"key": "k" * 201, "text": "x"}, f"session.key has 201 characters, and 200 is the most: {'k' * 50!r}…"),
+        ({"key": "k" * 201, "text": "x"}, f"session.key has 201 characters; the limit is 200: {'k' * 50!r}…"),
         ({"key": "k", "text": " "}, "the message is empty"),
-        ({"key": "k"}, "session.text reads †body.text, which this body does not have"),
+        ({"key": "k"}, "session.text reads †body.text, which is missing in this body"),
     ],
 )
 def test_a_message_is_text_and_no_command(body: Any, words: str) -> None:
@@ -55,21 +55,21 @@ def test_a_mapping_makes_the_context(effect: dict[str, Any]) -> None:
         "customer": "{†delivery}",
         "by": "push!",
     }
-    with pytest.raises(MappingError, match=r"^context\.customer reads †body\.id, which this body does not have$"):
+    with pytest.raises(MappingError, match=r"^context\.customer reads †body\.id, which is missing in this body$"):
         map_delivery(trigger, {}, "push", "d")
 
 
 @pytest.mark.parametrize(
     ("raw", "fault"),
     [
-        ({"Bad name": VALID}, "'Bad name' is not a name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'"),
+        ({"Bad name": VALID}, "'Bad name' is not a valid name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'"),
         (
             {"a": VALID | {"scheme": "githup"}},
             "a.scheme: must be 'standard', 'github' or 'stripe', not \"githup\"; did",
         ),
         ({"a": VALID | {"inptu": 1}}, 'a.inptu: "inptu" is not a known key; did you mean "input"?'),
-        ({"a": VALID | {"secret": "hunter2"}}, "a.secret: must be the place of the secret, not the secret: write env:"),
-        ({"a": VALID | {"secret": ["env:A", ""]}}, "a.secret: must be the place of the secret"),
+        ({"a": VALID | {"secret": "hunter2"}}, "a.secret: must name the secret's place, not the secret: use env:"),
+        ({"a": VALID | {"secret": ["env:A", ""]}}, "a.secret: must name the secret's place"),
         ({"a": VALID | {"secret": []}}, "a.secret: must have 1 to 4 secrets, not 0"),
         ({"a": VALID | {"secret": ["env:A"] * 5}}, "a.secret: must have 1 to 4 secrets, not 5"),
         ({"a": {"scheme": "github"}}, "a.secret: is missing"),
@@ -139,9 +139,9 @@ def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         'one.agent: "triag" is not a known agent; did you mean "triage"?',
         "two.secret: the variable NONE is not set",
         "three.secret: env:HUB must be base64, as in whsec_MfKQ9r8…",
-        "four.agent: there is no file none/there.json",
+        "four.agent: the file none/there.json does not exist",
         "six.context: is missing: the context breaks the agent's schema for it: $ lacks 'customer'",
-        "seven.context: the agent's type for it needs 'customer' too",
+        "seven.context: the agent's context type also needs 'customer'",
         'eight.context: the context breaks the agent\'s schema for it: $.customer is 5, but must fit {"type": "string"}',
     ]
     code, out, err = checked(fits=VALID | {"agent": "knows", "context": {"customer": "†body.id"}})

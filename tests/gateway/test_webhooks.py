@@ -161,10 +161,10 @@ async def test_events_that_are_not_wanted_are_passed_over(dev_server: WorkflowEn
 @pytest.mark.parametrize(
     ("body", "id", "status", "words"),
     [
-        ({"name": 5}, "d", 422, "trigger hub: input.title reads †body.title, which this body does not have"),
+        ({"name": 5}, "d", 422, "trigger hub: input.title reads †body.title, which is missing in this body"),
         ({"title": 5}, "d", 422, "the input breaks its schema: $.title is 5"),
         ([1], "d", 422, "the body must be a JSON object"),
-        ({"title": "x"}, "", 422, "the delivery has no id by which it is known when it comes again"),
+        ({"title": "x"}, "", 422, "the delivery has no id, which is needed to find duplicates"),
         (b"{", "d", 400, "the body is not valid JSON"),
         (b"[" * 90_000, "d", 413, "values"),
         ({"title": "x" * 4_000_001}, "d", 413, "4,000,000 bytes"),
@@ -253,7 +253,7 @@ async def test_a_session_key_that_no_session_can_have_is_refused(
         body = {"number": 7, "where": "x" * 200, "user": {"login": "eve"}, "title": "t"}
         answer = await deliver(at, "hub", body, id=some_name("d"))
         assert answer.status_code == 422, answer.text
-        assert "trigger hub: session.key has 202 characters, and 200 is the most" in answer.json()["detail"]
+        assert "trigger hub: session.key has 202 characters; the limit is 200" in answer.json()["detail"]
         assert it.model.requests == []
 
 

@@ -76,10 +76,10 @@ def test_of_parameters_only_what_was_changed_goes_back() -> None:
 def test_what_is_no_answer_changes_nothing() -> None:
     hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
     for said, words in (
-        ({"a": 2}, "it returned dict, but must return the event"),
+        ({"a": 2}, "it returned dict, but must return the changed event"),
         (AfterToolCall(), "it returned AfterToolCall"),
-        (hearing.event.changed(params={"a": "x" * 200}), "bytes, and 100 is the most"),
-        (BeforeToolCall(params={"a": float("nan")}), "what it returned"),
+        (hearing.event.changed(params={"a": "x" * 200}), "bytes; the limit is 100"),
+        (BeforeToolCall(params={"a": float("nan")}), "its answer"),
     ):
         with pytest.raises(HookAnswerError, match=words):
             hearing.hear(ref("before_tool_call"), said)
@@ -93,7 +93,7 @@ def test_what_is_no_answer_changes_nothing() -> None:
 @pytest.mark.parametrize("params", [None, "x", ["all"]])
 def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> None:
     hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
-    with pytest.raises(HookAnswerError, match="has no params that BeforeToolCall can have"):
+    with pytest.raises(HookAnswerError, match="has no params that is valid for BeforeToolCall"):
         hearing.hear(ref("before_tool_call"), hearing.event.model_copy(update={"params": params}))
     assert (hearing.event.as_json()["params"], hearing.answer.changed) == ({"a": 1}, None)
     after = HookedEvent(AfterToolCall(), 100)
@@ -121,7 +121,7 @@ def deep(levels: int, width: int = 1) -> list[Any]:
         (cyclic(), "nested too deeply"),
         (deep(100_000), "nested too deeply"),
         (deep(60, 2), "more than 10,000 values"),
-        ("x" * 20_000, "bytes, and 10,000 is the most"),
+        ("x" * 20_000, "bytes; the limit is 10,000"),
         ("\ud800", "an unpaired surrogate"),
         (10**5000, "digits"),
         (object(), "has object, which is not JSON"),
@@ -248,7 +248,7 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
     def wrong(event: AgentEnd) -> None: ...
 
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        ("before_tool", {}, "there is no event 'before_tool'; the events are before_agent_start, "),
+        ("before_tool", {}, "'before_tool' is not an event. Use one of: before_agent_start, "),
         ("agent_end", {"timeout": 0}, "its timeout is 0, but must be seconds, up to 300"),
         ("agent_end", {"tools": ["send"]}, "agent_end is not an event of a call: leave tools out"),
         ("after_tool_call", {"tools": "send"}, "tools is 'send', but must be a list of names"),
@@ -264,7 +264,7 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
         HookDefinitionError, match="its argument is annotated AgentEnd, but before_tool_call passes a BeforeToolCall"
     ):
         hook("before_tool_call")(wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is not for a hook to change; it may change params"):
+    with pytest.raises(TypeError, match="cannot be changed by a hook; a hook may change params"):
         BeforeToolCall().changed(tool="other")
     assert ToolResultPersist.CHANGES == ("result",)
 

@@ -141,9 +141,9 @@ async def test_a_key_in_a_file_that_cannot_be_read_is_not_told(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "ended the connection: it may want TLS: set TEMPORAL_TLS=true"),
+        ({}, "ended the connection: it may need TLS: set TEMPORAL_TLS=true"),
         ({"tls": "true"}, "is not trusted: set TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
-        ({"tls_server_ca_cert_path": "authority.pem"}, "it may want a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH"),
+        ({"tls_server_ca_cert_path": "authority.pem"}, "it may need a certificate: set TEMPORAL_TLS_CLIENT_CERT_PATH"),
         ({"tls_server_ca_cert_path": "authority.pem", "tls_server_name": "other"}, "is for another name: "),
     ],
 )
@@ -165,18 +165,20 @@ async def test_a_server_without_tls_and_a_namespace_that_is_not_there(
     address = dev_server.client.service_client.config.target_host
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)  # the machine's own certificates
     _set(monkeypatch, address=address, tls="true")
-    with pytest.raises(ServerError, match=f"^{address} does not speak TLS: leave out TEMPORAL_TLS"):
+    with pytest.raises(ServerError, match=f"^{address} does not use TLS: leave out TEMPORAL_TLS"):
         await reached(connect, 60)  # and is not waited for
     _set(monkeypatch, tls="false", namespace="nowhere")
-    with pytest.raises(ServerError, match=f"^there is no namespace 'nowhere' at {address}: look at TEMPORAL_NAMESPACE"):
+    with pytest.raises(
+        ServerError, match=f"^the namespace 'nowhere' does not exist at {address}: check TEMPORAL_NAMESPACE"
+    ):
         await reached(connect, 0)
 
 
 @pytest.mark.parametrize(
     ("status", "said", "final"),
     [
-        (RPCStatusCode.UNAUTHENTICATED, "a:1 does not accept the key: look at TEMPORAL_API_KEY", True),
-        (RPCStatusCode.PERMISSION_DENIED, "a:1 refuses namespace 'mine' to this key or certificate", True),
+        (RPCStatusCode.UNAUTHENTICATED, "a:1 does not accept the API key: check TEMPORAL_API_KEY", True),
+        (RPCStatusCode.PERMISSION_DENIED, "a:1 denies this key or certificate access to namespace 'mine'", True),
         (RPCStatusCode.UNAVAILABLE, "no Temporal server answers at a:1", False),
         (RPCStatusCode.INTERNAL, "a:1 does not answer as a Temporal server", False),
     ],
@@ -189,7 +191,7 @@ async def test_what_a_server_refuses_names_the_setting(status: RPCStatusCode, sa
 
 @pytest.mark.parametrize("words", ["transport error", 'code: Cancelled, message: "operation was canceled"'])
 async def test_a_server_may_end_a_connection_at_any_moment(words: str) -> None:
-    assert "ended the connection: it may want TLS" in str(unreachable(RuntimeError(words), {"target_host": "a:1"}))
+    assert "ended the connection: it may need TLS" in str(unreachable(RuntimeError(words), {"target_host": "a:1"}))
 
 
 async def test_a_worker_waits_for_a_server_that_comes_later(
@@ -211,7 +213,7 @@ async def test_a_worker_waits_for_a_server_that_comes_later(
         async with embedded_server(port=port, ui=False):
             await waiting
     assert [line for line in caplog.messages if "no Temporal server answers" in line] == caplog.messages
-    assert caplog.messages[0].startswith("waits up to 60 s more: ")
+    assert caplog.messages[0].startswith("waiting up to 60 s more: ")
     assert len(caplog.messages) == 1
 
 

@@ -138,12 +138,12 @@ async def test_a_run_goes_on_with_its_code_and_a_new_one_has_the_new_code(tmp_pa
         perdure = await it.perdure()
         before = await begun(perdure)
         it.write("words.py", "WORD = 'new'\n")
-        assert await it.until("changed") == "words.py changed: runs that start now use it"
+        assert await it.until("changed") == "words.py changed: new runs use the new code"
         after = await begun(perdure)
         # The word is a later Request's: the run stays with its code to its end.
         assert [await ended(run) for run in (after, before)] == ["new", "old"]
         it.write("words.py", "WORD = 'newest'\n")
-        await it.until("draining: takes nothing new")  # the first worker, whose runs have all ended
+        await it.until("draining: accepts no new work")  # the first worker, whose runs have all ended
         assert (await before.view()).status == "completed"  # the newest one answers
 
 
@@ -184,16 +184,15 @@ async def test_a_fault_is_one_line_and_the_code_before_stays(tmp_path: Path) -> 
         perdure = await it.perdure()
         it.write("words.py", "WORD = 'none'\nWORD = (\n")
         assert await it.until("changed") == (
-            "words.py changed: the module 'mytools' cannot be imported: SyntaxError: '(' was never closed (words.py, line 2);"
-            " the code before stays"
+            "words.py changed: the module 'mytools' cannot be imported: SyntaxError: '(' was never closed (words.py, line 2); the previous code stays in use"
         )
         it.write("agents/speaker.json", "{")  # words.py is not right yet: that is said first
-        assert "(words.py, line 2); the code before stays" in await it.until("changed")
+        assert "(words.py, line 2); the previous code stays in use" in await it.until("changed")
         assert await ended(await begun(perdure)) == "old"
         it.write("words.py", "WORD = 'new'\n")
         assert "speaker.json is not valid JSON" in await it.until("changed")
         it.write("agents/speaker.json", json.dumps(AGENT))
-        assert await it.until("changed") == "speaker.json changed: runs that start now use it"
+        assert await it.until("changed") == "speaker.json changed: new runs use the new code"
         assert await ended(await begun(perdure)) == "new"
 
 
@@ -227,7 +226,7 @@ async def test_dev_ends_with_its_worker(tmp_path: Path) -> None:
         await it.until("started")
         run = await begun(await it.perdure())
         await run.approve("1.0", by="ann")
-        await it.until("the worker has ended by itself, and dev with it")
+        await it.until("the worker ended unexpectedly; dev stops")
     assert it.process.returncode == 1
 
 
@@ -251,7 +250,7 @@ async def test_an_interrupt_in_the_middle_of_a_reload_ends_all_of_it(tmp_path: P
         it.write("words.py", HANGS.format(more=more))
         reloading = int((await it.until("imports")).split()[-1])
         it.process.send_signal(signal.SIGINT)
-        await it.until("draining: takes nothing new")  # the worker of the code before
+        await it.until("draining: accepts no new work")  # the worker of the code before
     assert "changed" not in "".join(it.lines)
     with pytest.raises(ProcessLookupError):
         os.kill(reloading, 0)

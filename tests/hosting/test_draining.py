@@ -273,7 +273,7 @@ async def test_what_its_server_does_not_take_any_more_does_not_begin(dev_server:
         async with supervised_heartbeat():
             await report_begun()
 
-    with pytest.raises(ApplicationError, match="it was not begun") as refused:
+    with pytest.raises(ApplicationError, match="it was not started") as refused:
         await here.run(begin)
     assert refused.value.type == NOT_BEGUN
 
@@ -327,7 +327,7 @@ async def test_a_tool_that_one_worker_lacks_is_waited_for(dev_server: WorkflowEn
             if view.calls[0].reason is not None:
                 break
         shown = (await Run(dev_server.client, handle.id).view()).calls[0]
-    assert shown.reason == "this worker has no tool 'pay'; the call waits for one that has it"
+    assert shown.reason == "this worker has no tool 'pay'; the call waits for a worker that has it"
     async with harness(dev_server.client, [pay], [DONE], task_queue=queue):
         result = await handle.result()
     assert paid == [1]
@@ -501,7 +501,7 @@ async def test_sigterm_drains_and_tells_what_it_waits_for(dev_server: WorkflowEn
         assert await asyncio.wait_for(old.wait(), HANG) == 0
         await site.stop(new)  # an idle one
     assert said[24:] == (
-        f" INFO worker: draining: takes nothing new, and waits up to 30 s for ring 0.0 of {handle.id}; once more to hand over now\n"
+        f" INFO worker: draining: accepts no new work, waiting up to 30 s for ring 0.0 of {handle.id}; send the signal again to hand over now\n"
     )
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert list(site.effects().values()) == [1]

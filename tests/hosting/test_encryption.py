@@ -340,7 +340,7 @@ async def test_r24_9_the_command_lists_the_keys_that_histories_need(
     rows = {line.split()[0]: line for line in shown.splitlines()[1:]}
     assert "encrypts" in rows["new"]
     assert "decrypts" in rows["old"]
-    assert "can be taken out" in rows["unused"]
+    assert "can be removed" in rows["unused"]
 
 
 async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_the_newest_key(

@@ -222,7 +222,7 @@ async def test_a_name_that_leads_elsewhere_and_a_damaged_value_are_refused(tmp_p
     claims = await storage.store(StorageDriverStoreContext(), [Payload(data=b"one"), Payload(data=b"one")])
     assert claims[0] == claims[1]
     assert [one.data for one in await storage.retrieve(StorageDriverRetrieveContext(), claims)] == [b"one"] * 2
-    with pytest.raises(ValueError, match="is not a name of a stored value"):
+    with pytest.raises(ValueError, match="is not a valid name of a stored value"):
         await storage.retrieve(StorageDriverRetrieveContext(), [StorageDriverClaim({"sha256": "../../etc/passwd"})])
     damage(tmp_path)
     with pytest.raises(ValueError, match="was damaged"):

@@ -48,7 +48,7 @@ async def test_a_worker_is_ready_while_it_polls(dev_server: WorkflowEnvironment)
             answer = await http.request(method, path)
             return answer.status_code, answer.text
 
-        assert await ask("/readyz") == (503, "the worker does not run\n")
+        assert await ask("/readyz") == (503, "the worker is not running\n")
         assert await ask("/livez") == (200, "ok\n")
         async with worker:
             await until(health, None)
@@ -82,7 +82,7 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
             health = Health(client, worker, on_return=attributes.forget)
             await working.enter_async_context(worker)
             await until(health, None)
-        await until(health, "the server is lost")
+        await until(health, "the server does not answer")
         async with embedded_server(ui=False, port=port):
             await until(health, None)
             # It is another one, that knows nothing of what was registered with the first: a run that sets it would stand still.
@@ -93,7 +93,7 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
             assert set(ATTRIBUTES) <= set(there.custom_attributes)
             await working.aclose()
     said = [record.getMessage() for record in caplog.records if record.name == "perdure.worker"]
-    assert said == ["connected: polls", "lost the server", "the server is back: polls"]
+    assert said == ["connected: polls", "lost the server", "the server answers again: polling"]
 
 
 async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) -> None:

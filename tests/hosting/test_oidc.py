@@ -49,7 +49,7 @@ def test_one_text_is_one_role() -> None:
         ({"sender": "name"}, {}, "the claim `name` is missing"),
         ({"tenant": "realm_access"}, {}, "the claim `realm_access` is missing, or is not a text"),
         ({"tenant": "org"}, {"org": ""}, "the claim `org` is missing"),
-        ({"rights": {"boss": ("*",)}}, {}, "no role of this account has a right here"),
+        ({"rights": {"boss": ("*",)}}, {}, "no role of this account has a right in this gateway"),
         ({"roles": "groups"}, {"groups": [f"g{n}" for n in range(51)]}, "has 51 roles, at most 50"),
         ({"require": {"hd": "example.com"}}, {"hd": "evil.example"}, "the claim `hd` does not have the value"),
         ({"require": {"hd": "example.com"}}, {}, "the claim `hd` does not have the value"),

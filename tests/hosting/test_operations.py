@@ -55,7 +55,9 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
     )
     assert isinstance(command, Command)
     assert command.code == 1
-    assert command.err == (f"perdure: nothing changed: no worker answers for '{run_id}'; say it again when one runs\n")
+    assert command.err == (
+        f"perdure: nothing changed: no worker answers for '{run_id}'; send the decision again when a worker runs\n"
+    )
     assert isinstance(changed, NoWorkerError)
     assert "nothing changed: no worker answers" in str(changed)
     async with harness(client, [pay], [DONE], task_queue=queue) as it:

@@ -182,8 +182,8 @@ async def anything(args: Sequence[RawValue]) -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (own_price, "the worker has an activity 'price' and a tool of that name: give one another name"),
-        (anything, "the worker has a dynamic activity already"),
+        (own_price, "the worker has an activity 'price' and a tool of that name: rename one of them"),
+        (anything, "the worker already has a dynamic activity"),
     ],
 )
 async def test_activities_that_would_be_taken_for_tools_are_refused(

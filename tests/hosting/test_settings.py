@@ -68,7 +68,7 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
     assert found["http_private"] == {"value": True, "source": "http_private in other.toml"}
     assert settings_of("--config", "other.toml", "--no-http-private")["http_private"]["value"] is False
     missing = invoke("settings", "--config", "none.toml")
-    assert (missing.exit_code, missing.stderr) == (2, "perdure: --config: there is no file none.toml\n")
+    assert (missing.exit_code, missing.stderr) == (2, "perdure: --config: the file none.toml does not exist\n")
     monkeypatch.setenv("PERDURE_CONFIG", "none.toml")
     missing = invoke("settings")
     assert (missing.exit_code, missing.stderr) == (2, "perdure: PERDURE_CONFIG names none.toml, which does not exist\n")

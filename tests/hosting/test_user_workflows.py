@@ -40,7 +40,7 @@ async def test_r19_6_a_worker_serves_workflows_of_a_module_and_replay_knows_them
     assert replayed.out.splitlines()[1].startswith(f"{run_id}/shopper-")
     without = await perdure("replay", run_id, env=env)
     assert without.code == 1
-    assert "'Shopping', which is none of Perdure's: name its module (--workflows MODULE)" in without.out
+    assert "'Shopping', which is not part of Perdure: give its module with --workflows MODULE" in without.out
     history = json.loads((await handle.fetch_history()).to_json())
     for event in history["events"]:
         if scheduled := event.get("activityTaskScheduledEventAttributes"):
@@ -61,12 +61,12 @@ async def test_a_run_that_fails_fails_the_workflow_and_not_its_task(dev_server: 
 
 
 BAD: dict[str, tuple[str, str]] = {
-    "missing": ("", "workflows: there is no module 'own_missing'"),
+    "missing": ("", "workflows: no module is named 'own_missing'"),
     "empty": ("x = 1", "workflows: the module 'own_empty' has no workflow: decorate a class with @workflow.defn"),
     "broken": ("1 / 0", "workflows: the module 'own_broken' cannot be imported: ZeroDivisionError: division by zero"),
     "taken": (
         "from temporalio import workflow\n@workflow.defn(name='Agent')\nclass Mine:\n @workflow.run\n async def run(self) -> None: ...",
-        "workflows: two workflows are called 'Agent': in own_taken and in Perdure",
+        "workflows: two workflows have the name 'Agent': in own_taken and in Perdure",
     ),
     "dynamic": (
         "from collections.abc import Sequence\nfrom temporalio import common, workflow\n@workflow.defn(dynamic=True)\nclass Mine:\n"
@@ -105,6 +105,6 @@ def test_an_activity_with_the_name_of_a_tool_is_refused() -> None:
         """Take it."""
         return euros
 
-    with pytest.raises(SettingsError, match="there is an activity 'charge' and a tool of that name"):
+    with pytest.raises(SettingsError, match="an activity and a tool have the name 'charge'"):
         load_workflows([OWN]).check_tools(registry([charge]))
     load_workflows([OWN]).check_tools(Registry())

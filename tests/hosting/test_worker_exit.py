@@ -85,8 +85,8 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     """Return the exit code after SIGTERM, and the runs that the process reports as left to other workers."""
     process.terminate()
     _, errors = await asyncio.wait_for(process.communicate(), HANG)
-    (line,) = [line for line in errors.decode().splitlines() if "could not be evicted, other" in line]
-    return process.returncode, line.partition("other workers go on with them: ")[2]
+    (line,) = [line for line in errors.decode().splitlines() if "could not be evicted; other" in line]
+    return process.returncode, line.partition("other workers continue them: ")[2]
 
 
 async def test_a_worker_leaves_although_a_run_cannot_be_evicted(

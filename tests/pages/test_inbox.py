@@ -121,7 +121,7 @@ async def test_a_call_is_changed_in_the_form_and_approved(server: WorkflowEnviro
         await expect(page.get_by_role("alert").first).to_contain_text("replicas is not valid JSON")
         await page.get_by_label("replicas").fill("-1.5")
         await page.get_by_role("button", name="Approve", exact=True).click()
-        await expect(page.get_by_role("alert").first).to_contain_text("1.0 would be wrong: $.replicas")
+        await expect(page.get_by_role("alert").first).to_contain_text("1.0 would not be valid: $.replicas")
         assert await page.get_by_label("replicas").input_value() == "-1.5"
         await page.get_by_label("replicas").fill("5")
         await page.get_by_label("force").select_option("true")
@@ -143,7 +143,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
     async with inbox(server) as address:
         page = await browser.new_page()
         await page.goto(address)
-        await expect(page.get_by_text("Nothing waits for a person.").first).to_be_visible()
+        await expect(page.get_by_text("No call waits for a person.").first).to_be_visible()
         async with waiting(server, plan("/keys", "/elsewhere"), asking(), "1.0", "1.1") as (it, run_id):
             await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible()
             await expect(page).to_have_title("(2) Perdure inbox")
@@ -154,7 +154,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
             await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1.0: rejected")
             await expect(page.get_by_role("heading", name="remove path /elsewhere")).to_be_visible()
             await it.client.get_workflow_handle(run_id).signal("approve", {"call": "1.1"})
-            await expect(page.get_by_text("This was decided elsewhere")).to_be_visible()
+            await expect(page.get_by_text("already has a decision")).to_be_visible()
             await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
             view = await result(it, run_id)
         await page.close()
@@ -206,7 +206,7 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
             await page.goto(address)
             await page.get_by_label("Token").fill("wrong")
             await page.get_by_role("button", name="Sign in").click()
-            await expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+            await expect(page.get_by_role("alert")).to_have_text("The token is wrong.")
             await page.get_by_label("Token").fill("s3cret")
             await page.get_by_role("button", name="Sign in").click()
             await page.get_by_role("button", name="Approve", exact=True).click()

@@ -188,7 +188,7 @@ async def test_a_callback_counts_once_in_the_browser_that_began(dev_server: Work
         async with httpx2.AsyncClient(base_url=it.address, timeout=HANG) as other:
             stolen = await other.get("/sign-in/callback", params={"code": "c", "state": query["state"]})
         assert stolen.status_code == 400
-        assert "began in another browser" in stolen.text
+        assert "belongs to another browser" in stolen.text
         assert (await come_back(it, {"state": "guessed"})).status_code == 400
         assert not provider.exchanged, "nothing is asked for a state that is not ours"
         assert (await come_back(it, query)).status_code == 200
@@ -204,7 +204,7 @@ async def test_a_refusal_and_a_missing_right_are_said(dev_server: WorkflowEnviro
         provider.claims["groups"] = ["guests"]
         found = await come_back(it, await begin(it, provider))
         assert found.status_code == 403
-        assert "no role of this account has a right here" in found.text
+        assert "no role of this account has a right in this gateway" in found.text
         assert (await it.http.get("/inbox/")).status_code == 401
 
 

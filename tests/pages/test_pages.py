@@ -250,7 +250,7 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
         await page.goto(f"{seen.at.address}/conversations/{key}")
         await page.get_by_label("Message").fill("And the chair?")
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator(".notice")).to_contain_text("Sent: the agent has begun")
+        await expect(page.locator(".notice")).to_contain_text("Sent: the agent works on")
         await context.close()
         small = await (await browser.new_context(viewport={"width": 360, "height": 740})).new_page()
         await sign(small, seen.at, seen.tokens[0])
@@ -285,7 +285,7 @@ async def test_r17_1_pages_show_nobody_what_is_another_tenants(
         reader = await (await browser.new_context()).new_page()
         await sign(reader, seen.at, seen.tokens[2], f"/conversations/{key}")
         await reader.get_by_role("button", name="Approve", exact=True).click()
-        await expect(reader.get_by_role("alert")).to_contain_text("may not decide what waits")
+        await expect(reader.get_by_role("alert")).to_contain_text("may not decide approval requests")
         await reader.context.close()
         await seen.at.gateway.perdure.get_run(str(view.run_id)).cancel()
 

@@ -63,7 +63,7 @@ async def test_r23_3_a_standing_approval_is_read_and_revoked_on_its_page(
             assert await violations(small) == []
             await small.get_by_role("button", name="Revoke one").click()
             await expect(small.get_by_role("status")).to_have_text(
-                "one is revoked. Calls that begin in the next 5 seconds may still use it"
+                "one is revoked. Calls that start in the next 5 seconds may still use it"
             )
             await expect(small.get_by_role("region", name="one")).to_contain_text("revoked by gil")
             await expect(small.get_by_role("button", name="Revoke one")).to_have_count(0)

@@ -299,7 +299,7 @@ def test_a_replacement_does_not_add_to_what_its_readers_do_not_see() -> None:
     plan = plan_of(*calls)
     _, second = plan.take_ready()
     plan.hold(second)
-    with pytest.raises(DecisionError, match=r"1\.1 must set †state.a, for other calls read what it writes alone"):
+    with pytest.raises(DecisionError, match=r"1\.1 must set †state.a, because other calls read only its value"):
         plan.revised(second, {"_tool": "t", "_outputPath": "†state.a", "_outputMethod": "push"})
 
 

@@ -95,7 +95,7 @@ def test_r5_4_nothing_is_left_pending_wherever_the_replacement_stands(at: int, o
 def test_r7_2_a_replacement_that_others_read_writes_as_they_read_it() -> None:
     plan = held([{"_tool": "read", "p": "†state.y"}, WAITS | {"_outputPath": "†state.x || †state.y"}], at=1)
     with pytest.raises(
-        DecisionError, match=r"must set †state.x \|\| †state.y, for other calls read what it writes alone"
+        DecisionError, match=r"must set †state.x \|\| †state.y, because other calls read only its value"
     ):
         replace(plan, 1, WAITS | {"p": 2, "_outputMethod": "merge"})
     replace(plan, 1, WAITS | {"p": 2})
@@ -129,8 +129,8 @@ def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
     plan.add({"_tool": "a"})
     plan.close()
     assert desk.add_plan(plan, "", limited) is not None
-    with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 4"):
+    with pytest.raises(DecisionError, match=r"Request 1 would not be valid: .* 3 calls at most, and this one has 4"):
         desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 4}))
-    with pytest.raises(DecisionError, match=r"an edit may have 10,000 calls at most, and this one has 300,000"):
+    with pytest.raises(DecisionError, match=r"the edit has 300,000 calls; the limit is 10,000"):
         parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 300_000})
     assert list(desk.waiting) == ["1"]

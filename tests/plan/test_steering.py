@@ -229,7 +229,7 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
     reason = "dropped by Request 3"
     assert (call.standing, call.state.reason) == ("skipped", reason)
     assert (call.approval.decision, call.approval.by, call.approval.reason) == ("dropped", "model", reason)
-    with pytest.raises(DecisionError, match=r"1\.0 does not wait any more: dropped"):
+    with pytest.raises(DecisionError, match=r"1\.0 no longer waits: dropped"):
         world.run.approval_queue.judge(parse_decision({"call": "1.0", "decision": "approve"}))
 
 
@@ -513,7 +513,7 @@ def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
     assert context_module.message_fates(progress) == []
     context_module.accept(progress, {"id": "1", "text": "y"})
     context_module.hold(progress)
-    with pytest.raises(DecisionError, match="Request 1 holds the message 1"):
+    with pytest.raises(DecisionError, match="Request 1 has the message 1"):
         context_module.withdraw(progress, "1")
 
 

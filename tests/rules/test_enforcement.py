@@ -100,7 +100,7 @@ def test_r23_1_a_sum_takes_numbers_as_they_are_written_and_no_others() -> None:
     for number in range(3):
         assert begin(book, f"1.{number}", {"_tool": "refund", "euros": 0.1}) is None
     assert breach(book, {"_tool": "refund", "euros": 0}) is None
-    assert "would be 0.3000000001, and 0.3 is the most" in (breach(book, {"_tool": "refund", "euros": 1e-10}) or "")
+    assert "would be 0.3000000001; the limit is 0.3" in (breach(book, {"_tool": "refund", "euros": 1e-10}) or "")
     for wrong in (-1, "1", None, True, [1]):
         assert "not a number of 0 or more" in (breach(book, {"_tool": "refund", "euros": wrong}) or "")
     assert "is missing" in (breach(book, {"_tool": "refund"}) or "")

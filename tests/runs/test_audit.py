@@ -81,7 +81,7 @@ def test_a_line_that_was_written_anew_with_its_own_digest_breaks_the_chain_behin
     forged = AuditLog()
     forged.record(batch("0", "other"))
     texts = text_of([lines[0], forged.state.pending[1], lines[2]])
-    with pytest.raises(AuditError, match=r"line 3 \(number 3\) does not follow"):
+    with pytest.raises(AuditError, match=r"line 3 \(number 3\) does not match the previous line"):
         verify_chain(texts)
 
 
@@ -122,7 +122,7 @@ def test_a_file_of_another_chain_is_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(ApplicationError, match="part of a line"):
         append_lines(path, lines[1:])
     path.write_bytes(b"a log of another program\n")
-    with pytest.raises(ApplicationError, match="not one of an audit log"):
+    with pytest.raises(ApplicationError, match="not a line of an audit log"):
         append_lines(path, lines)
 
 

@@ -168,7 +168,7 @@ def test_r18_7_what_is_left_and_does_for_no_request_starts_nobody() -> None:
     shares.settle("a", used(4500))
     spent = shares.take("b", usage)
     assert isinstance(spent, Limit)
-    assert spent.words == "what is left of the budget is not enough for one of its Requests"
+    assert spent.words == "the rest of the budget is not enough for one Request"
 
 
 def test_without_a_limit_everybody_has_none() -> None:

@@ -110,9 +110,12 @@ def test_a_run_of_an_evaluation_informs_nobody_and_is_not_sampled() -> None:
     ("more", "words"),
     [
         ({"cases": []}, "has no cases"),
-        ({"cases": [EvaluationCase(name="one")] * 2}, "two cases of the dataset 'd' are called 'one'"),
-        ({"repeat": 2_001}, "2,001 runs are too many: 2,000 is the most"),
-        ({"cases": [EvaluationCase(name="one", inputs="x" * 600_000)]}, "500,000 bytes is the most: split the dataset"),
+        ({"cases": [EvaluationCase(name="one")] * 2}, "two cases of the dataset 'd' have the name 'one'"),
+        ({"repeat": 2_001}, "2,001 runs are too many: the limit of one evaluation is 2,000"),
+        (
+            {"cases": [EvaluationCase(name="one", inputs="x" * 600_000)]},
+            "the limit is 500,000 bytes: split the dataset",
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_named(more: dict[str, Any], words: str) -> None:

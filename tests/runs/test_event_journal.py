@@ -239,7 +239,7 @@ def test_short_cursors_are_as_one_writes_them() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1.2", "1.2.3.4", "-1", "1..2", "1.2.3.4.5.6", "²", "٣", "1" * 18, "1.2.x"])
 def test_what_is_no_cursor_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(CursorError, match="is not a cursor of events"):
+    with pytest.raises(CursorError, match="is not a valid cursor of events"):
         parse_cursor(text)
 
 

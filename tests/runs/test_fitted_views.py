@@ -40,7 +40,7 @@ def test_parameters_are_cut_first_then_the_largest_of_the_state() -> None:
     assert smaller.state["large"].endswith("… [cut: 50,002 bytes]")
     assert smaller.state["small"] == 1
     assert size(smaller) <= 40_000
-    assert smaller.cut == ["state has 73,921 bytes, shown in part; whole: perdure show r --value state"]
+    assert smaller.cut == ["state has 73,921 bytes, shown in part; all: perdure show r --value state"]
 
 
 SIZES = st.integers(0, 300) | st.integers(0, 30_000)
@@ -188,4 +188,4 @@ def test_r18_5_a_list_of_many_numbers_is_cut_by_its_beginning() -> None:
 def test_what_is_kept_of_a_list_is_said_as_it_is() -> None:
     view = RunView(run_id="r", output=["x" * 90] * 1000)
     assert fit(view, 60_000).output[0] == "x" * 90
-    assert fit(view, 60_000).cut == ["output has 93,001 bytes, shown in part; whole: perdure show r --value output"]
+    assert fit(view, 60_000).cut == ["output has 93,001 bytes, shown in part; all: perdure show r --value output"]

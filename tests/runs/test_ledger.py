@@ -26,7 +26,7 @@ def test_a_key_counts_once_and_a_period_begins_at_nothing() -> None:
     for _ in range(2):
         assert ledger.reserve(asks("a", 6), "2026-01-31").refused == ""
     assert ledger.reserve(asks("b", 5), "2026-01-31").refused == (
-        "11 would be used this day, and 10 is the most (refunds)"
+        "11 would be used this day; the limit is 10 (refunds)"
     )
     assert used(ledger, "2026-01-31") == 6
     assert ledger.reserve(asks("b", 5), "2026-02-01").refused == ""

@@ -145,7 +145,7 @@ def test_an_address_of_a_callback() -> None:
         "https://e.com/a b",
         "https://e.com/\n",
     ):
-        assert "a callback is an" in check_callback(wrong)
+        assert "a callback must be a" in check_callback(wrong)
 
 
 def test_a_webhook_needs_an_address_and_a_secret_of_the_right_form() -> None:

@@ -151,7 +151,7 @@ def test_r23_3_a_call_that_only_its_own_plan_kept_from_an_older_value_is_refused
     calls = run_requests([[writes], [{**writes, "_if": "1 > 2"}, reads]])
     assert [call.state.status for call in calls] == ["done", "skipped", "skipped"]
     with pytest.raises(
-        RunError, match=r"2\.1.* reads what a skipped call would have written, and would read an older value"
+        RunError, match=r"2\.1.* reads a path that a skipped call writes, and would read an older value"
     ):
         promoted(calls)
     other: JsonObject = {**writes, "_outputPath": "†state.b"}

@@ -31,8 +31,8 @@ def no(_: Any) -> bool:
         ("---\nname: a\n---\n", "needs 'name' and 'description'"),
         ("---\nname: a\ndescription: ''\n---\n", "needs 'name' and 'description'"),
         ("---\n- a\n---\n", "needs 'name' and 'description'"),
-        ("---\nname: b\ndescription: x\n---\n", "its name 'b' must be that of its folder"),
-        (f"---\nname: a\ndescription: {'x' * 1025}\n---\n", "its description has 1,025 characters; 1,024 is the most"),
+        ("---\nname: b\ndescription: x\n---\n", "its name 'b' must be its folder's name"),
+        (f"---\nname: a\ndescription: {'x' * 1025}\n---\n", "its description has 1,025 characters; the limit is 1,024"),
     ],
 )
 def test_what_is_wrong_with_a_skill_is_one_line(text: str, words: str) -> None:
@@ -123,8 +123,8 @@ def test_r10_19_so_is_the_list_of_skills(sizes: list[int]) -> None:
     ("prompt", "words"),
     [
         ({"skils": True}, "skils"),
-        ({"files": ["a/b"]}, "'a/b' is not a file's name"),
-        ({"files": [".."]}, "'..' is not a file's name"),
+        ({"files": ["a/b"]}, "'a/b' is not a file name"),
+        ({"files": [".."]}, "'..' is not a file name"),
         ({"text": "x" * 20_001}, "text"),
         ("all", "prompt: "),
         ({"skills": "pdf"}, "skills"),

@@ -72,7 +72,7 @@ def test_r16_6_a_view_holds_the_newest_calls_and_pages_all() -> None:
     run.records.past.calls = [call.model_copy(update={"id": f"1.{n}"}) for n in range(MAX_VIEWED + 500)]
     view = fit(run_view(run, "r"), calls=run.records.count(run.plan))
     assert [call.id for call in view.calls] == [f"1.{n}" for n in range(500, MAX_VIEWED + 500)]
-    assert view.cut == ["calls: the last 2,000 of 2,500 are shown; whole: perdure show r --value calls"]
+    assert view.cut == ["calls: the last 2,000 of 2,500 are shown; all: perdure show r --value calls"]
     assert [call["id"] for call in read(run, "calls", Pages())] == [f"1.{n}" for n in range(MAX_VIEWED + 500)]
     fitted = fit(run_view(run, "r"), 50_000, calls=run.records.count(run.plan))
     assert any(words.startswith("calls have") and "of 2,500;" in words for words in fitted.cut)

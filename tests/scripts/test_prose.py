@@ -34,6 +34,19 @@ def test_a_sentence_passes(sentence: str) -> None:
     assert list(problems_of(sentence)) == []
 
 
+def test_a_message_of_code_has_plain_words() -> None:
+    old = "The run goes on, and nobody can look at what waits any more; 5 is the most."
+    assert [found.split(":")[0] for found in problems_of(old, message=True)] == [
+        '"goes on"',
+        '"nobody"',
+        '"look at"',
+        '"what waits"',
+        '"any more"',
+        '"is the most"',
+    ]
+    assert list(problems_of(old)) == []
+
+
 def test_sentences_end_at_full_stops_and_not_inside_numbers() -> None:
     assert sentences("It takes 1.5 s. ¶ is last? No: see e.g. Temporal.") == [
         "It takes 1.5 s.",

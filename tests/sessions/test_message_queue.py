@@ -74,7 +74,10 @@ def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_s
     waits(asking, 7, False, number=9)  # no run of this message_queue
     receipt = say(asking, "b").receipt
     assert (receipt.done, receipt.position) == ("queued", 1)
-    assert receipt.why == f"{asking.run_id(1)} waits for a person, so it follows it (mode steer does not)"
+    assert (
+        receipt.why
+        == f"{asking.run_id(1)} waits for a person, so the message waits for the run's end (mode steer does not)"
+    )
     assert say(asking, "c", mode="steer").receipt.done == "steered"
     waits(asking, 3, False)
     waits(asking, 2, True)  # overtaken
@@ -166,7 +169,7 @@ def test_r10_9_a_decision_is_for_the_run_that_waits() -> None:
     with pytest.raises(MessageRefusedError, match="in 2 runs"):
         asking.decided_run()
     assert asking.decided_run(f"{own}/1.1") == f"{own}/1.1"
-    with pytest.raises(MessageRefusedError, match="nothing waits for a person in the run"):
+    with pytest.raises(MessageRefusedError, match="no call waits for a person in the run"):
         asking.decided_run(f"{own}/1.2")
     waits("")  # the session's own run comes first: a decision named no other before
     assert asking.decided_run() == own
@@ -219,7 +222,7 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
     assert fate(it, transcript, "m1", "ann").run_id == f"{SESSION}/2"
     assert fate(it, transcript, "m1", "bob").run_id == f"{SESSION}/3"
     assert not fate(it, transcript, "m1", "eve").known
-    with pytest.raises(MessageRefusedError, match=r"several senders \(ann, bob\): name the sender"):
+    with pytest.raises(MessageRefusedError, match=r"several senders \(ann, bob\): give the sender"):
         fate(it, transcript, "m1")
     with pytest.raises(MessageRefusedError, match="several senders"):
         take_back(it, "m1", "eve", ["withdraw"])
@@ -235,9 +238,9 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
     ("wrong", "words"),
     [
         ({"text": "  "}, "the message is empty"),
-        ({"text": "x" * 100_001}, "100,000 is the most"),
+        ({"text": "x" * 100_001}, "the limit is 100,000"),
         ({"id": "\x00"}, "cannot be printed"),
-        ({"id": "i" * 201}, "200 is the most"),
+        ({"id": "i" * 201}, "the limit is 200"),
         ({"sender": " "}, "the sender is empty"),
         ({"rights": ["r" * 201]}, "200 characters"),
     ],
@@ -337,7 +340,7 @@ def test_r10_6_interrupt_ends_what_runs_and_keeps_its_place() -> None:
     late = say(it, "d")
     assert late.receipt.done == "queued"
     assert late.receipt.why is not None
-    assert "is being ended (interrupted by 'c')" in late.receipt.why
+    assert "is ending (interrupted by 'c')" in late.receipt.why
     assert not say(it, "e", mode="interrupt").cancel
     for texts in (["b"], ["c"], ["d"], ["e"]):
         it.ended()
@@ -347,7 +350,7 @@ def test_r10_6_interrupt_ends_what_runs_and_keeps_its_place() -> None:
 def test_r10_4_reject_does_not_wait() -> None:
     it = message_queue()
     assert say(it, "a", mode="reject").receipt.done == "started"
-    with pytest.raises(MessageRefusedError, match="a run is under way"):
+    with pytest.raises(MessageRefusedError, match="a run is active"):
         say(it, "b", mode="reject")
 
 
@@ -358,7 +361,7 @@ def test_r10_8_one_more_than_may_wait_is_refused_at_once() -> None:
     say(it, "b", mode="followup")
     say(it, "c", mode="followup")
     before = it.state.model_copy(deep=True)
-    with pytest.raises(MessageRefusedError, match=r"2 messages wait already, which is the most \(cap 2\)"):
+    with pytest.raises(MessageRefusedError, match=r"2 messages already wait, which is the limit \(cap 2\)"):
         say(it, "d", mode="followup")
     assert it.state == before
     assert say(it, "e").receipt.done == "steered"  # it does not wait
@@ -371,7 +374,9 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     begin(it)
     strange = say(it, "b", sender="eve")
     assert (strange.receipt.done, strange.steer) == ("queued", False)
-    assert strange.receipt.why == f"'eve' does not have the rights of {SESSION}/1, so it follows it"
+    assert (
+        strange.receipt.why == f"'eve' does not have the rights of {SESSION}/1, so the message waits for the run's end"
+    )
     cut = say(it, "c", sender="eve", mode="interrupt")
     assert (cut.receipt.done, cut.cancel) == ("queued", False)
     assert say(it, "d", sender="bob", rights=["refunds", "stop"]).steer
@@ -387,7 +392,7 @@ def test_r19_1_a_steer_with_another_context_follows() -> None:
     begin(it)
     other = say(it, "b", sender="bob", context={"customer": 2})
     assert (other.receipt.done, other.steer) == ("queued", False)
-    assert other.receipt.why == f"{SESSION}/1 works with another context, so it follows it"
+    assert other.receipt.why == f"{SESSION}/1 has another context, so the message waits for the run's end"
     for number, context in enumerate(({}, {"customer": 1.0}, {"customer": True}, {"customer": 1, "admin": True})):
         assert not say(it, f"c{number}", context=context).steer
     assert say(it, "d", sender="bob", context={"customer": 1}).steer
@@ -441,7 +446,7 @@ def test_r10_9_commands_need_the_right_to_them() -> None:
     say(it, "a")
     begin(it)
     for command in ("/stop", "/new", "/reset"):
-        with pytest.raises(MessageRefusedError, match=f"may not say {command}: it takes the right '{command[1:]}'"):
+        with pytest.raises(MessageRefusedError, match=f"may not send {command}: the right '{command[1:]}' is missing"):
             say(it, command, rights=["refunds"])
     stopped = say(it, " /stop\n", sender="bob", rights=["stop"])
     assert (stopped.cancel, stopped.receipt.done, stopped.receipt.run_id) == (True, "stopped", f"{SESSION}/1")
@@ -484,15 +489,15 @@ def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
     say(it, "c", mode="followup")
     say(it, "d")
     assert it.steered_into(ann("d")) == 2
-    with pytest.raises(MessageRefusedError, match=f"Request 1 of {SESSION}/2 holds 'b' already|a Request of"):
+    with pytest.raises(MessageRefusedError, match=f"Request 1 of {SESSION}/2 already has 'b'|a Request of"):
         take_back(it, "b")
     with pytest.raises(MessageRefusedError, match="'eve' may not withdraw a message of 'ann'"):
         take_back(it, "c", "eve")
     assert take_back(it, "c", "bob", ["withdraw"]) is not None
     it.ended({ann("d"): 3})
-    with pytest.raises(MessageRefusedError, match=f"Request 3 of {SESSION}/2 holds 'd' already"):
+    with pytest.raises(MessageRefusedError, match=f"Request 3 of {SESSION}/2 already has 'd'"):
         take_back(it, "d")
-    with pytest.raises(MessageRefusedError, match="there is no message 'x'"):
+    with pytest.raises(MessageRefusedError, match="no message 'x'"):
         take_back(it, "x")
     assert say(it, "c", mode="followup").queued is None  # its receipt stays
 

@@ -52,12 +52,12 @@ class Session:
 
     async def segment(self, id: str) -> EntryList:
         if id not in self.segments:
-            raise RunError(f"{id} is not there any more")
+            raise RunError(f"{id} no longer exists")
         return self.segments[id]
 
     async def whole(self, run_id: str, what: str) -> Json:
         if (run_id, what) not in self.values:
-            raise RunError(f"{run_id} is not there any more")
+            raise RunError(f"{run_id} no longer exists")
         return self.values[run_id, what]
 
     def compact(self) -> None:
@@ -99,7 +99,7 @@ def test_r10_12_a_result_that_was_cut_is_read_again_page_by_page() -> None:
     assert (page["page"], page["pages"], len(page["text"])) == (1, 3, PAGE)
     assert page["text"].startswith('{"price":7')
     whole = session.values.pop(("s/1", "1.0"))  # its history is gone: what the transcript has is left
-    assert run(recall(session, f"c{first.n}_1_0"))["text"].startswith("7\n[s/1 is not there any more")
+    assert run(recall(session, f"c{first.n}_1_0"))["text"].startswith("7\n[s/1 no longer exists")
     with pytest.raises(RunError, match="pages"):
         run(recall(session, f"c{first.n}_1_0", 2))
     session.values["s/1", "1.0"] = whole
@@ -171,7 +171,7 @@ def test_r10_10_a_transcript_that_cannot_be_read_whole_is_not_read_in_part(read:
     else:
         left: list[Any] = {"empty": [], "first": entries[1:], "one": [*entries[:3], *entries[4:]]}[lost]
         session.segments[name] = EntryList(entries=left)
-    with pytest.raises(RunError, match=r"not there any more|missing|no entries"):
+    with pytest.raises(RunError, match=r"not there any more|no longer|missing|no entries"):
         run(read(session))
 
 

@@ -61,8 +61,8 @@ ROWS: list[tuple[str, RunResult, str | None, tuple[Any, ...], list[tuple[str, st
     ),
     ("not what is not told", result(reasoning="hm", calls=[BOOK]), "yes", (), [("answer", "yes")]),
     ("nothing there", result(), "yes", ("reasoning", "tools"), [("answer", "yes")]),
-    ("nothing to say", result(reasoning="hm"), None, ("reasoning", "tools"), []),
-    ("nothing to say, and a failure", result(calls=[BOOK]), None, (), [("failure", "book failed: no seat is left")]),
+    ("no text", result(reasoning="hm"), None, ("reasoning", "tools"), []),
+    ("no text, and a failure", result(calls=[BOOK]), None, (), [("failure", "book failed: no seat is left")]),
     ("what failed first went well", result(calls=[BOOK, call("book", number=1)]), None, (), []),
     ("sent already", result(sent=digests("Yes!")), "yes", ("reasoning",), []),
     (
@@ -72,7 +72,7 @@ ROWS: list[tuple[str, RunResult, str | None, tuple[Any, ...], list[tuple[str, st
         (),
         [],
     ),
-    ("something was sent, nothing to say, and a failure", result(sent=digests("Wait."), calls=[BOOK]), None, (), []),
+    ("something was sent, no text, and a failure", result(sent=digests("Wait."), calls=[BOOK]), None, (), []),
     (
         "something was sent, and the run failed",
         result("failed", error="it broke", sent=digests("Wait."), calls=[BOOK]),
@@ -181,12 +181,12 @@ def test_a_route_is_a_function_of_one_name() -> None:
     with pytest.raises(ToolDefinitionError, match="two functions deliver to 'a'"):
         routes.add(routes_of(reply_route("a")(other))[0])
     for name in ("", "a:b", " a", "x" * 101, "a\n"):
-        with pytest.raises(ToolDefinitionError, match="cannot name a route"):
+        with pytest.raises(ToolDefinitionError, match="is not a valid name of a route"):
             reply_route(name)
 
     def nothing() -> None: ...
 
-    with pytest.raises(ToolDefinitionError, match="takes no reply"):
+    with pytest.raises(ToolDefinitionError, match="without a parameter for the reply"):
         reply_route("c")(nothing)
 
 

@@ -285,7 +285,7 @@ async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
     assert ours.problem is None
     assert (theirs.left_out, theirs.line()) == (
         True,
-        f"{files[1]}: left out: a workflow of type 'Theirs', which is none of Perdure's: name its module (--workflows MODULE)",
+        f"{files[1]}: left out: a workflow of type 'Theirs', which is not part of Perdure: give its module with --workflows MODULE",
     )
 
 

@@ -120,9 +120,9 @@ def test_r14_5_an_effect_is_made_once_or_not() -> None:
     for executions, words in (
         ([], "pay never ran"),
         ([ran("1.0"), ran("1.1")], "ran for 2 effects"),
-        ([ran("1.0", knows=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and takes no ToolContext"),
+        ([ran("1.0", knows=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and has no ToolContext"),
         # It failed, and nobody knows how far it had come.
-        ([ran("1.0", knows=False, ended=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and takes no"),
+        ([ran("1.0", knows=False, ended=False), ran("1.0", 2, knows=False)], "ran 2 times for one call, and has no"),
     ):
         assert words in str(unlike_once("pay", executions, {}))
 

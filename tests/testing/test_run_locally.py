@@ -175,8 +175,8 @@ async def test_people_decide_each_in_their_time() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"model": [PLAN]}, "1.0 pay of .* waits for a person .pay is dangerous., and nobody of `people` decides"),
-        ({"model": [PLAN, DONE], "people": [approve()]}, "1 of 2 turns were not asked for"),
+        ({"model": [PLAN]}, "1.0 pay of .* waits for a person .pay is dangerous., and no person of `people` decides"),
+        ({"model": [PLAN, DONE], "people": [approve()]}, "1 of 2 turns were not used"),
         ({"model": [PLAN | {"output": None}], "people": [approve()]}, "the script has 1 turns, this is request 2"),
         (
             {"model": [PLAN], "people": [reject("pay", "too dear")]},
@@ -437,7 +437,7 @@ async def test_r19_3_whoever_reads_events_may_decide_themselves_and_is_told_wher
                 await run.approve(str(event.data["call"]))
         assert (await run.view()).status == "completed"
         other = await local.start()
-        with pytest.raises(AssertionError, match=r"1\.0 pay of .* waits for a person .*nobody of `people` decides"):
+        with pytest.raises(AssertionError, match=r"1\.0 pay of .* waits for a person .*no person of `people` decides"):
             async for _ in other.events():
                 pass
 
@@ -458,7 +458,7 @@ async def test_a_person_decides_once_also_where_a_hook_undoes_an_edit_and_asks_a
     def cap(event: BeforeToolCall) -> BeforeToolCall:
         return event.changed(params={"amount": min(event.params["amount"], 10)})
 
-    undecided = r"1\.0 pay of session-\w+/\S+ waits for a person .*nobody of `people` decides"
+    undecided = r"1\.0 pay of session-\w+/\S+ waits for a person .*no person of `people` decides"
     people = [edit("pay", {"amount": 99})]
     async with run_locally(Agent("talker", tools=[pay]), model=[PLAN], people=people, hooks=[cap]) as local:
         session = local.session("ann")
@@ -478,7 +478,9 @@ async def test_a_wait_that_takes_too_long_tells_of_a_sessions_run() -> None:
         run = await session.run()
         assert isinstance(run, LocalRun)
         await run.until_waiting("1.0")
-        with pytest.raises(AssertionError, match=r"no end after 0 s: session-\w+/\S+ is running: 1\.0 pay waiting"):
+        with pytest.raises(
+            AssertionError, match=r"the run did not end within 0 s: session-\w+/\S+ is running: 1\.0 pay waiting"
+        ):
             await local.following.until(never, 0)
 
 
@@ -642,7 +644,7 @@ async def test_a_session_goes_on_after_the_termination_of_its_run(server: Litera
             assert await session.ask("next", sender="ann") == "ok"
         else:
             with pytest.raises(
-                AssertionError, match=f"{run.id} was terminated, and the skipping server does not report"
+                AssertionError, match=f"{run.id} was terminated, and the time-skipping server does not report"
             ):
                 await session.ask("next", sender="ann")
 

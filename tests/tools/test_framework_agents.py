@@ -63,7 +63,7 @@ def test_r21_2_what_is_no_agent_is_one_line(source: object, line: str) -> None:
 
 
 def test_r21_2_a_context_that_is_not_json_has_to_be_made() -> None:
-    with pytest.raises(ToolDefinitionError, match="SupportDeps cannot be read from JSON: give agent_tool"):
+    with pytest.raises(ToolDefinitionError, match="SupportDeps cannot be made from JSON: give agent_tool"):
         agent_tool(foreign.support, name="support")
     assert agent_tool(foreign.support, name="support", context=foreign.support_deps).name == "support"
 

@@ -256,15 +256,15 @@ def _prepare(_: Any, definition: Any) -> Any:
     [
         (
             agents.function_tool(greet, is_enabled=False),
-            "tool 'greet': is_enabled=False cannot carry over: leave the tool out",
+            "tool 'greet': is_enabled=False is not supported: leave the tool out",
         ),
         (
             pydantic_ai.Tool(greet, prepare=_prepare),
-            "tool 'greet': prepare cannot carry over: give the tool to the agents",
+            "tool 'greet': prepare is not supported: give the tool to the agents",
         ),
         (
             FunctionToolset([greet]).filtered(lambda *_: True),
-            "the toolset FilteredToolset finds its tools while it runs",
+            "the toolset FilteredToolset finds its tools at run time",
         ),
     ],
 )

@@ -128,7 +128,10 @@ def plain() -> None:
         (lambda: activity_tool(plain), "is not an activity with a name: decorate it with @activity.defn"),
         (lambda: workflow_tool(Bank), "is not a workflow with a name: decorate it with @workflow.defn"),
         (lambda: nexus_tool(plain, service=Stock, endpoint="e"), "is not a Nexus operation"),
-        (lambda: activity_tool(wants_context), "Temporal passes arguments by position, so it takes no ToolContext"),
+        (
+            lambda: activity_tool(wants_context),
+            "Temporal passes arguments by position, so it cannot have a ToolContext",
+        ),
         (lambda: activity_tool("x", input=object()), "tool 'x': "),
     ],
 )

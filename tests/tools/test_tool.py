@@ -83,7 +83,7 @@ class Unknown:
 @pytest.mark.parametrize(
     ("returns", "words"),
     [
-        (Unknown, "it returns Unknown, of which no JSON Schema can be made"),
+        (Unknown, "it returns Unknown, which has no JSON Schema"),
         (Unknown | None, "Unknown | None"),
         (Callable[[int], int], "Callable"),
         ("Nowhere", "it returns Nowhere, which cannot be read: name 'Nowhere' is not defined"),
@@ -228,7 +228,7 @@ def test_a_lost_worker_is_noticed_before_its_calls_time_out(said: dict[str, Any]
 
 
 def test_functions_that_cannot_be_tools_say_why() -> None:
-    with pytest.raises(ToolDefinitionError, match="only be given by position"):
+    with pytest.raises(ToolDefinitionError, match="is a positional-only parameter"):
 
         @tool
         def positional(a: int, /) -> int:
@@ -249,7 +249,7 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
 
 @pytest.mark.parametrize("other", [5, "look", SimpleNamespace(name="look", on_invoke_tool=print), SimpleNamespace])
 def test_what_is_no_function_cannot_be_decorated(other: Any) -> None:
-    line = f"^tool takes a function, not {type(other).__name__}: decorate the function itself with @tool$"
+    line = f"^tool needs a function, not {type(other).__name__}: decorate the function itself with @tool$"
     with pytest.raises(ToolDefinitionError, match=line):
         tool(other)
 

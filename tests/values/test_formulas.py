@@ -254,7 +254,7 @@ def test_r18_5_the_formulas_of_one_call_share_their_steps() -> None:
 def test_r18_1_what_a_formula_gives_is_measured() -> None:
     texts = TextBudget(total=4_000_000)
     doubled, _ = parse_template({"_expr": NESTED})
-    with pytest.raises(TooLargeError, match=r"gives a value of more than 1,900,000 bytes, which is the most"):
+    with pytest.raises(TooLargeError, match=r"gives a value of more than 1,900,000 bytes, which is the limit"):
         doubled.resolve(lambda _: None, texts)
     made, _ = parse_template({"_expr": "'x' * 1000000"})
     given, _ = parse_template({"_expr": "state.t if state.t else ''"})
@@ -445,7 +445,7 @@ def test_r18_9_a_value_of_shared_parts_is_refused_wherever_it_stands() -> None:
     for call in plan.calls:
         assert call.state.error is not None
         assert call.state.error.code == "params_too_large"
-        assert "gives a value of more than 1,900,000 bytes, which is the most" in call.state.error.message
+        assert "gives a value of more than 1,900,000 bytes, which is the limit" in call.state.error.message
     made, wrong = resolve_output({"x": formula}, {}, TextBudget())
     assert made is None
     assert "more than 1,900,000 bytes" in wrong[0]

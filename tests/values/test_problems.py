@@ -138,14 +138,14 @@ def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:
 def test_a_command_starts_no_paid_run_of_tools_or_a_schema_alone(more: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(more))
     found = CliRunner().invoke(app, ["run", str(tmp_path / "a.json")])
-    assert (found.exit_code, "there is nothing to do: give the agent 'a' a message" in found.stderr) == (2, True)
+    assert (found.exit_code, "the run has no task: give the agent 'a' a message" in found.stderr) == (2, True)
     assert Agent.of(more).check_input(1, explicit=True) == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"description": "x"}, {"schema": True}, {"context": [{"type": "input"}]}])
 def test_a_run_without_anything_to_do_is_refused(more: dict[str, Any]) -> None:
     agent = Agent.of({"name": "a"} | more)
-    with pytest.raises(InputError, match="there is nothing to do: give the agent 'a' a message"):
+    with pytest.raises(InputError, match="the run has no task: give the agent 'a' a message"):
         agent.check_input()
     assert agent.check_input({"request": "x"}) == {"request": "x"}
     assert Agent("a", instructions="Go.").check_input() is not None

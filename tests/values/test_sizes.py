@@ -256,5 +256,5 @@ def test_r18_4_what_was_let_in_stays_so_unless_it_has_grown() -> None:
 
 def test_r18_4_a_history_near_its_limit_says_so() -> None:
     assert history_full(4000, 4_000_000) is None
-    assert "40,000,000 bytes, and 50,000,000 bytes is the most" in str(history_full(10, 40_000_000))
-    assert "41,000 events, and 51,200 is the most" in str(history_full(41_000, 10))
+    assert "40,000,000 bytes; the limit is 50,000,000 bytes" in str(history_full(10, 40_000_000))
+    assert "41,000 events; the limit is 51,200" in str(history_full(41_000, 10))

@@ -71,7 +71,7 @@ def test_r18_1_one_text_that_embeds_a_value_too_often_is_the_calls_own_error() -
     assert error is not None
     assert error.code == "params_too_large"
     assert "†state.v" in error.message
-    assert f"{MAX_PAYLOAD:,} is the most" in error.message
+    assert f"the limit is {MAX_PAYLOAD:,}" in error.message
     assert "\n" not in error.message
 
 
@@ -83,7 +83,7 @@ def test_r18_1_the_texts_of_a_plan_are_bounded_as_a_sum() -> None:
     assert statuses == ["ready"] * most + ["invalid"] * (130 - most)
     error = it.calls[-1].state.error
     assert error is not None
-    assert f"{MAX_TEXTS:,} is the most" in error.message
+    assert f"the limit is {MAX_TEXTS:,}" in error.message
 
 
 def test_r18_1_what_is_nested_too_deeply_with_what_it_refers_to_is_the_calls_own_error() -> None:
@@ -110,7 +110,7 @@ def test_r18_1_an_output_that_embeds_a_value_too_often_is_told_to_the_model() ->
     for output in outputs:
         found, wrong = resolve_output(output, {"state": {"v": LARGE}}, TextBudget(total=20_000_000))
         assert found is None
-        assert "is the most" in wrong[0]
+        assert "the limit is" in wrong[0]
     assert cpu.laps() < 140
 
 
@@ -118,7 +118,7 @@ def test_a_person_cannot_edit_a_text_past_its_limit() -> None:
     tool = parse_tool({"name": "ask", "properties": {"text": {"type": "string"}}}, activities=["ask"])
     it = Plan(1, tools={"ask": tool}, state=State([Write(path=(), value={"v": LARGE})]))
     call: Call = it.add({"_tool": "ask", "text": "x"})
-    with pytest.raises(DecisionError, match=r"1\.0 would be wrong: a text would have .* is the most"):
+    with pytest.raises(DecisionError, match=r"1\.0 would not be valid: a text would have .* the limit is"):
         it.revised(call, {"_tool": "ask", "text": "{†state.v}" * 150})
 
 

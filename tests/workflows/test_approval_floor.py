@@ -49,7 +49,7 @@ async def test_a_dangerous_tool_on_a_worker_of_tools_alone_is_asked_about(dev_se
         await handle.signal("approve", {"call": "1.0"})
         await handle.signal("edit", {"call": "1.1", "params": {"path": "/far/edited"}})
         result = await handle.result()
-    assert "does not know the code" in view.waiting[0].reason
+    assert "the tool's code is unknown" in view.waiting[0].reason
     assert [call.status for call in result.calls] == ["done", "done"]
     assert sorted(path for path in ran if path.startswith("/far")) == ["/far/0", "/far/edited"]
 

@@ -140,21 +140,21 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
         await handle.result()
         ended = await it.view(handle.id)
     words = [
-        "nothing waits for a decision as '9.9'; waiting: 1.0, 1.1",
-        "is not what was shown",
-        "1.0 would be wrong: $.path",
+        "no call '9.9' waits for a decision; waiting: 1.0, 1.1",
+        "has changed since it was shown",
+        "1.0 would not be valid: $.path",
         "†state.nowhere does not exist now",
         "an edit needs 'params'",
         "there is no tool",
         "'approve', 'reject', 'edit', 'replace' or 'answer'",
         "must be text, not 1.0 at $.call",
-        "'remember' goes with approve and edit",
+        "'remember' is valid with approve and edit",
     ]
     assert [word for word, text in zip(words, refused, strict=True) if word not in text] == [], refused
     assert followed == {"call": "1.0", "decision": "approve"}
-    assert late == "1.0 was decided already: approve by Ann"
+    assert late == "1.0 already has a decision: approve by Ann"
     assert [refusal["problem"] for refusal in ended.refusals] == [
-        "1.0 was decided already: approve by Ann",
+        "1.0 already has a decision: approve by Ann",
         '"yes please" is not a decision: expected an object such as {"call": "1.0"}',
     ]
     assert [call.status for call in ended.calls] == ["done", "done"]
@@ -278,7 +278,7 @@ async def test_r7_6_the_whole_plan_is_edited(dev_server: WorkflowEnvironment) ->
     offer = view.waiting[0]
     assert offer.calls == shown
     assert offer.simulation == {"makespan": 2.0, "levels": [["1.0", "1.2"], ["1.1"]], "asks": ["1.1", "1.2"]}
-    assert wrong.startswith("the plan of Request 1 would be wrong: 1.0 look: $.path: †state.no does not exist")
+    assert wrong.startswith("the plan of Request 1 would not be valid: 1.0 look: $.path: †state.no does not exist")
     assert [(call.tool, call.status) for call in result.calls] == [
         ("look", "done"),
         ("archive", "done"),
@@ -371,7 +371,7 @@ async def test_r6_8_approvals_and_policy_go_on_after_continue_as_new(impatient_s
     assert [call.status for call in result.calls] == ["done"] * 6
     assert [call.id for call in result.calls if call.approval] == ["1.0", "1.1", "2.0", "3.0"]
     assert [refusal["problem"] for refusal in view.refusals] == [
-        "nothing waits for a decision as '7.7'; waiting: 1.0, 1.1"
+        "no call '7.7' waits for a decision; waiting: 1.0, 1.1"
     ]
 
 
@@ -458,8 +458,8 @@ async def test_r7_9_a_program_decides_or_leaves_it_to_a_person(dev_server: Workf
     assert [approval.by for approval in approvals] == [name, name, name, "", "", ""]
     assert (approvals[1].reason, result.calls[2].params) == ("not this", {"path": "/changed"})
     told = " ".join(refusal["problem"] for refusal in view.refusals)
-    assert f"{name} gave no answer, so a person is asked" in told
-    assert f"{name} gave ['?'], but must give a decision" in told.replace('["?"]', "['?']")
+    assert f"{name} did not answer, so a person must decide" in told
+    assert f"{name} gave ['?'], but must return a decision" in told.replace('["?"]', "['?']")
     assert '"by":"tests.workflows.test_approvals:decider"' in shown
 
 

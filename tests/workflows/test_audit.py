@@ -81,7 +81,7 @@ async def test_a_sink_that_is_away_for_an_hour_gets_all_entries_in_their_order(
         await handle.result()
         await time_skipping.sleep(3600)
         assert not path.exists()
-        why = f"lines from 1 on are not written, and are tried again: file:{path}: No such file or directory"
+        why = f"lines from 1 on could not be written; retrying: file:{path}: No such file or directory"
         assert why in caplog.text
         path.parent.mkdir()
         await time_skipping.sleep(120)
@@ -204,7 +204,10 @@ async def test_the_command_verifies_and_names_the_line(tmp_path: Path, time_skip
         await handle.result()
         await entries(path, 2)
     whole = await perdure("audit", "verify", str(path))
-    assert (whole.code, whole.out.startswith("lines 1 to 2 are whole; the digest of line 2 is ")) == (0, True)
+    assert (whole.code, whole.out.startswith("lines 1 to 2 are complete and unchanged; the digest of line 2 is ")) == (
+        0,
+        True,
+    )
     path.write_text(path.read_text().replace('"bob"', '"eve"'))
     broken = await perdure("audit", "verify", str(path))
     assert broken.code == 1

@@ -90,7 +90,9 @@ async def test_a_context_that_does_not_fit_the_tool_fails_its_call() -> None:
 
 
 def test_a_tool_names_a_type_that_json_is_read_as() -> None:
-    with pytest.raises(ToolDefinitionError, match=r"ToolContext\[Exception\] names no type that JSON can be read as"):
+    with pytest.raises(
+        ToolDefinitionError, match=r"ToolContext\[Exception\] has a type that JSON cannot be validated as"
+    ):
 
         @tool
         def wrong(ctx: ToolContext[Exception]) -> None:
@@ -111,7 +113,7 @@ async def test_a_start_whose_context_does_not_fit_is_refused_at_once() -> None:
             (None, r"the context breaks the agent's schema for it: \$ lacks 'number'"),
             ({"number": 17}, r"the context breaks the agent's schema for it: \$\.number"),
             ("C-17", "the context must be a JSON object, not a text"),
-            (large, r"the context has 8,20\d bytes, and 8,192 is the most"),
+            (large, r"the context has 8,20\d bytes; the limit is 8,192"),
             ({"number": object()}, "the context cannot be written as JSON"),
         ):
             with pytest.raises(InputError, match=words):

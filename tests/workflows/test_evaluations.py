@@ -105,7 +105,7 @@ async def test_each_case_runs_with_each_model_and_is_scored(dev_server: Workflow
             CLERK, dataset(2, *checks), models=["good", "lazy"], repeat=2, decide="approve", id=name
         )
         assert await again.wait() == result
-        with pytest.raises(RunExistsError, match="there is another evaluation"):
+        with pytest.raises(RunExistsError, match="another evaluation has the id"):
             await api(it).evaluate(CLERK, dataset(1), id=name)
     good, lazy = result.totals()
     assert (good.rate.passed, good.rate.runs, lazy.rate.passed, lazy.rate.runs) == (4, 4, 0, 4)
@@ -244,7 +244,7 @@ async def test_r22_4_finished_runs_are_scored_beside_their_result_and_so_many_a_
     assert first.cost == pytest.approx(0.02)
     assert second.share == 0.5
     assert (third.status, third.assertions) == ("not scored", {})
-    assert "2 is the most (scores of the agent" in third.error
+    assert "the limit is 2 (scores of the agent" in third.error
     assert sorted(listed) == sorted(scored_id(run.id) for run in runs[:2])
 
 
@@ -362,7 +362,7 @@ async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvi
             "eval", cases, *how, "--model", "lazy", "--at-least", "0.9", "--baseline", str(tmp_path / "a"), env=env
         )
         assert lazy.code == 1
-        assert f"worse: {run.id}, lazy: 100% (34%-100%) -> 0% (0%-66%), which may be chance" in lazy.out
+        assert f"worse: {run.id}, lazy: 100% (34%-100%) -> 0% (0%-66%), possibly by chance" in lazy.out
         assert "0 better, 1 worse, 0 the same" in lazy.out
         looked = await perdure("eval", "--id", name, "--baseline", str(tmp_path / "a"), "--json", env=env)
         found = json.loads(looked.out)
@@ -370,13 +370,13 @@ async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvi
         assert [row["case"] for row in found["comparison"]["worse"]] == [run.id]
         for wrong, words in (
             (("eval",), "give CASES and --agent, or the --id of an evaluation"),
-            (("eval", cases), "--agent: which agent"),
+            (("eval", cases), "--agent is missing"),
             (("eval", cases, *how, "--decide", "maybe"), "--decide: 'maybe' is not one of reject, approve, wait"),
-            (("eval", str(tmp_path / "none"), *how), "there is no such file or folder"),
-            (("eval", cases, *how, "--baseline", str(document)), "is not a result that 'perdure eval --out' wrote"),
+            (("eval", str(tmp_path / "none"), *how), "the file or folder does not exist"),
+            (("eval", cases, *how, "--baseline", str(document)), "is not a result of 'perdure eval --out'"),
             (("eval", "--id", run.id), f"{run.id!r} is not an evaluation, but a workflow of type Agent"),
-            (("record",), "give IDs, or choose runs by"),
-            (("record", "--agent", "clerk"), "--to: which folder takes the cases?"),
+            (("record",), "give IDs, or select runs by"),
+            (("record", "--agent", "clerk"), "--to is missing: give the folder for the cases"),
         ):
             told = await perdure(*wrong, env=env)
             assert told.code != 0

@@ -251,7 +251,7 @@ async def test_the_command_forks_and_names_what_is_wrong(dev_server: WorkflowEnv
         for arguments, words in (
             (("--at", "x"), "'x' is not a point of a run. Use R for a Request (2), or R.N for a call (2.1)"),
             (("--at", "2", "--edit", "1.0"), "--edit 1.0: expected CALL=JSON"),
-            (("--at", "2", "--edit", "1.0=3"), "expected an object of the keys that differ"),
+            (("--at", "2", "--edit", "1.0=3"), "expected an object of the keys to change"),
         ):
             wrong = await perdure("fork", first.run_id, *arguments, env=env)
             assert wrong.code != 0

@@ -237,7 +237,7 @@ async def test_what_a_hook_changed_of_an_approved_plan_is_asked_about_once_more(
         run = it.client.get_workflow_handle(handle.id)
         await run.execute_update(DECIDE, {"call": "1", "decision": "approve"})
         offer = (await it.until_waiting(handle.id, "1.0")).waiting[0]
-        assert offer.reason == "its plan was approved as it was; a hook has changed text"
+        assert offer.reason == "its plan was approved unchanged; a hook has changed text"
         await run.execute_update(DECIDE, {"call": "1.0", "decision": "reject", "reason": "not that"})
         await handle.result()
     assert sent == []
@@ -366,7 +366,7 @@ async def test_a_hook_gone_after_a_deploy_refuses_and_one_that_only_looks_is_gon
         view = await it.view(handle.id)
     assert view.calls[1].error is not None
     assert view.calls[1].error["code"] == "refused_by_hook"
-    assert "is not there any more" in view.calls[1].error["message"]
+    assert "no longer exists" in view.calls[1].error["message"]
     assert (view.calls[0].status, view.status, sent) == ("done", "completed", ["a"])
 
 

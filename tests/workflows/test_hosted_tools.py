@@ -84,7 +84,7 @@ async def test_without_hosted_tools_the_same_call_is_not_asked_about(dev_server:
 REFUSED = {
     "model": (agent("gpt-4o", "web_search"), "config.models.fast: the model 'gpt-4o' has no hosted tool 'web_search'; "
               "use a model of openai-responses, anthropic, google"),
-    "dialect": (agent(dialect="tools"), "the hosted tool 'web_search' does not go with dialect 'tools'"),
+    "dialect": (agent(dialect="tools"), "the hosted tool 'web_search' is not supported with the dialect 'tools'"),
     "policy": (agent(approval={"ask": "unsafe"}), "nobody can be asked before the hosted tool 'web_search' acts, and "
                "web_search is not declared safe: set config.approval.tools.web_search to 'never'"),
     "rule": (agent(approval={"flows": [{"from": "*", "to": "web_search", "do": "ask"}]}), "nobody can be asked before"),

@@ -428,7 +428,7 @@ async def test_whoever_watches_or_waits_is_told_that_the_server_is_down(dev_serv
             words = await telling
             await troubles.aclose()
             assert "http://127.0.0.1:9/v1" in words
-            assert words.removeprefix("asking the model again: ") in view.log[-1].trouble
+            assert words.removeprefix("retrying the Request: ") in view.log[-1].trouble
             assert (await it.view(handle.id)).log[-1].trouble
             await handle.cancel()
 

@@ -437,11 +437,11 @@ async def test_a_receiver_that_is_down_and_then_up_has_the_end_of_a_run(run_loca
 @pytest.mark.parametrize(
     ("hosts", "secret", "words"),
     [
-        ((), SECRET, "the callback: the worker sends none: it needs callback_hosts and callback_secret"),
+        ((), SECRET, "the callback: the worker sends no callbacks: set callback_hosts and callback_secret"),
         (
             ("hooks.example.com",),
             None,
-            "the callback: the worker sends none: it needs callback_hosts and callback_secret",
+            "the callback: the worker sends no callbacks: set callback_hosts and callback_secret",
         ),
         (
             ("hooks.example.com",),
@@ -465,8 +465,8 @@ async def test_a_callback_that_the_worker_does_not_allow_is_refused_at_the_start
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (410, "wants no more of this (410 Gone)"),
-        (302, "redirects (302), and webhooks follow no redirects"),
+        (410, "accepts no more deliveries (410 Gone)"),
+        (302, "redirects (302); webhooks do not follow redirects"),
     ],
 )
 async def test_a_receiver_that_is_gone_or_redirects_is_not_tried_again(
@@ -499,7 +499,7 @@ async def test_a_wildcard_allows_no_private_address(run_locally: Callable[..., A
 async def test_an_address_that_is_none_is_no_callback(run_locally: Callable[..., Any]) -> None:
     async with run_locally(shop(), model=lambda _: DONE) as local:
         for wrong in ("ftp://example.com", "https://ann:pw@example.com", "example.com", "https://e.com/#a", "https://"):
-            with pytest.raises(RunError, match="a callback is an http or https address"):
+            with pytest.raises(RunError, match="a callback must be an http or https URL"):
                 await local.perdure.start(shop(), callback=wrong)
 
 
@@ -734,6 +734,6 @@ async def test_the_command_line_and_the_http_api_take_a_callback(
     assert ran.code == 0, ran.err
     assert started.status_code == 201, started.text
     assert receiver.read(1)["data"]["runId"] == started.json()["runId"]
-    assert "a callback is an http or https address" in wrong.text
+    assert "a callback must be an http or https URL" in wrong.text
     assert wrong.status_code == 400
     assert "callback → 127.0.0.1:" in shown.out

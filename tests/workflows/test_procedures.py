@@ -84,7 +84,7 @@ async def test_a_promoted_run_makes_the_same_calls_with_other_inputs_and_no_mode
         assert DID == [("refund", "bob", 12), ("mail", "Bob@example.com", "Your money: paid 12")]
         for places, words in (
             ("1.1.customer", "not a literal"),
-            ("1.1.dollars", "names no literal"),
+            ("1.1.dollars", "is not the path of a literal"),
             ("4.0.x", "is not a call"),
             ("1.1._tool", "only a parameter"),
             ("euros", "R.N.PATH"),

@@ -176,8 +176,8 @@ async def test_a_worker_without_them_refuses_such_a_run(dev_server: WorkflowEnvi
     async with harness(dev_server.client, [], [DONE]) as it:
         skills = await it.run(with_prompt(skills=True))
         workspace = await it.run(with_prompt(workspace=True))
-    assert skills.error == "config.prompt.skills: the worker has no folder of skills: start it with --skills FOLDER"
-    assert workspace.error == "config.prompt.workspace: the worker was started without one (--workspace)"
+    assert skills.error == "config.prompt.skills: the worker has no skills folder: start it with --skills FOLDER"
+    assert workspace.error == "config.prompt.workspace: the worker has no workspace (--workspace)"
 
 
 async def test_r10_17_a_hook_may_change_the_files_or_refuse_the_run(
@@ -236,7 +236,7 @@ async def test_r10_19_show_prompt_prints_the_parts_with_their_tokens(
         counted = [request.usage.prompt_tokens for request in view.log]
     assert shown.code == 0
     assert f"Request 2 to {view.log[1].model}: {counted[1]:,} tokens, counted by its server" in shown.out
-    assert "as in the one before" in shown.out
+    assert "as in the previous Request" in shown.out
     parts = {part["part"]: part for part in told["requests"][0]["parts"]}
     assert {"agent", "base", "tools", "skills", "file AGENTS.md", "file USER.md", "instructions"} <= parts.keys()
     assert parts["instructions"]["characters"] == len("Speak French.")

@@ -58,7 +58,7 @@ async def test_a_call_waits_for_two_people_with_the_role(dev_server: WorkflowEnv
         assert "approved by bob; needs 1 more approval" in request.sentence
         listed = [row for row in (await perdure.approvals(size=1000)).waiting if row.run_id == handle.id]
         assert [(row.entry.sentence, row.entry.roles) for row in listed] == [(request.sentence, ["finance"])]
-        with pytest.raises(DecisionRefusedError, match="bob has approved it already"):
+        with pytest.raises(DecisionRefusedError, match="bob has already approved it"):
             await run.approve(request, by="bob", roles=["finance"])
         done = await run.decide({"decision": "approve", "by": "cleo", "roles": ["finance"]}, request)
         assert "missing" not in done
@@ -124,7 +124,7 @@ async def test_the_gateway_takes_names_and_roles_from_tokens(dev_server: Workflo
             body = {"call": "1.0", "decision": "approve", **more}
             return until(await front.http.post(f"/v1/runs/{run}/decisions", json=body, headers=headers), status)
 
-        assert "ann has requested it, so others must approve it" in (await decide(ann, 409))["detail"]
+        assert "ann requested the call, so another person must approve it" in (await decide(ann, 409))["detail"]
         assert "which eve does not have" in (await decide(eve, 409))["detail"]
         await decide(eve, 422, roles=["finance"])  # no body names roles
         assert (await decide(bob))["missing"] == "1 more approval with the role finance, not by ann"

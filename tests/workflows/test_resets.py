@@ -184,7 +184,7 @@ async def test_a_decision_that_is_refused_at_once_leaves_nothing_in_the_history(
         handle = await it.start(agent("remove"))
         await until_asked(it, handle.id, "1.0")
         run = Run(it.client, handle.id)
-        with pytest.raises(DecisionRefusedError, match=r"nothing waits for a decision as '1\.7'"):
+        with pytest.raises(DecisionRefusedError, match=r"no call '1\.7' waits for a decision"):
             await run.approve("1.7")
         taken = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED
         assert taken not in [event.event_type for event in (await handle.fetch_history()).events]
@@ -270,7 +270,7 @@ async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_serv
     assert [event.cursor for event in all_of_it] == sorted({event.cursor for event in all_of_it}, key=_place)
     assert json.loads(lines.out.splitlines()[0])["phase"] == "reset"
     assert origin.reset
-    assert "Temporal has reset this run" in shown.out
+    assert "Temporal reset this run" in shown.out
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -313,7 +313,7 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
         async with gateway(it.client, [pages], task_queue=it.task_queue) as at:
             page = await at.http.get(f"/runs/{handle.id}")
         assert page.status_code == 200
-        assert "Temporal has reset" not in page.text
+        assert "Temporal reset" not in page.text
         assert not (await run.origin()).reset
         where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
         await temporal(dev_server, "reset", *where)
@@ -321,7 +321,7 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
         later = [event async for event in run.events(before[-2].cursor)]
         async with gateway(it.client, [pages], task_queue=it.task_queue) as at:
             page = await at.http.get(f"/runs/{handle.id}")
-        assert "Temporal has reset this run" in page.text
+        assert "Temporal reset this run" in page.text
         assert (await run.origin()).reset
     assert (view.status, view.resets) == ("completed", 1)
     assert phases(before)[0] == "lifecycle start"
@@ -568,7 +568,7 @@ async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_n
         await until_asked(it, below, "1.0")
         first = await execution_of(it, below)
         await reset(dev_server, handle, point)
-        with pytest.raises(DecisionRefusedError, match="the run above was reset"):
+        with pytest.raises(DecisionRefusedError, match="the parent run was reset"):
             await Run(it.client, below).approve("1.0")
         approve = ("--name", "approve", "--input", '{"call": "1.0"}')
         await temporal(dev_server, "signal", "--workflow-id", below, *approve)

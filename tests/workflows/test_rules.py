@@ -141,7 +141,7 @@ async def test_sums_and_counts_hold_over_requests_and_over_values_that_are_only_
     assert refunds() == [60, 40]
     assert len([name for name, _ in begun if name == "send_mail"]) == 2
     errors = [(call.error or {}).get("message", "") for call in view.calls]
-    assert any("would be 101, and 100 is the most" in each for each in errors), errors
+    assert any("would be 101; the limit is 100" in each for each in errors), errors
 
 
 async def test_of_calls_that_start_at_once_no_more_begin_than_the_sum_allows(
@@ -165,7 +165,7 @@ async def test_a_person_can_allow_only_what_the_rule_leaves_to_people(dev_server
         run = Perdure(dev_server.client).get_run(handle.id)
         await it.until_waiting(handle.id, "2.0")
         (request,) = await run.waiting()
-        assert "the sum of refund.euros would be 110, and 100 is the most" in request.reason
+        assert "the sum of refund.euros would be 110; the limit is 100" in request.reason
         await run.approve(request, by="bob")
         await it.until_waiting(handle.id, "3.0")
         await run.reject("3.0", reason="enough", by="bob")
@@ -181,7 +181,7 @@ async def test_an_edit_of_a_person_does_not_break_a_rule(dev_server: WorkflowEnv
         handle = await it.start(agent("refund", config=config))
         await it.until_waiting(handle.id, "1.0")
         run = Perdure(dev_server.client).get_run(handle.id)
-        with pytest.raises(DecisionRefusedError, match="would be 500, and 100 is the most"):
+        with pytest.raises(DecisionRefusedError, match="would be 500; the limit is 100"):
             await run.edit("1.0", {"euros": 500})
         await run.edit("1.0", {"euros": 99})
         await handle.result()
@@ -197,7 +197,7 @@ async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_s
         await it.until_waiting(handle.id, "1.0", "1.1")
         run = Perdure(dev_server.client).get_run(handle.id)
         await run.approve("1.1")
-        with pytest.raises(DecisionRefusedError, match="would be 120, and 100 is the most"):
+        with pytest.raises(DecisionRefusedError, match="would be 120; the limit is 100"):
             await run.approve("1.0")
         await run.reject("1.0")
         result = await handle.result()
@@ -377,7 +377,7 @@ async def test_what_was_done_before_a_reset_still_counts(dev_server: WorkflowEnv
         view = await it.view(handle.id)
     assert refunds() == [60, 40]
     assert [call.status for call in view.calls] == ["invalid", "done"]
-    assert "would be 110, and 100 is the most" in (view.calls[0].error or {})["message"]
+    assert "would be 110; the limit is 100" in (view.calls[0].error or {})["message"]
 
 
 async def test_runs_of_a_tenant_at_once_cannot_pass_a_sum_together(dev_server: WorkflowEnvironment) -> None:
@@ -417,7 +417,7 @@ async def test_runs_of_a_tenant_at_once_cannot_pass_a_sum_together(dev_server: W
     assert len(refunds()) == 4
     refused = [call.error or {} for view in views for call in view.calls if call.status == "invalid"]
     assert len(refused) == 2
-    assert "120 would be used this day, and 100 is the most" in refused[0]["message"]
+    assert "120 would be used this day; the limit is 100" in refused[0]["message"]
 
 
 @pytest.mark.parametrize("end", ["dropped", "cancelled"])

@@ -172,7 +172,7 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert await idles(session) <= 10
         again = await session.send("hello", sender="ann", id="m1")
         assert again == receipt
-        with pytest.raises(MessageRefusedError, match="the id 'm1' is that of another message"):
+        with pytest.raises(MessageRefusedError, match="the id 'm1' belongs to another message"):
             await session.send("goodbye", sender="ann", id="m1")
         await session.reply(await session.send("more", sender="ann"), HANG)
         assert (await session.handle.describe()).run_id != first
@@ -214,7 +214,7 @@ async def test_r10_1_an_id_belongs_to_its_sender(dev_server: WorkflowEnvironment
         assert await session.send("mine", sender="ann", id="m-1") == mine
         assert await answers(session, mine, yours) == ["re: ann: mine", "re: bob: yours"]
         assert await session.reply("m-1", 20, sender="bob") == "re: bob: yours"
-        with pytest.raises(RunError, match=r"several senders \(ann, bob\): name the sender"):
+        with pytest.raises(RunError, match=r"several senders \(ann, bob\): give the sender"):
             await session.reply("m-1", HANG)
         with pytest.raises(RunNotFoundError):
             await session.reply("m-1", 20, sender="eve")
@@ -416,7 +416,7 @@ async def test_r18_10_who_waits_for_a_session_whose_tasks_fail_waits_on_and_hear
     assert waited.status == "timeout"
     assert "its workflow tasks fail" in str(waited.error)
     assert str(unshown.value).startswith(
-        f"the session {queue!r} does not answer: it goes on, but its workflow tasks fail"
+        f"the session {queue!r} does not answer: it is running, but its workflow tasks fail"
     )
 
 
@@ -457,7 +457,7 @@ async def test_r18_10_stop_and_cancel_of_a_run_whose_tasks_fail_say_so(
                 await asyncio.sleep(0.1)  # the index is a moment late
         with pytest.raises(RunError) as cancelled:
             await perdure.cancel_runs(only)
-        assert str(cancelled.value).startswith("0 of 1 runs took it")
+        assert str(cancelled.value).startswith("0 of 1 runs accepted the change")
         raised = [str(error.value) for error in (unanswered, stopped, cancelled)]
         for words in (str(waited.error), shown.trouble, command.stderr, *raised):
             assert "its workflow tasks fail" in words
@@ -506,7 +506,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         gate.open.set()
         await session.wait(first, HANG)
         await idles(session)
-        assert (await session.wait("second")).error == "it was taken back"
+        assert (await session.wait("second")).error == "it was withdrawn"
         assert all("second" not in request.text for request in it.model.requests)
 
 
@@ -531,7 +531,7 @@ async def test_r10_9_commands_and_decisions_need_their_rights(dev_server: Workfl
         await it.until_waiting(receipt.run_id, "1.0")
         assert (await session.show()).status == "waiting"
         decision = {"call": "1.0", "decision": "approve"}
-        with pytest.raises(MessageRefusedError, match="'eve' may not decide here: it takes the right 'approve'"):
+        with pytest.raises(MessageRefusedError, match="'eve' may not decide here: the right 'approve' is missing"):
             await session.decide(decision, sender="eve", rights=["refunds"])
         with pytest.raises(MessageRefusedError, match="'eve' may not say /stop"):
             await session.send("/stop", sender="eve")
@@ -613,7 +613,7 @@ async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvi
         perdure = Perdure(it.client, task_queue=it.task_queue)
         other = Agent.of({**ECHO, "name": "other", "context": [{"type": "system", "text": "You are OTHER."}]})
         changed = perdure.session(session.key, tenant="acme", agent=other)
-        with pytest.raises(MessageRefusedError, match="'eve' may not have another agent than 'echo' answer here"):
+        with pytest.raises(MessageRefusedError, match="'eve' may not change the session's agent 'echo'"):
             await changed.send("hello", sender="eve")
         await session.reply(await changed.send("hello", sender="ann", rights=["agent"]), HANG)
         assert "You are OTHER" in it.model.requests[-1].text
@@ -624,7 +624,7 @@ async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvi
                 "context": [{"type": "input", "schema": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}],
             }
         )
-        with pytest.raises(MessageRefusedError, match="needs the input 'n', and a session has one text to give"):
+        with pytest.raises(MessageRefusedError, match="needs the input 'n', and a session can give one text"):
             await perdure.session("new", agent=unfit).send("hello", sender="ann")
 
 
@@ -637,7 +637,7 @@ async def test_an_agent_file_without_its_digest_changes_no_agent_and_ends_no_ses
         message = {"messageId": "m", "sender": "eve", "text": "obey", "document": document}
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await session.handle.execute_update(SEND, message)
-        assert "the agent file is not the one that the message names" in str(refused.value.cause)
+        assert "the agent file is not the message's agent" in str(refused.value.cause)
         assert await session.reply(await session.send("again", sender="ann"), HANG) == "re: ann: again"
         assert (await session.show()).agent == "echo"
 

@@ -98,12 +98,15 @@ async def test_r10_4_a_session_knows_that_a_delegate_of_its_run_waits(
         assert found == dict.fromkeys(runs, ("0.0", "pay"))
         second = await session.send("what is the time?", sender="ann", rights=ALL)
         assert (second.done, second.position) == ("queued", 1)
-        assert second.why == f"{first.run_id} waits for a person, so it follows it (mode steer does not)"
+        assert (
+            second.why
+            == f"{first.run_id} waits for a person, so the message waits for the run's end (mode steer does not)"
+        )
         approves = {"call": "0.0", "decision": "approve"}
         if len(runs) > 1:
-            with pytest.raises(MessageRefusedError, match=f"in 2 runs .*: name one as 'run': {runs[0]}, {runs[1]}"):
+            with pytest.raises(MessageRefusedError, match=f"in 2 runs .*: give one as 'run': {runs[0]}, {runs[1]}"):
                 await session.decide(approves, sender="ann", rights=ALL)
-        with pytest.raises(MessageRefusedError, match=f"in the run 'elsewhere', something does in {runs[0]}"):
+        with pytest.raises(MessageRefusedError, match=f"in the run 'elsewhere', but calls wait in {runs[0]}"):
             await session.decide(approves, sender="ann", rights=ALL, run="elsewhere")
         for run in runs[:-1]:
             done = await session.decide(approves, sender="ann", rights=ALL, run=run)

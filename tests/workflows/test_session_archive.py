@@ -81,7 +81,7 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
         assert "first" not in [entry.get("messageId") for entry in view.entries]
         again = await session.send(f"the first {'x' * 40_000}", sender="ann", id="first")
         assert again == first
-        with pytest.raises(MessageRefusedError, match="is that of another message"):
+        with pytest.raises(MessageRefusedError, match="belongs to another message"):
             await session.send("something else", sender="ann", id="first")
         assert (await session.wait("first", 5)).status == "ok"
         assert await session.reply("first", 5) == "re: ann: the first xxxxxxxxxxxxxxxxxxxxx"[:40]

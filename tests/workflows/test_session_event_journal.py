@@ -65,7 +65,7 @@ async def test_a_session_notes_what_was_said_and_what_became_of_its_runs(dev_ser
     assert (found.first, found.count, found.ended) == (0, len(said), False)
     by = {row(session, event): event for event in found.events}
     assert by["message accepted m2 queued"].data["runId"].endswith("-2")
-    assert by["message withdrawn m3"].data["reason"] == "taken back by 'ann'"
+    assert by["message withdrawn m3"].data["reason"] == "withdrawn by 'ann'"
     taken = [event.data for event in below.events if (event.topic, event.phase) == ("message", "taken")]
     assert taken == [{"messageId": "m4", "request": 2}], "what is said to a run that works it notes itself"
 

@@ -214,7 +214,7 @@ async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_s
         assert (kept["status"], kept["why"], len(channel.tried)) == ("unknown", "down", 6)
         # R24.2: it is delivered once more, under its key.
         for key, sender, rights, why in (
-            (channel.tried[0], "eve", [], "takes the right 'redeliver'"),
+            (channel.tried[0], "eve", [], "the right 'redeliver' is missing"),
             (f"{session.id}/x-1/1", "ann", ["redeliver"], "has no delivery"),
         ):
             with pytest.raises(MessageRefusedError, match=why):
@@ -227,7 +227,7 @@ async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_s
         (reply,) = channel.taken.values()
         assert (reply.key, reply.text, reply.attempt) == (channel.tried[0], "re: ann: hello", 11)
         assert (reply.message_ids, reply.sender) == ([first.message_id], "ann")
-        with pytest.raises(MessageRefusedError, match="is delivered; only one that is unknown is repeated"):
+        with pytest.raises(MessageRefusedError, match="is delivered; only an unknown delivery can be repeated"):
             await session.redeliver(channel.tried[0], sender="ann")
 
 

@@ -34,7 +34,7 @@ LOOKER = Agent("looker", tools=[look])
 
 def model(request: ChatRequest) -> Turn:
     """Look again and again, 1,000 tokens each time, until an output is wanted."""
-    if "is free again from" in json.dumps(request.messages):
+    if "is available again from" in json.dumps(request.messages):
         return Turn({"calls": [], "output": "the best"}, usage=(900, 100))
     return Turn({"calls": [{"_tool": "look", "name": uuid.uuid4().hex}], "output": None}, usage=(900, 100))
 
@@ -60,7 +60,7 @@ async def test_runs_at_once_cannot_pass_a_budget_together(time_skipping: Workflo
     assert account.used == sum(view.usage.tokens for view in views) == 5000
     assert "token_budget" in ends
     assert {view.output for end, view in zip(ends, views, strict=True) if end == "token_budget"} == {"the best"}
-    assert all("is free again from" in end for end in ends if end != "token_budget")
+    assert all("is available again from" in end for end in ends if end != "token_budget")
 
 
 async def test_a_spent_budget_refuses_a_run_and_is_free_the_next_day(time_skipping: WorkflowEnvironment) -> None:
@@ -73,7 +73,7 @@ async def test_a_spent_budget_refuses_a_run_and_is_free_the_next_day(time_skippi
         assert await play() == "token_budget"
         refused = await play()
         assert f"budget of tenant {tenant}: 2,000 of 2,000 tokens a day are used or reserved." in refused
-        assert "It is free again from 20" in refused
+        assert "It is available again from 20" in refused
         assert "\n" not in refused
         assert len(it.model.requests) == 2
         await time_skipping.sleep(24 * 3600)

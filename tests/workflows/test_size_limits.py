@@ -385,8 +385,7 @@ async def test_r18_3_no_run_reads_an_output_that_was_cut(dev_server: WorkflowEnv
     assert error is not None
     assert (error["code"], view.state) == ("result_too_large", {})
     assert error["message"] == (
-        "the delegate of all failed: its output has 2,400,007 bytes, and 1,900,000 is the most that it can return; "
-        f"whole: perdure show {view.run_id}/1.0 --value output; external storage (PERDURE_STORAGE) would carry it"
+        "the delegate of all failed: its output has 2,400,007 bytes, and 1,900,000 is the limit; the full output: perdure show {view.run_id}/1.0 --value output; external storage (PERDURE_STORAGE) removes the limit"
     )
 
 
@@ -403,7 +402,7 @@ async def test_r18_4_an_unknown_form_of_a_snapshot_fails_the_run_and_says_so(dev
 
 async def test_r18_8_too_large_an_input_says_that_it_is_the_input(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [echo], [DONE]) as it:
-        with pytest.raises(RunError, match="the input has 2,500,012 bytes, and 1,900,000 is the most"):
+        with pytest.raises(RunError, match="the input has 2,500,012 bytes; the limit is 1,900,000"):
             await it.start(agent("echo"), {"text": "x" * 2_500_000 + "y"})
 
 

@@ -188,10 +188,10 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     ("wrong", "words"),
     [
         ({"uses": 0}, "uses"),
-        ({"until": "soon"}, "is not a date"),
+        ({"until": "soon"}, "is not a valid date"),
         ({"bounds": {"type": "euro"}}, "is not a JSON Schema"),
         ({"sources": ["!tool:x"]}, "is not a source"),
-        ({"name": "a b"}, "is not a name"),
+        ({"name": "a b"}, "is not a valid name"),
     ],
 )
 async def test_a_standing_approval_that_cannot_be(wrong: dict[str, Any], words: str) -> None:

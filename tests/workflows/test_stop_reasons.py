@@ -181,7 +181,7 @@ async def test_a_run_that_may_ask_once_asks_once(answer: dict[str, Any], dev_ser
         assert (view.status, view.stop_reason, view.output) == ("completed", "output", {"ok": True})
     else:
         assert (view.status, view.stop_reason) == ("failed", "max_requests")
-        assert view.error == "the run may ask 1 times, and none of its answers was its output"
+        assert view.error == "the run may ask 1 times, and none of its answers was an output"
 
 
 async def test_token_budget(dev_server: WorkflowEnvironment) -> None:
@@ -217,7 +217,7 @@ async def test_a_cost_budget_without_prices_refuses_the_run(dev_server: Workflow
         view = await it.run(agent("look", config=config))
     assert view.status == "failed"
     assert view.error == (
-        "config.cost_budget needs the price of 'llama': give it in config.prices, or in PERDURE_PRICES where the worker runs"
+        "config.cost_budget needs the price of 'llama': give it in config.prices, or in PERDURE_PRICES for the worker"
     )
 
 
@@ -307,7 +307,7 @@ async def test_a_last_answer_that_does_not_fit_fails_and_says_which_limit(dev_se
     async with harness(dev_server.client, [look], [LOOK, LOOK, LOOK, LOOK, {"output": 5}]) as it:
         view = await it.run(agent("look", schema={"type": "object"}))
     assert (view.status, view.stop_reason) == ("failed", "stuck")
-    assert view.error == "the last 3 answers asked for the same, and the last answer was no output that fits the schema"
+    assert view.error == "the last 3 answers asked for the same, and the last answer was not a valid output"
 
 
 @tool(dangerous=True)

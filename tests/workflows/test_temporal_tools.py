@@ -194,7 +194,7 @@ async def test_a_workflow_of_somebody_else_keeps_its_id(dev_server: WorkflowEnvi
         await theirs.terminate()
     error = view.calls[0].error or {}
     assert (error["code"], status) == ("id_taken", WorkflowExecutionStatus.RUNNING)
-    assert f"there is already a workflow 'delivery-{number}' that goes on" in error["message"]
+    assert f"there is already a workflow 'delivery-{number}' that is running" in error["message"]
 
 
 async def until_started(client: Client, workflow_id: str) -> WorkflowExecutionDescription:

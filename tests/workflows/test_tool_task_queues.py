@@ -91,7 +91,7 @@ async def test_a_queue_that_nobody_serves_is_said_and_ends_in_an_error(dev_serve
         shown = await commands(dev_server)("show", waits.id)
         await waits.cancel()
         view = await it.run(agent("shout", read_file(queue, _queueTimeout=1)))
-    assert said == f"no worker has taken it up yet from task queue {queue!r}"
+    assert said == f"no worker has started it yet on task queue {queue!r}"
     assert said in " ".join(shown.out.split())
     message = f"no worker of task queue {queue!r} took read_file up within 1 s"
     assert view.calls[0].error == {"code": "no_worker", "message": message}

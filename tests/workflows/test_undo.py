@@ -132,7 +132,7 @@ async def test_a_run_is_undone_in_the_reverse_order_of_its_data_flow(dev_server:
             "1.2": "cannot be undone",
             "1.3": "undone",
         }
-        with pytest.raises(RunError, match="nothing that can be undone now"):
+        with pytest.raises(RunError, match="no call that can be undone now"):
             await run.undo()
 
 
@@ -191,7 +191,7 @@ async def test_a_call_whose_outcome_is_unknown_holds_what_it_depends_on(dev_serv
         plan = await run.undo_plan()
         assert plan.undoes == []
         assert {(each.call, each.status) for each in plan.waits} == {("1.1", "unknown"), ("1.0", "done")}
-        with pytest.raises(RunError, match="nothing that can be undone now; 2 calls stay"):
+        with pytest.raises(RunError, match="no call that can be undone now; 2 calls stay"):
             await run.undo()
         with pytest.raises(RunError, match=r"1\.0 of .* has no unknown outcome\. Calls with one: 1\.1"):
             await run.undo(no_effect=["1.0"])
@@ -209,7 +209,7 @@ async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironmen
         undo = await run.undo()
         await it.until_waiting(undo.id, "0.0")
         assert (await run.effects())[0].status == "undoing"
-        with pytest.raises(RunError, match="is being undone already"):
+        with pytest.raises(RunError, match="is already being undone"):
             await run.undo()
         await undo.reject("0.0", reason="keep it")
         view = await undo.wait()
@@ -400,7 +400,7 @@ async def test_a_run_whose_undo_tool_is_missing_or_does_not_fit_is_refused(dev_s
         lost = await (await finished(it, agent("lose"))).view()
         bought = await (await finished(it, agent("buy"))).view()
     assert lost.error is not None
-    assert "tool 'lose' is undone by 'vanished', which the worker does not have" in lost.error
+    assert "tool 'lose' has the undo 'vanished', which the worker does not have" in lost.error
     assert bought.error is not None
     assert "cancel_order needs 'order_id', which is neither a parameter nor a field of the result" in bought.error
 
@@ -497,7 +497,7 @@ async def test_an_approver_of_a_plan_sees_what_cannot_be_undone(dev_server: Work
         run = Perdure(it.client).get_run(handle.id)
         (request,) = await run.waiting()
         assert request.no_undo == ["1.2 mail"]
-        with pytest.raises(RunError, match="goes on: only a run that has ended can be undone"):
+        with pytest.raises(RunError, match="is running: only a run that has ended can be undone"):
             await run.undo()
         await handle.terminate()
 

@@ -112,8 +112,8 @@ async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> No
         failed = await failed_tasks(it, handle.id)
     assert (result.status, removed.count("/odd"), failed) == ("completed", 1, [])
     problems = [refused["problem"] for refused in view.refusals]
-    assert "one JSON object is expected, not no arguments" in problems
-    assert "one JSON object is expected, not 2 arguments" in problems
+    assert "expected one JSON object, not no arguments" in problems
+    assert "expected one JSON object, not 2 arguments" in problems
 
 
 @pytest.mark.parametrize("arguments", [[], [1, 2], [None], [{}], [b"x"], [{"agent": {"name": "x"}, "huh": 1}]])

@@ -140,9 +140,9 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
                     str(await problem_of(asked)) for asked in (run.approve("1.0"), run.steer("hello"), run.waiting())
                 ]
         await run.terminate()
-    assert words.startswith(f"{run.id!r} does not answer: a worker is there and cannot replay {run.id!r}")
+    assert words.startswith(f"{run.id!r} does not answer: a worker cannot replay {run.id!r}")
     for each in (words, *waiting):
-        assert f"a worker is there and cannot replay {run.id!r}" in each
+        assert f"a worker cannot replay {run.id!r}" in each
         assert f"perdure terminate {run.id}" in each
     assert all("cannot replay" in each and "no worker" not in each for each in told), told
     assert "a run cannot be replayed by this worker" in log.getvalue()
@@ -249,7 +249,7 @@ async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(de
 
 
 async def test_half_a_version_is_none() -> None:
-    with pytest.raises(SettingsError, match="deployment_name and build_id go together"):
+    with pytest.raises(SettingsError, match="deployment_name and build_id: set both"):
         deployment(Settings(build_id="1"))
 
 

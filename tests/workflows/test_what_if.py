@@ -212,7 +212,7 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
     assert printed.code == 0
     assert "asks about 1.1 refund: refund is not declared safe" in printed.out
-    assert "runs: 1, 1 of which differ" in printed.out
+    assert "runs: 1, 1 differ" in printed.out
     assert shown.out == printed.out
     written = page.read_text()
     assert written.count("<svg") == 2

@@ -77,9 +77,9 @@ def read(message: Message, files: Mapping[int, Media]) -> A2aMessage:
             texts.append(content if isinstance(content, str) else dumps(content))
     text = "\n\n".join(texts)
     if decisions and not message.task_id:
-        raise _wrong("taskId", "is missing: a decision is for a task that waits")
+        raise _wrong("taskId", "is missing: a decision needs the id of a waiting task")
     if len({decision.run for decision in decisions}) > 1:
-        raise _wrong("parts", "decide in two tasks: decide in one of them")
+        raise _wrong("parts", "have decisions for two tasks: send decisions for one task")
     if not decisions and not text.strip():
         raise _wrong("parts", "have no text")
     return A2aMessage(message.message_id, message.context_id, message.task_id, text, decisions)
@@ -93,8 +93,8 @@ def _content(part: Part) -> Json:
     if kind == "data":
         return whole_numbers(MessageToDict(part.data))
     if kind == "raw":
-        raise ContentTypeNotSupportedError("a message has no files here: the gateway has no storage for them")
-    raise ContentTypeNotSupportedError(f"a message has text, data and files, and no part of the kind {kind!r}")
+        raise ContentTypeNotSupportedError("has a file, but this gateway has no storage for files")
+    raise ContentTypeNotSupportedError(f"has text, data or files, not a part of the kind {kind!r}")
 
 
 def _decision(data: JsonObject) -> InterruptAnswer:
@@ -104,7 +104,7 @@ def _decision(data: JsonObject) -> InterruptAnswer:
     interrupt = data.get("interrupt")
     found = interrupt_answer(interrupt, decision) if isinstance(interrupt, str) else None
     if found is None:
-        raise _wrong("parts", f"have a decision that names no interrupt of a task: it must be {DECIDES}")
+        raise _wrong("parts", f"have a decision without the interrupt of a task: it must be {DECIDES}")
     return found
 
 
@@ -124,7 +124,7 @@ def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]])
         found = _WORDS.fullmatch(text)
         if found is None:
             raise _wrong(
-                "parts", f"must be 'approve', 'reject: WHY', or a data part {DECIDES}: the task waits for that"
+                "parts", f"must be 'approve', 'reject: WHY', or a data part {DECIDES}: the task waits for a decision"
             )
         reason: JsonObject = {"reason": found[3].strip()} if found[3] else {}
         decision = {"decision": "approve" if found[1] else "reject", **reason}

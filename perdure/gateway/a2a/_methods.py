@@ -132,11 +132,11 @@ def _as_a2a() -> Any:
     except (A2AError, asyncio.CancelledError, GeneratorExit):
         raise
     except RunNotFoundError:
-        raise TaskNotFoundError("there is no such task") from None
+        raise TaskNotFoundError("the task does not exist") from None
     except Exception as error:
         if (problem := problem_of(error)) is None:
-            _log.exception("a method of A2A broke down")
-            raise InternalError("the gateway could not answer this; its log says why") from None
+            _log.exception("an A2A method failed")
+            raise InternalError("the request failed; the gateway's log has the error") from None
         kind = InternalError if problem.status >= 500 else _KINDS.get(problem.status, InvalidParamsError)
         raise kind(problem.detail, {"kind": problem.kind, "status": problem.status}) from None
 
@@ -194,7 +194,7 @@ class A2AMethods(RequestHandler):
         """Yield a task and its updates. The model's text is repeated from its first piece."""
         with _as_a2a():
             call = _MethodCall(self._gateway, self._trees, context)
-            call.caller.check(READ, "follow a task")
+            call.caller.check(READ, "watch a task")
             session = await call.session_of(params.id)
             task = await call.task(session, params.id, await call.messages(session, params.id))
             if task.status.state in _ENDED:
@@ -207,7 +207,7 @@ class A2AMethods(RequestHandler):
     @_method
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
         call = _MethodCall(self._gateway, self._trees, context)
-        call.caller.check(READ, "look at a task")
+        call.caller.check(READ, "read a task")
         session, length = await call.session_of(params.id), _history_length(params)
         return await call.task(session, params.id, await call.messages(session, params.id, length))
 
@@ -218,7 +218,7 @@ class A2AMethods(RequestHandler):
         session = await call.session_of(params.id)
         task = await call.task(session, params.id)
         if task.status.state == TaskState.TASK_STATE_SUBMITTED:
-            raise TaskNotCancelableError(f"the task {params.id} has not begun: it waits for the task before it")
+            raise TaskNotCancelableError(f"the task {params.id} has not started: it waits for the previous task")
         try:
             await self._gateway.perdure.get_run(params.id).cancel()
         except RunEndedError as error:
@@ -229,7 +229,7 @@ class A2AMethods(RequestHandler):
     @_method
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         call = _MethodCall(self._gateway, self._trees, context)
-        call.caller.check(READ, "look at tasks")
+        call.caller.check(READ, "list tasks")
         await call.check_status()
         return await call.tasks(params, _history_length(params) or 0)
 
@@ -323,7 +323,7 @@ class _MethodCall:
         problem = check_callback(push.url)
         host = "" if problem else httpx2.URL(push.url).host
         if not problem and not names_host(hosts, host):
-            problem = f"the host {host} is not allowed; allowed are {', '.join(hosts)}"
+            problem = f"the host {host} is not allowed. Use one of: {', '.join(hosts)}"
         if problem:
             raise HttpError(422, f"the push notification config's url: {problem}")
 
@@ -331,7 +331,7 @@ class _MethodCall:
         self, push: TaskPushNotificationConfig, session: Session, run_id: str
     ) -> TaskPushNotificationConfig:
         """Register a task's push notifications, and return the config with its id."""
-        self.caller.check(READ, "follow a task")
+        self.caller.check(READ, "watch a task")
         self.judge_push(push)
         try:
             webhook = StatusWebhook(
@@ -351,7 +351,7 @@ class _MethodCall:
 
     async def pushed_to(self, task: str) -> list[StatusWebhook]:
         """Return the caller's push notification configs of a task."""
-        self.caller.check(READ, "follow a task")
+        self.caller.check(READ, "watch a task")
         self.check_push()
         return await (await self.session_of(task)).status_webhooks(task, sender=self.caller.sender)
 
@@ -369,7 +369,9 @@ class _MethodCall:
             return session, await self._deliver(session, (a2a_message.id, a2a_message.text))
         session = await self.session_of(a2a_message.task)
         if a2a_message.context and session_id(self.caller.tenant, a2a_message.context) != session.id:
-            raise HttpError(422, "the message's contextId is not that of its task: leave it out, or send the task's")
+            raise HttpError(
+                422, "the message's contextId is not the task's: leave it out, or send the task's contextId"
+            )
         await self._continue(session, a2a_message)
         return session, a2a_message.task
 
@@ -383,22 +385,22 @@ class _MethodCall:
         view = await session.view_run(message.task)
         answers = list(message.decisions)
         if not answers and view is not None and view.status == "running" and (waiting := await self._waiting(view)):
-            self.caller.check(APPROVE, "decide what waits for a person")
+            self.caller.check(APPROVE, "decide approval requests")
             answers = [decision_of(message.text, message.task.rpartition("/")[2], waiting)]
             await self._key(message).take()
         elif not answers and await self._key(message).answer() is not None:
             return  # this text has been taken as a decision before
         if answers:
             if f"{session.id}/{answers[0].run}" != message.task:
-                raise HttpError(422, "the message's parts decide in another task than its taskId")
+                raise HttpError(422, "the message's parts decide for another task than its taskId")
             answers = [sent_with(each, message.id) for each in answers]
             await deliver(session, self.caller, self._own_run, message=None, answers=answers)
             return
         if (view is None or view.status != "running") and not await session.knows(
             message.id, sender=self.caller.sender
         ):
-            words = "has ended" if view is not None else "has not begun"
-            raise HttpError(409, f"the task {words}: leave taskId out, and the message begins a task in its context")
+            words = "has ended" if view is not None else "has not started"
+            raise HttpError(409, f"the task {words}: leave out taskId to start a new task in the context")
         await session.send(
             message.text,
             sender=self.caller.sender,
@@ -602,9 +604,7 @@ def _check_configuration(params: SendMessageRequest) -> None:
     configuration = params.configuration
     accepted = set(configuration.accepted_output_modes)
     if accepted and not accepted & _ANY:
-        raise ContentTypeNotSupportedError(
-            f"acceptedOutputModes must have {TEXT!r} or {JSON!r}: an agent answers in these"
-        )
+        raise ContentTypeNotSupportedError(f"acceptedOutputModes must include {TEXT!r} or {JSON!r}")
     _history_length(configuration)
 
 
@@ -618,7 +618,7 @@ def _history_length(params: Any) -> int | None:
     if not params.HasField("history_length"):
         return None
     if params.history_length < 0:
-        raise HttpError(422, "historyLength must be a number from 0 on")
+        raise HttpError(422, "historyLength must be 0 or more")
     return int(params.history_length)
 
 

@@ -72,7 +72,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
         from perdure.gateway.a2a._objects import card_of
 
-        caller_of(request).check(READ, "look at agents")
+        caller_of(request).check(READ, "list agents")
         name = request.path_params["agent"]
         agent = gateway.agents.get(name)
         url = f"{gateway.guards.scheme(request)}://{request.url.netloc}/a2a/{name}"

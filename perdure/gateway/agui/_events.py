@@ -266,7 +266,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     def not_counted(self, interrupts: Iterable[str]) -> Iterator[BaseEvent]:
         """Yield an event for each late answer."""
         for each in interrupts:
-            yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
+            yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it no longer waits"})
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
         """Yield the interrupt of a run that waits for a person or the page's tools. `waiting`: each request with its run's path."""

@@ -74,7 +74,7 @@ def read(body: JsonObject) -> AguiRequest:
     message = _message(run_input, follows=bool(answers))
     results = _results(run_input.messages)
     if message is None and not answers and not results and run_input.messages:
-        raise _wrong("messages", "has nothing to answer: it needs a user's message")
+        raise _wrong("messages", "must have a user's message")
     raw = body["messages"]
     context = [(each.description, each.value) for each in run_input.context or []]
     return AguiRequest(
@@ -97,9 +97,9 @@ def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | No
     last: Any = users[-1]
     text = last.content if isinstance(last.content, str) else _text(last.content)
     if not 0 < len(last.id) <= MOST:
-        raise _wrong("messages", f"has an id that has not 1 to {MOST} characters")
+        raise _wrong("messages", f"has an id without 1 to {MOST} characters")
     if not text.strip():
-        raise _wrong("messages", "has a user's message without words")
+        raise _wrong("messages", "has a user's message without text")
     return last.id, text
 
 
@@ -123,7 +123,7 @@ def _results(messages: Sequence[Any]) -> list[ClientResult]:
 def _text(parts: Sequence[Any], what: str = "a user's message") -> str:
     for part in parts:
         if not isinstance(part, TextPart):
-            raise _wrong("messages", f"has {what} with {part.type!r} in it: only text is taken")
+            raise _wrong("messages", f"has {what} with {part.type!r} in it: only text is supported")
     return "\n\n".join(part.text for part in parts)
 
 
@@ -143,7 +143,7 @@ def _decision(entry: ResumeEntry) -> JsonObject:
         return {"decision": "answer", "answer": answer["answer"]}
     reason, approved, edited = answer.get("reason"), answer.get("approved"), answer.get("editedArgs")
     if not isinstance(approved, bool) or not isinstance(reason, str | None) or not isinstance(edited, dict | None):
-        words = '{"approved": true or false, "reason"?: "…", "editedArgs"?: {…}}, or to a question {"answer": …}'
+        words = '{"approved": true or false, "reason"?: "…", "editedArgs"?: {…}}, or for a question {"answer": …}'
         raise _wrong("resume", f"has a payload that must be {words}")
     why: JsonObject = {"reason": reason} if reason else {}
     if approved and edited:

@@ -45,7 +45,7 @@ def agui_adapter(gateway: Gateway) -> Adapter:
         key = RequestKey.of(gateway, request, caller, body)
         session = gateway.perdure.session(agui_request.thread, tenant=caller.tenant, agent=agent)
         if agui_request.answers:
-            caller.check(APPROVE, "decide what waits for a person")
+            caller.check(APPROVE, "decide approval requests")
         agui_request, run_id = await _with_results(gateway, caller, session, agui_request)
         settings = agui_request.settings((session.agent or agent).document(), gateway.client_source(caller, agent))
         return await _answer(gateway, trees, caller, session, agui_request, run_id, settings, key)
@@ -92,12 +92,12 @@ async def _answer(
 
     message, answers = agui_request.message, agui_request.answers
     if message is not None:
-        caller.check(SEND, "say something in threads")
+        caller.check(SEND, "send messages to threads")
     if message is None and not answers:
         if run_id is None:
-            caller.check(READ, "follow what runs in a thread")
+            caller.check(READ, "watch a thread's run")
             if (running := await session.run()) is None:
-                raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
+                raise HttpError(409, "this thread has no active run: send a message first", kind="nothing-runs")
             run_id = running.id
         delivery = Delivery(run_id)
     else:

@@ -64,9 +64,7 @@ def read(body: JsonObject) -> PageChatRequest:
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("messages", "answers requests of two runs: answer one of them")
     if last["role"] != "user" and not answers:
-        raise _wrong(
-            "messages", "ends with nothing to answer: a user's message, a tool's output, or an approval's answer"
-        )
+        raise _wrong("messages", "must end with a user's message, a tool's output, or an approval's answer")
     message = (last["id"], _text(last)) if last["role"] == "user" else None
     return PageChatRequest(chat, message, answers, read, read_page_tools(body.get("tools"), "inputSchema"))
 
@@ -88,11 +86,11 @@ def _text(message: UiMessage) -> str:
     for part in message["parts"]:
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise _wrong(
-                "messages", f"ends with a user's message that has a part {part.get('type')!r}: only text is taken"
+                "messages", f"ends with a user's message that has a part {part.get('type')!r}: only text is supported"
             )
         texts.append(part["text"])
     if not (text := "\n\n".join(texts)).strip():
-        raise _wrong("messages", "ends with a user's message without words")
+        raise _wrong("messages", "ends with a user's message without text")
     return text
 
 
@@ -132,7 +130,7 @@ def _interrupt_of(part: dict[str, Any]) -> Json:
 def _answer(interrupt: Json, decision: JsonObject) -> InterruptAnswer:
     found = interrupt_answer(interrupt, decision) if isinstance(interrupt, str) else None
     if found is None:
-        raise _wrong("messages", f"answers what did not wait in this chat: {str(interrupt)[:MOST]!r}")
+        raise _wrong("messages", f"answers a request that did not wait in this chat: {str(interrupt)[:MOST]!r}")
     return found
 
 

@@ -83,7 +83,7 @@ class _Chats:
         session = self.perdure.session(chat_request.chat, tenant=caller.tenant, agent=agent)
         settings = chat_request.settings((session.agent or agent).document(), source)
         if chat_request.message is not None or not caller.may(APPROVE):
-            caller.check(SEND, "say something in chats")
+            caller.check(SEND, "send messages to chats")
         message, answers = chat_request.message, chat_request.answers
         delivery = await deliver(
             session, caller, self._own_run, message=message, answers=answers, settings=settings, key=key
@@ -96,7 +96,7 @@ class _Chats:
 
     async def resume(self, chat: str) -> AsyncGenerator[str, None] | None:
         """Return the frames of the active answer, from its beginning; `None` without an active run in the chat."""
-        self.caller.check(READ, "follow what runs in a chat")
+        self.caller.check(READ, "watch a chat's run")
         session = self.perdure.session(chat, tenant=self.caller.tenant)
         try:
             running = await session.run()

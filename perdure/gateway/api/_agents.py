@@ -56,7 +56,7 @@ async def list_agents(request: ApiRequest) -> Response:
 
 @operation("GET", "/v1/agents/{agent}", READ, answers={200: OBJECT})
 async def show_agent(request: ApiRequest) -> Response:
-    """Show what an agent takes and gives."""
+    """Show an agent's input and output."""
     name = request.named("agent")
     return answered({**_described(request.gateway.agents.get(name)), "name": name})
 
@@ -133,7 +133,7 @@ async def trigger_schedule(request: ApiRequest[TriggerSchedule]) -> Response:
 
 @operation("POST", f"{_S}/backfill", SEND, body=BackfillSchedule, answers={202: None})
 async def backfill_schedule(request: ApiRequest[BackfillSchedule]) -> Response:
-    """Start the runs of a time that has passed."""
+    """Start the runs of a past period."""
     body = request.body
     await _schedule_of(request).backfill(body.from_, body.to, overlap=body.overlap)
     return Response(status_code=202)
@@ -178,7 +178,7 @@ async def grant_standing_approval(request: ApiRequest[GrantStandingApproval]) ->
 
 @operation("GET", _STANDING, READ, answers={200: _LISTED_APPROVALS})
 async def list_standing_approvals(request: ApiRequest) -> Response:
-    """List standing approvals, the newest first."""
+    """List standing approvals, newest first."""
     found = await request.gateway.perdure.standing_approvals(tenant=request.caller.tenant)
     return answered({"standingApprovals": [each.as_json() for each in found]})
 

@@ -54,7 +54,7 @@ class PartialOutputForm(WireModel):
 
 @operation("GET", "/v1/runs/{run}/partial-output", READ, answers={200: PartialOutputForm}, media="text/event-stream")
 async def follow_output(request: ApiRequest) -> Response:
-    """Follow a run's output while it is written, as server-sent events."""
+    """Stream a run's output while the model writes it, as server-sent events."""
     run = await request.run()
 
     def framed(output: Json, *, whole: bool) -> str:

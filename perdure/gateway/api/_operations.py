@@ -44,7 +44,7 @@ OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
 def paged(rows: str) -> Mapping[str, Any]:
     """Return the schema of a page of a list."""
-    following = {"type": ["string", "null"], "description": "Names the page after this one; `null`: this was the last."}
+    following = {"type": ["string", "null"], "description": "The token of the next page; `null` on the last page."}
     listed = {"type": "array", "items": OBJECT}
     return {"type": "object", "properties": {rows: listed, "next": following}, "required": [rows, "next"]}
 

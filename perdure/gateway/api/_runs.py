@@ -41,10 +41,10 @@ async def start_run(request: ApiRequest[StartRun]) -> Response:
     """Start a run."""
     body, caller = request.body, request.caller
     if body.approval:
-        caller.check(APPROVE, "change what a run asks about")
+        caller.check(APPROVE, "change a run's approval policy")
     header = request.request.headers.get(HEADER)
     if header and body.key not in (None, header):
-        raise HttpError(422, "the body: 'key' and the header Idempotency-Key name two keys: leave one out")
+        raise HttpError(422, "the body's 'key' and the header Idempotency-Key are two different keys: leave one out")
     agent = request.gateway.agents.get(body.agent)
     run = await request.gateway.perdure.start(
         agent,
@@ -61,7 +61,7 @@ async def start_run(request: ApiRequest[StartRun]) -> Response:
 
 @operation("GET", "/v1/runs", READ, query=ListRuns, answers={200: paged("runs")})
 async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
-    """List runs, the newest started first."""
+    """List runs, newest first."""
     query = request.query
     chosen = Selection(
         agent=query.agent,
@@ -79,7 +79,7 @@ async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
 
 @operation("GET", _R, READ, answers={200: RunResult})
 async def show_run(request: ApiRequest) -> Response:
-    """Show a run as it stands or ended."""
+    """Show a run."""
     return answered((await (await request.run()).view()).result().as_json())
 
 
@@ -97,21 +97,21 @@ async def wait_for_run(request: ApiRequest[Paged, WaitQuery]) -> Response:
 
 @operation("GET", f"{_R}/value", READ, query=TranscriptQuery, answers={200: {}})
 async def read_value(request: ApiRequest[Paged, TranscriptQuery]) -> Response:
-    """Read one thing of a run whole."""
+    """Read one full value of a run."""
     text = await (await request.run()).value(request.query.what)
     return Response(text.encode(errors="backslashreplace"), media_type="application/json")
 
 
 @operation("GET", f"{_R}/waiting", READ, answers={200: OBJECT})
 async def list_waiting_in_run(request: ApiRequest) -> Response:
-    """Show what waits for a person in a run and below it, whole."""
+    """Show the approval requests and questions of a run and its descendants in full."""
     found, silent = await (await request.run()).waiting_below()
     return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
 
 
 @operation("POST", f"{_R}/decisions", APPROVE, body=DecisionBody, answers={200: OBJECT})
 async def decide(request: ApiRequest[DecisionBody]) -> Response:
-    """Decide what waits."""
+    """Decide an approval request."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return answered(await (await request.run()).decide(request.caller.signed(decision)))
 
@@ -126,8 +126,8 @@ async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[A
 
 @operation("POST", f"{_R}/messages", SEND, body=RunMessage, answers={202: DeliveredMessage})
 async def tell_run(request: ApiRequest[RunMessage]) -> Response:
-    """Tell a run something new while it works."""
-    run = await _of_no_session(request, "say it there")
+    """Send a message to an open run."""
+    run = await _of_no_session(request, "send the message to the session")
     await check_same_context(request.caller, run)
     id = await run.steer(request.body.text, by=request.caller.sender, id=request.body.message_id)
     return answered({"messageId": id}, 202)
@@ -135,8 +135,8 @@ async def tell_run(request: ApiRequest[RunMessage]) -> Response:
 
 @operation("DELETE", _R + "/messages/{message}", SEND, answers={204: None})
 async def withdraw_from_run(request: ApiRequest) -> Response:
-    """Withdraw a message to a run, while no Request holds it."""
-    run = await _of_no_session(request, "take it back there")
+    """Withdraw a message that no Request of the run contains yet."""
+    run = await _of_no_session(request, "withdraw it from the session")
     caller = request.caller
     await run.withdraw(request.named("message"), sender=None if caller.may("withdraw") else caller.sender)
     return Response(status_code=204)
@@ -144,14 +144,14 @@ async def withdraw_from_run(request: ApiRequest) -> Response:
 
 @operation("POST", f"{_R}/cancel", "stop", answers={202: None})
 async def cancel_run(request: ApiRequest) -> Response:
-    """Ask a run to end."""
+    """Cancel a run."""
     await (await request.run()).cancel()
     return Response(status_code=202)
 
 
 @operation("GET", "/v1/approvals", READ, query=Paged, answers={200: paged("waiting")})
 async def list_waiting(request: ApiRequest[Paged, Paged]) -> Response:
-    """List what waits for a person."""
+    """List approval requests and questions."""
     query = request.query
     found = await request.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=request.caller.tenant)
     return answered(
@@ -161,14 +161,14 @@ async def list_waiting(request: ApiRequest[Paged, Paged]) -> Response:
 
 @operation("GET", f"{_R}/effects", READ, answers={200: _EFFECTS})
 async def list_effects(request: ApiRequest) -> Response:
-    """List what a run has done outside, and what was undone of it."""
+    """List a run's effects, and which of them are undone."""
     found = await (await request.run()).effects()
     return answered({"effects": [each.as_json() for each in found]})
 
 
 @operation("GET", f"{_R}/undo", READ, query=UndoQuery, answers={200: UndoPlan})
 async def plan_undo(request: ApiRequest[UndoRun, UndoQuery]) -> Response:
-    """Show what an undo of a run would take back, and what stays."""
+    """Show the calls that an undo of a run undoes, and the calls that stay."""
     query = request.query
     found = await (await request.run()).undo_plan(to=query.to, no_effect=query.calls)
     return answered(found.as_json())
@@ -176,7 +176,7 @@ async def plan_undo(request: ApiRequest[UndoRun, UndoQuery]) -> Response:
 
 @operation("POST", f"{_R}/undo", UNDO, body=UndoRun, answers={201: StartedRun})
 async def undo_run(request: ApiRequest[UndoRun]) -> Response:
-    """Take back what a run that has ended has done."""
+    """Undo the calls of a run that has ended."""
     body, run = request.body, await request.run()
     started = await run.undo(to=body.to, no_effect=body.no_effect, by=request.caller.sender)
     return answered({"runId": started.id}, 201, {"Location": f"/v1/runs/{quote(started.id)}"})

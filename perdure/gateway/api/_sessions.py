@@ -50,7 +50,7 @@ def _of(request: ApiRequest[Any, Any]) -> str:
 
 @operation("GET", "/v1/sessions", READ, query=Paged, answers={200: paged("sessions")})
 async def list_sessions(request: ApiRequest[Paged, Paged]) -> Response:
-    """List sessions, the last that did something first."""
+    """List sessions, last used first."""
     query = request.query
     found = await request.gateway.perdure.page_of_sessions(
         tenant=request.caller.tenant, size=query.limit, page=query.page
@@ -72,20 +72,20 @@ async def say(request: ApiRequest[SessionMessage]) -> Response:
 
 @operation("GET", _S, READ, answers={200: SessionView})
 async def show_session(request: ApiRequest) -> Response:
-    """Show a session as it stands."""
+    """Show a session."""
     return answered((await _session(request).show()).as_json())
 
 
 @operation("GET", f"{_M}/wait", READ, query=WaitsForMessage, answers={200: WaitResult})
 async def wait_for_message(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
-    """Wait for the end of the run that takes a message."""
+    """Wait for the end of a message's run."""
     session, message, sender = _session(request), request.named("message"), _of(request)
     return await waited(request, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
 @operation("GET", f"{_M}/reply", READ, query=WaitsForMessage, answers={200: ReplyBody})
 async def read_reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
-    """Wait for the text that answers a message."""
+    """Wait for the reply to a message."""
     session, message, sender = _session(request), request.named("message"), _of(request)
 
     async def found() -> list[str | None]:
@@ -93,20 +93,20 @@ async def read_reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
 
     answer = await until_stopping(request, found())
     if answer is None:
-        raise RunTimeoutError("the gateway ends: ask again")
+        raise RunTimeoutError("the gateway is stopping: send the request again")
     return answered({"reply": answer[0]})
 
 
 @operation("DELETE", _M, SEND, query=SenderQuery, answers={204: None})
 async def withdraw(request: ApiRequest[Paged, SenderQuery]) -> Response:
-    """Take a message back, until a Request holds it."""
+    """Withdraw a message that no Request contains yet."""
     await _session(request).withdraw(request.named("message"), of=_of(request), **_who(request))
     return Response(status_code=204)
 
 
 @operation("POST", f"{_S}/decisions", APPROVE, body=SessionDecisionBody, answers={200: OBJECT})
 async def decide_in_session(request: ApiRequest[SessionDecisionBody]) -> Response:
-    """Decide what waits in the run under way."""
+    """Decide an approval request of the current run."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
     who = _who(request) | {"roles": sorted(request.caller.roles)}
     return answered(await _session(request).decide(decision, run=request.body.run, **who))
@@ -114,14 +114,14 @@ async def decide_in_session(request: ApiRequest[SessionDecisionBody]) -> Respons
 
 @operation("POST", f"{_S}/deliveries", "redeliver", body=Redeliver, answers={202: Redeliver})
 async def redeliver(request: ApiRequest[Redeliver]) -> Response:
-    """Deliver a reply once more of which nobody knows whether it arrived."""
+    """Deliver a reply with the status `unknown` again."""
     await _session(request).redeliver(request.body.delivery, **_who(request))
     return answered({"delivery": request.body.delivery}, 202)
 
 
 @operation("GET", f"{_S}/recall", READ, query=RecallQuery, answers={200: OBJECT})
 async def recall(request: ApiRequest[Paged, RecallQuery]) -> Response:
-    """Read again what a conversation shows cut, or in short."""
+    """Read entries in full that the conversation shortens or summarises."""
     return answered(await _session(request).recall(request.query.what, request.query.page))
 
 
@@ -133,7 +133,7 @@ async def compact(request: ApiRequest) -> Response:
 
 @operation("POST", f"{_S}/fork", SEND, body=ForkForm, answers={201: ForkedSession})
 async def fork_session(request: ApiRequest[ForkForm]) -> Response:
-    """Begin another session with the conversation and the results of this one."""
+    """Begin a session with this one's conversation and results."""
     forked = await _session(request).fork(request.body.at, request.body.session)
     return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 

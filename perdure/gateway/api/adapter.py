@@ -24,19 +24,23 @@ from perdure.values.json import JsonObject
 _REF: Final = "#/components/schemas/{model}"
 _PROBLEM: Final = {
     "type": "object",
-    "description": "What went wrong (RFC 9457).",
+    "description": "A problem (RFC 9457).",
     "properties": {
-        "type": {"type": "string", "description": "`urn:perdure:problem:…`: by this a program knows it."},
+        "type": {"type": "string", "description": "`urn:perdure:problem:…`: the kind of problem, for programs."},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What is wrong, and what would be right."},
-        "problems": {"type": "array", "items": {"type": "string"}, "description": "Where there are several."},
+        "detail": {"type": "string", "description": "The problem, and the accepted form."},
+        "problems": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "All problems, if there are several.",
+        },
     },
     "required": ["type", "title", "status", "detail"],
 }
 _FAILS: Final = {
     "default": {
-        "description": "It was refused, or could not be done.",
+        "description": "The request was rejected or failed.",
         "content": {"application/problem+json": {"schema": {"$ref": _REF.format(model="Problem")}}},
     }
 }
@@ -67,7 +71,7 @@ def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) ->
         "info": {
             "title": "Perdure",
             "version": version("perdure"),
-            "description": "Agents, runs and sessions of one tenant: that of the token.",
+            "description": "Agents, runs and sessions of the token's tenant.",
         },
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -79,7 +83,7 @@ def _operation(each: Operation, refs: dict[Any, Any]) -> JsonObject:
     found: JsonObject = {
         "operationId": each.name,
         "summary": each.summary,
-        "description": f"Takes the right `{each.right}`.",
+        "description": f"Needs the right `{each.right}`.",
         "parameters": [*_places(each), *_parameters_of(each)],
         "responses": {str(status): _answer(each, answer, refs) for status, answer in each.answers.items()} | _FAILS,
     }

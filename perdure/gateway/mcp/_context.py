@@ -60,7 +60,7 @@ def may_decide(context: McpContext) -> bool:
 
 
 @contextmanager
-def as_mcp(missing: str = "there is no such task") -> Iterator[None]:
+def as_mcp(missing: str = "the task does not exist") -> Iterator[None]:
     """Translate errors into MCP's. `missing`: the words for an unknown run, or another tenant's."""
     try:
         yield

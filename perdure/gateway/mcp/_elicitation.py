@@ -58,7 +58,7 @@ def read_state(state: str) -> tuple[str, dict[str, str]]:
 
 def wrong_state() -> MCPError:
     """Return the error for a `requestState` that is not of a call of this tool by this sender."""
-    return MCPError(types.INVALID_PARAMS, "requestState: it is not the state of a call of this tool: leave it out")
+    return MCPError(types.INVALID_PARAMS, "requestState: the value is not a state of this tool's call: leave it out")
 
 
 def decisions(waiting: Waiting, responses: Mapping[str, Any]) -> list[InterruptAnswer]:
@@ -109,7 +109,7 @@ def _decision(request: WaitingView, response: types.ElicitResult) -> JsonObject 
     if response.action == "cancel":
         return None
     if response.action == "decline":
-        return {"decision": "reject", "reason": "the user has declined it"}
+        return {"decision": "reject", "reason": "the user declined"}
     if request.server:
         return {"decision": "answer", "answer": content}
     if request.question:  # a form with one field, of any name

@@ -123,7 +123,7 @@ class McpMethods:
         """The runs of calls that wait in this gateway, by the prefix of the run's id."""
 
     async def list_tools(self, context: McpContext, _: Any) -> types.ListToolsResult:
-        caller_in(context).check("read", "look at agents")
+        caller_in(context).check("read", "list agents")
         return types.ListToolsResult(
             tools=[tool_of(name, each) for name, each in self._gateway.agents.by_name().items()]
         )
@@ -162,7 +162,7 @@ class McpMethods:
         try:
             if waiting := await self._follow(context, run):
                 if dismissed((params.input_responses or {}).values()):
-                    return error_of(f"the run {run.id} waits for a person, and its client's user has decided nothing")
+                    return error_of(f"the run {run.id} waits for a decision, and the client's user made none")
                 return input_required(run.id, waiting)
             return await self._result(context, run)
         except asyncio.CancelledError:
@@ -194,7 +194,7 @@ class McpMethods:
     async def _decide(self, context: McpContext, run: Run[Any], responses: Mapping[str, Any]) -> None:
         """Send decisions to the run and its delegates' runs. `responses`: by exact keys. Skip requests that no longer wait."""
         caller = caller_in(context)
-        caller.check(APPROVE, "decide what waits for a person")
+        caller.check(APPROVE, "decide approval requests")
         view = await run.view()
         answers = decisions(await self._waiting(run, view), responses)
         await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller)
@@ -272,7 +272,7 @@ class McpMethods:
                 return {}
             view = await run.view()
             if view.status != "running":
-                raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has ended already: {view.status}")
+                raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has already ended: {view.status}")
             await run.cancel()
             await run.waited(_CANCELLED_WITHIN)
             return written(await self._task(context, run.id))
@@ -281,7 +281,7 @@ class McpMethods:
         _check_method(context, "tasks/list", modern=False)
         caller = caller_in(context)
         with as_mcp():
-            caller.check("read", "look at tasks")
+            caller.check("read", "list tasks")
             page = await self._gateway.perdure.page_of_runs(
                 Selection(tenant=caller.tenant), size=LISTED, page=params.cursor
             )
@@ -348,7 +348,7 @@ class McpMethods:
 
     async def _own(self, context: McpContext, id: str) -> Run[Any]:
         caller = caller_in(context)
-        caller.check("read", "look at a task")
+        caller.check("read", "read a task")
         return await self._gateway.own_run(caller, id)
 
     async def _task(self, context: McpContext, id: str) -> types.Task:

@@ -30,7 +30,7 @@ class Prompts:
 
     async def list_prompts(self, context: McpContext, _: Any) -> types.ListPromptsResult:
         with as_mcp():
-            caller_in(context).check("read", "look at agents")
+            caller_in(context).check("read", "list agents")
         return types.ListPromptsResult(
             prompts=[_prompt(name, agent) for name, agent in self._gateway.agents.by_name().items()]
         )
@@ -38,7 +38,7 @@ class Prompts:
     async def prompt(self, context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """Return an agent's instructions, its data and the input. The input is validated like a run's."""
         with as_mcp():
-            caller_in(context).check("read", "look at agents")
+            caller_in(context).check("read", "list agents")
             agent = self._agent(params.name)
             value = {name: _value(agent, name, text) for name, text in (params.arguments or {}).items()}
             agent.check_input(value)
@@ -82,7 +82,7 @@ def _value(agent: Agent[Any], name: str, text: str) -> Json:
     try:
         return loads(text)
     except JsonError:
-        raise MCPError(types.INVALID_PARAMS, f"arguments.{name}: it must be JSON of the type {_text(kind)}") from None
+        raise MCPError(types.INVALID_PARAMS, f"arguments.{name}: expected JSON of the type {_text(kind)}") from None
 
 
 def _text(value: Json) -> str:

@@ -27,7 +27,7 @@ TRANSCRIPT: Final = "perdure:///sessions/{session}/transcript"
 _TEMPLATES: Final = {
     RUN: ("run", "A run: its status, Requests, calls, state, output and usage."),
     PLAN: ("plan", "The calls of a run, with their parameters, statuses and dependencies."),
-    TRANSCRIPT: ("transcript", "The messages, runs and replies of a session, the oldest first."),
+    TRANSCRIPT: ("transcript", "The messages, runs and replies of a session, oldest first."),
 }
 _URI: Final = re.compile(
     r"perdure:///(?:runs/(?P<run>[^/?#]+)(?P<plan>/plan)?|sessions/(?P<session>[^/?#]+)/transcript)"
@@ -68,7 +68,7 @@ class Resources:
 
     async def read(self, context: McpContext, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         caller = _reader(context)
-        missing = f"there is no resource {clip(params.uri, 200)!r}"
+        missing = f"no such resource: {clip(params.uri, 200)!r}"
         found = _URI.fullmatch(params.uri)
         if found is None:
             raise MCPError(types.INVALID_PARAMS, missing, {"uri": params.uri})
@@ -96,7 +96,7 @@ class Resources:
                 runs = await self._gateway.perdure.page_of_runs(Selection(tenant=caller.tenant), size=MOST)
                 found = [row.id for row in runs.rows]
             else:
-                raise MCPError(types.INVALID_PARAMS, f"ref.uri: {params.ref.uri!r} is not a template of a resource")
+                raise MCPError(types.INVALID_PARAMS, f"ref.uri: {params.ref.uri!r} is not a resource template")
         found = [each for each in found if each.startswith(argument.value)]
         return types.CompleteResult(
             completion=types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
@@ -106,7 +106,7 @@ class Resources:
 def _reader(context: McpContext) -> Caller:
     caller = caller_in(context)
     with as_mcp():
-        caller.check(READ, "look at runs and sessions")
+        caller.check(READ, "read runs and sessions")
     return caller
 
 

@@ -124,7 +124,7 @@ def with_history(document: JsonObject, client_input: ClientInput, source: str = 
     if name is not None and not texts:  # the agent's task is a separate input
         users = [at for at, each in enumerate(before) if each["role"] == "user" and isinstance(each["content"], str)]
         if not users:
-            raise refused("the agent needs a message of a user", "input", "invalid_value")
+            raise refused("the agent needs a user's message", "input", "invalid_value")
         texts = [before.pop(users[-1])["content"]]
     now: list[JsonObject] = [{"role": "user", "content": text} for text in texts]
     if name is not None:
@@ -148,9 +148,7 @@ def changed_agent(
     """
     own: list[Json] = list(document.get("context") or [])
     if taken := sorted(changes.names & {_tool_name(message) for message in own}):
-        raise refused(
-            f"the agent has a tool {taken[0]!r} of its own: call yours another name", "tools", "invalid_value"
-        )
+        raise refused(f"the agent already has a tool {taken[0]!r}: use another name", "tools", "invalid_value")
     context = _with_instructions(own, changes.instructions)
     context += [{"type": "tool", "tool": tool | {"_untrusted": bool(record.source)}} for tool in changes.tools]
     context += [] if alone else record.before

@@ -37,10 +37,7 @@ _AS: Final = {"cancelled": "failed"}
 """The last event of a stream, for statuses without their own event."""
 
 
-SUPERSEDED: Final = (
-    "what was written does not count any more, for the model was asked anew, and a completion cannot take it back: "
-    "the run goes on, ask again with the same Idempotency-Key, or use responses"
-)
+SUPERSEDED: Final = "the model's text so far no longer counts, because the Request was retried, and a completion cannot withdraw text: the run continues; send the request again with the same Idempotency-Key, or use responses"
 
 
 class ResponseEvents(EventAdapter[JsonObject, FoundRun]):

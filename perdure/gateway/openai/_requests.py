@@ -67,8 +67,8 @@ def after_start(error: Exception, id: object) -> HttpError:
         _log.error("a run's answer was not delivered", exc_info=error)
     elif problem.status < 500 and problem.status not in _RETRIED_STATUSES:
         return problem
-    words = "the gateway could not go on with this; its log says why" if problem is None else problem.detail
-    return ended_badly(f"{words}; the run goes on as {id}", "still_running")
+    words = "the request failed; the gateway's log has the error" if problem is None else problem.detail
+    return ended_badly(f"{words}; the run continues as {id}", "still_running")
 
 
 def not_found(id: str, what: str = "response") -> HttpError:
@@ -145,7 +145,7 @@ class RequestBody:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
-            raise invalid(name, "a whole number from 1 on")
+            raise invalid(name, "a whole number of 1 or more")
         return value
 
     def object(self, name: str) -> JsonObject:
@@ -161,7 +161,9 @@ class RequestBody:
         found = self.object("metadata")
         fits = all(isinstance(value, str) and len(value) <= 512 and len(key) <= 64 for key, value in found.items())
         if len(found) > 16 or not fits:
-            raise invalid("metadata", "at most 16 pairs of texts, of 64 and 512 characters at most")
+            raise invalid(
+                "metadata", "an object of at most 16 texts, with keys of at most 64 and texts of at most 512 characters"
+            )
         return found
 
     def _of(self, name: str, kind: type, wanted: str) -> Any:
@@ -255,7 +257,7 @@ def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
         if kind != "function":
             raise unsupported(
                 f"tools[{at}].type",
-                f"{kind!r} is not a tool of a client's; the agent has its own, and takes 'function'",
+                f"{kind!r} is not supported as a client's tool: use 'function'",
             )
         function = tool.get("function") if of == "chat" else tool
         name = function.get("name") if isinstance(function, dict) else None
@@ -298,7 +300,9 @@ def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonO
         allowed = choice.get("allowed_tools", choice)  # chat completions nest it one level deeper
         listed = allowed.get("tools") if isinstance(allowed, dict) else None
         if not isinstance(listed, list) or not listed or allowed.get("mode") not in ("auto", "required"):
-            raise invalid("tool_choice", "of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'")
+            raise invalid(
+                "tool_choice", "an object of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'"
+            )
         chosen = [_chosen(each, names) for each in listed]
         kept = [tool for tool in tools if tool["name"] in chosen]
         return kept, chosen if allowed["mode"] == "required" else []
@@ -310,7 +314,7 @@ def _chosen(choice: Json, names: list[str]) -> str:
     about = choice.get("function", choice) if isinstance(choice, dict) else None
     name = about.get("name") if isinstance(about, dict) else None
     if name not in names:
-        raise invalid("tool_choice", f"the name of one of 'tools', and {str(name)[:80]!r} is none")
+        raise invalid("tool_choice", f"the name of one of 'tools', not {str(name)[:80]!r}")
     return str(name)
 
 
@@ -376,7 +380,7 @@ def _following(items: list[JsonObject]) -> ClientInput:
         elif kind == "message" and item.get("role") in ("system", "developer"):
             client_input.before.append(_message(item, where))
         else:
-            raise unsupported(where, f"{_named(item)} is part of the conversation already: send what is new alone")
+            raise unsupported(where, f"{_named(item)} is already part of the conversation: send only new items")
     return client_input
 
 
@@ -416,7 +420,7 @@ def of_history(messages: list[JsonObject], where: str) -> ClientInput:
         results_of = messages[results:first]
         client_input.outputs.update({str(each["tool_call_id"]): parse_result(each["content"]) for each in results_of})
     if not client_input.texts and not client_input.outputs:
-        raise refused(f"'{where}' ends with nothing to answer: a user's message, or results", where, "invalid_value")
+        raise refused(f"'{where}' must end with a user's message or results", where, "invalid_value")
     return client_input
 
 
@@ -480,8 +484,7 @@ def _part(part: Any, where: str) -> JsonObject:
         return {"type": "image_url", "image_url": part["image_url"]}
     raise unsupported(
         where,
-        f"{kind!r} is not a part that is taken here: texts, pictures by their 'image_url', and with PERDURE_STORAGE "
-        "files as base64",
+        f"{kind!r} is not a supported part: use texts, pictures by 'image_url', or, with PERDURE_STORAGE, files as base64",
     )
 
 
@@ -495,7 +498,7 @@ def _text_of(output: Any, where: str) -> str:
     parts = output if isinstance(output, list) else [None]
     texts = [part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else None for part in parts]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise unsupported(f"{where}.output", "a result is a text, or a list of parts that are texts")
+        raise unsupported(f"{where}.output", "a text, or a list of text parts")
     return "\n".join(map(str, texts))
 
 
@@ -530,15 +533,15 @@ HINTS: Final = frozenset(
 )
 """Keys without effect on an answer: the response repeats them."""
 NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
-    "truncation": ("a conversation that grows too long is compacted, and nothing is cut", ["auto", "disabled"]),
-    "top_logprobs": ("an agent's answer has no probabilities", [0]),
-    "presence_penalty": ("it is not the agent's to set", [0]),
-    "frequency_penalty": ("it is not the agent's to set", [0]),
-    "max_tool_calls": ("the agent's file bounds its calls", []),
-    "prompt": ("the agent is the prompt; use 'instructions'", []),
-    "moderation": ("it is not done here", []),
+    "truncation": ("a long conversation is compacted, not truncated", ["auto", "disabled"]),
+    "top_logprobs": ("agents return no probabilities", [0]),
+    "presence_penalty": ("an agent's file sets it", [0]),
+    "frequency_penalty": ("an agent's file sets it", [0]),
+    "max_tool_calls": ("the agent's file limits its calls", []),
+    "prompt": ("the agent has its own prompt; use 'instructions'", []),
+    "moderation": ("the gateway does not implement it", []),
     "context_management": ("the agent's file sets when a conversation is compacted", [[]]),
-    "stream_options": ("deltas are sent as they are", [{}, {"include_obfuscation": False}]),
+    "stream_options": ("deltas have no padding", [{}, {"include_obfuscation": False}]),
 }
 """By key, the reason why other values are not supported, and the neutral values."""
 _NO_LOGPROBS: Final = "message.output_text.logprobs"
@@ -549,9 +552,9 @@ def read_request(json: JsonObject) -> ClientRequest:
     body = RequestBody(json)
     body.check(HONOURED, HINTS, NEUTRAL)
     if not (model := body.text("model")):
-        raise refused("'model' is missing: the agent's name", "model", "missing_required_parameter")
+        raise refused("'model' is missing: give the agent's name", "model", "missing_required_parameter")
     if _NO_LOGPROBS in body.list("include"):
-        raise unsupported("include", "an agent's answer has no probabilities")
+        raise unsupported("include", "agents return no probabilities")
     previous, conversation = body.text("previous_response_id"), _conversation(body)
     if previous is not None and conversation is not None:
         raise refused(
@@ -559,10 +562,10 @@ def read_request(json: JsonObject) -> ClientRequest:
         )
     store, background = body.flag("store", True), body.flag("background")
     if background and not store:
-        raise refused("a response in the background is stored: without 'store'", "store", "invalid_value")
+        raise refused("a response in the background is always stored: without 'store'", "store", "invalid_value")
     follows = previous is not None or conversation is not None
     if follows and not store:
-        raise unsupported("store", "what a conversation has said is kept: send the whole history instead")
+        raise unsupported("store", "a conversation is always stored: send the whole history instead")
     client_input, items = read_input(body.get("input"), follows=follows)
     declared, approval_tool = without_approval(read_tools(body, "responses"))
     return ClientRequest(
@@ -583,11 +586,11 @@ def read_request(json: JsonObject) -> ClientRequest:
 def _changes(body: RequestBody, declared: list[JsonObject]) -> Changes:
     text = body.object("text")
     if text.get("verbosity") not in (None, "medium"):
-        raise unsupported("text.verbosity", "say in 'instructions' how long the answer is to be")
+        raise unsupported("text.verbosity", "describe the answer's length in 'instructions'")
     reasoning = body.object("reasoning")
     for key, value in reasoning.items():
         if key not in ("effort", "summary", "generate_summary") and value is not None:
-            raise unsupported(f"reasoning.{key}", "an agent's reasoning is not returned; 'effort' is honoured")
+            raise unsupported(f"reasoning.{key}", "an agent's reasoning is not returned; use 'effort' only")
     effort = reasoning.get("effort")
     if effort is not None and not isinstance(effort, str):
         raise invalid("reasoning.effort", "a string")
@@ -675,20 +678,20 @@ CHAT_HINTS: Final = frozenset(
 )
 """Keys without effect on an answer: `stop`, too, does not cut an agent's answer."""
 CHAT_NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
-    "n": ("an agent answers once", [1]),
-    "verbosity": ("say in a message how long the answer is to be", ["medium"]),
-    "logprobs": ("an agent's answer has no probabilities", [False]),
-    "top_logprobs": ("an agent's answer has no probabilities", [0]),
-    "logit_bias": ("it is not the agent's to set", [{}]),
-    "presence_penalty": ("it is not the agent's to set", [0]),
-    "frequency_penalty": ("it is not the agent's to set", [0]),
-    "modalities": ("an agent answers in text", [["text"]]),
-    "audio": ("an agent answers in text", []),
-    "prediction": ("an agent's answer is its own", []),
-    "web_search_options": ("the agent has tools of its own", []),
-    "functions": ("they are called 'tools' now", [[]]),
-    "function_call": ("it is called 'tool_choice' now", []),
-    "moderation": ("it is not done here", []),
+    "n": ("an agent returns one answer", [1]),
+    "verbosity": ("describe the answer's length in a message", ["medium"]),
+    "logprobs": ("agents return no probabilities", [False]),
+    "top_logprobs": ("agents return no probabilities", [0]),
+    "logit_bias": ("an agent's file sets it", [{}]),
+    "presence_penalty": ("an agent's file sets it", [0]),
+    "frequency_penalty": ("an agent's file sets it", [0]),
+    "modalities": ("an agent returns text", [["text"]]),
+    "audio": ("an agent returns text", []),
+    "prediction": ("an agent makes its own answer", []),
+    "web_search_options": ("the agent has its own tools", []),
+    "functions": ("use 'tools'", [[]]),
+    "function_call": ("use 'tool_choice'", []),
+    "moderation": ("the gateway does not implement it", []),
 }
 """By key, the reason why other values are not supported, and the neutral values."""
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
@@ -699,13 +702,13 @@ def read_chat(json: JsonObject) -> ClientRequest:
     body = RequestBody(json)
     body.check(CHAT_HONOURED, CHAT_HINTS, CHAT_NEUTRAL)
     if not (model := body.text("model")):
-        raise refused("'model' is missing: the agent's name", "model", "missing_required_parameter")
+        raise refused("'model' is missing: give the agent's name", "model", "missing_required_parameter")
     written = body.list("messages")
     if not 1 <= len(written) <= MOST_ITEMS:
         raise invalid("messages", f"a list of 1 to {MOST_ITEMS:,} messages")
     options = body.object("stream_options")
     if options.get("include_obfuscation"):
-        raise invalid("stream_options.include_obfuscation", "false: deltas are sent as they are")
+        raise invalid("stream_options.include_obfuscation", "false: deltas have no padding")
     declared, approval_tool = without_approval(read_tools(body, "chat"))
     tools, must_call = choose_tools(body, declared)
     seed = body.get("seed")

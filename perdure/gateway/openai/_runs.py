@@ -82,7 +82,7 @@ def decisions(
         if call not in outputs:
             raise refused(f"No tool output found for function call {call}.", "input", "missing_tool_output")
     for name in [*(set(outputs) - set(calls)), *(set(verdicts) - set(approvals))]:
-        raise refused(f"nothing waits for {name!r} in {id}", "input", "invalid_value")
+        raise refused(f"no request waits for {name!r} in {id}", "input", "invalid_value")
     if not outputs and not verdicts:
         wanted = ", ".join(approvals)
         raise refused(f"{id} waits for a decision: send an 'mcp_approval_response' for {wanted}", "input", "conflict")
@@ -390,14 +390,14 @@ class RunStarter:
     ) -> ResponseId:
         """Send the client's answers to a waiting run. Raises `HttpError` if the run waits for more."""
         if request.model != found.record.agent:
-            raise refused(f"{id} goes on with {found.record.agent!r}, which has begun it", "model", "invalid_value")
+            raise refused(f"{id} continues only with {found.record.agent!r}, its first agent", "model", "invalid_value")
         if replace(request.changes, must_call=[]) != Changes() and request.changes.digest != found.record.changes:
-            raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
+            raise unsupported("tools", f"{id} continues with its first instructions, tools and settings")
         if request.client_input.before and (request.previous or request.conversation):
-            raise unsupported("input", "a run that goes on takes results, decisions and a user's messages")
+            raise unsupported("input", "a run that continues accepts results, decisions and a user's messages")
         answers, by_person = decisions(request, id, found, caller)
         if by_person:
-            caller.check("approve", "decide what waits for a person")
+            caller.check("approve", "decide approval requests")
         is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
         run = self._finder.run(caller.tenant, id)
         try:
@@ -429,15 +429,13 @@ class RunStarter:
         id, found = await self._previous(caller, previous)
         status = found.status(id.leg)
         if status in ("queued", "in_progress"):
-            raise refused(
-                f"{previous} is still under way: wait for it, or cancel it", "previous_response_id", "conflict"
-            )
+            raise refused(f"{previous} is still running: wait for it, or cancel it", "previous_response_id", "conflict")
         if found.view.status == "running":
             if id.leg < found.leg:
-                raise refused(f"{previous} went on already", "previous_response_id", "conflict")
+                raise refused(f"{previous} was already continued", "previous_response_id", "conflict")
             return await self.go_on(caller, request, id, found, idempotency), found.record
         if request.client_input.outputs or request.client_input.verdicts:
-            raise refused(f"nothing waits in {previous}", "input", "invalid_value")
+            raise refused(f"no request waits in {previous}", "input", "invalid_value")
         self._check_agent(caller, request, found.record.agent)
         if not id.run:  # the run has no session: a new session begins with its messages
             key = new_key() if idempotency is None else idempotency.key
@@ -460,7 +458,7 @@ class RunStarter:
         except RunNotFoundError:
             raise unknown from None
         if found is None:
-            raise refused(f"{previous} has not begun: wait for it, or cancel it", "previous_response_id", "conflict")
+            raise refused(f"{previous} has not started: wait for it, or cancel it", "previous_response_id", "conflict")
         return id, found
 
     async def _continue(
@@ -497,7 +495,7 @@ class RunStarter:
             id = ResponseId(key, id.run, found.leg)
             return await self.go_on(caller, request, id, found, idempotency), found.record
         if request.client_input.outputs or request.client_input.verdicts:
-            raise refused("nothing waits in this conversation", "input", "invalid_value")
+            raise refused("no request waits in this conversation", "input", "invalid_value")
         if id.run:  # the conversation has a run, perhaps of another adapter
             self._check_agent(caller, request, agent)
         record = self._record(caller, request, key, () if found is None else found.record.before)
@@ -525,7 +523,7 @@ class RunStarter:
     def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
         """Check the right to change the agent, if the request's differs from the one that `answers` (R10.9)."""
         if answers != request.model:
-            caller.check("agent", "have another agent answer in a conversation")
+            caller.check("agent", "change a conversation's agent")
 
     async def _send(
         self,
@@ -538,10 +536,12 @@ class RunStarter:
     ) -> ResponseId:
         text = "\n\n".join(request.client_input.texts)
         if not text.strip():
-            raise refused("'input' has nothing to answer: it needs a user's message", "input", "invalid_value")
+            raise refused("'input' needs a user's message", "input", "invalid_value")
         if text.strip() in COMMANDS:
             raise refused(
-                f"{text.strip()!r} is a command of sessions, and is not accepted here", "input", "invalid_value"
+                f"{text.strip()!r} is a command of sessions, which this endpoint does not accept",
+                "input",
+                "invalid_value",
             )
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=self._agent(request.model))
         assert session.agent is not None
@@ -625,7 +625,7 @@ class RunStarter:
 
 
 def _no_conversation(id: str) -> HttpError:
-    return refused(f"there is no conversation {id[:200]!r}", "conversation", "not_found", status=404)
+    return refused(f"no such conversation: {id[:200]!r}", "conversation", "not_found", status=404)
 
 
 def _run_of_message(view: SessionView, message: str, sender: str) -> str | None:

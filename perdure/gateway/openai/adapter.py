@@ -109,12 +109,16 @@ def page(items: list[JsonObject], query: Mapping[str, str]) -> JsonObject:
 async def delete(perdure: Perdure, caller: Caller, id: ResponseId) -> None:
     """Delete a response with its session. Raises `HttpError` if the session has other responses."""
     if not id.run:
-        raise refused(f"{id} is kept as long as the server keeps runs", "response_id", "unsupported_parameter")
+        raise refused(
+            f"{id} cannot be deleted: the server keeps it as long as runs", "response_id", "unsupported_parameter"
+        )
     session = perdure.session(id.key, tenant=caller.tenant)
     view = await session.show()
     runs = {entry["runId"] for entry in view.entries if entry.get("type") == "run"} | {view.run_id} - {None}
     if runs - {id.run_id(caller.tenant)} or view.queue or view.archived_through:
-        raise refused(f"{id} is part of a conversation: delete that, conv_{id.key}", "response_id", "conflict")
+        raise refused(
+            f"{id} is part of a conversation: delete the conversation conv_{id.key}", "response_id", "conflict"
+        )
     await session.delete(sender=caller.sender, rights=caller.rights)
 
 
@@ -237,12 +241,12 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         """Return the agents, as models."""
-        caller_of(request).check(READ, "look at agents")
+        caller_of(request).check(READ, "list agents")
         data = [_model(name) for name in self._gateway.agents.names()]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
-        caller_of(request).check(READ, "look at agents")
+        caller_of(request).check(READ, "list agents")
         name = request.path_params["model"]
         if name not in self._gateway.agents.names():
             raise refused(f"The model {name!r} does not exist", "model", "model_not_found", status=404)
@@ -280,25 +284,25 @@ class Routes:
         except Exception as error:
             raise after_start(error, id.completion) from None
         if found is None:
-            raise ended_badly(f"the gateway ends; the run goes on as {id.completion}", "still_running")
+            raise ended_badly(f"the gateway is stopping; the run continues as {id.completion}", "still_running")
         return JSONResponse(completion_object(id, found))
 
     async def completion(self, request: Request) -> Response:
         """Return a stored completion, to any caller of its tenant."""
         caller = caller_of(request)
-        caller.check(READ, "look at runs")
+        caller.check(READ, "read runs")
         name = request.path_params["id"]
         id = response_id(name, COMPLETION)
         found = None if id is None else await self._finder.find(caller.tenant, id)
         if id is None or found is None or not (found.record.stored and found.record.chat):
             raise not_found(name[:200], "completion")
         if not is_settled(found, id):
-            raise refused(f"{name} is still under way", "completion_id", "still_running")
+            raise refused(f"{name} is still running", "completion_id", "still_running")
         return JSONResponse(completion_object(id, found))
 
     async def retrieve(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check(READ, "look at runs")
+        caller.check(READ, "read runs")
         id = _id(request)
         found = await self._finder.stored(caller.tenant, id)
         if request.query_params.get("stream", "").lower() in ("true", "1"):
@@ -313,7 +317,7 @@ class Routes:
         id = _id(request)
         found = await self._stored(caller, id)
         if found.record.sender != caller.sender:
-            caller.check("stop", "cancel what others have started")
+            caller.check("stop", "cancel other senders' runs")
         elif not caller.may("stop"):  # a sender may also have read-only tokens
             caller.check(SEND, "cancel responses")
         if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
@@ -338,7 +342,7 @@ class Routes:
 
     async def input_items(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check(READ, "look at runs")
+        caller.check(READ, "read runs")
         id = _id(request)
         found = await self._stored(caller, id)
         items = await input_items(lambda path: self._finder.run(caller.tenant, id, path), id, found)
@@ -350,20 +354,20 @@ class Routes:
         caller.check(SEND, "start runs")
         body = RequestBody(await read_json(request))
         if body.list("items"):
-            raise invalid("items", "left out: a conversation begins with its first response")
+            raise invalid("items", "left out: a conversation starts with its first response")
         session = self._gateway.perdure.session(new_key(), tenant=caller.tenant)
         return JSONResponse(conversation_object(await session.begin(body.metadata())))
 
     async def conversations(self, request: Request) -> Response:
         """List the tenant's conversations, sorted by id."""
         caller = caller_of(request)
-        caller.check(READ, "look at conversations")
+        caller.check(READ, "read conversations")
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
 
     async def conversation(self, request: Request) -> Response:
         """Return a conversation, also one without a message yet."""
         caller = caller_of(request)
-        caller.check(READ, "look at conversations")
+        caller.check(READ, "read conversations")
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
 
     async def update_conversation(self, request: Request) -> Response:
@@ -372,14 +376,14 @@ class Routes:
         caller.check(SEND, "change conversations")
         body = RequestBody(await read_json(request))
         for name in body.json.keys() - {"metadata"}:
-            raise unsupported(name, "of a conversation 'metadata' can be changed")
+            raise unsupported(name, "only a conversation's 'metadata' can change")
         id, given = request.path_params["id"], body.metadata() if body.get("metadata") is not None else None
         return JSONResponse(await conversation(self._gateway.perdure, caller, id, given))
 
     async def conversation_items(self, request: Request) -> Response:
         """List messages and answers of a conversation, page by page."""
         caller = caller_of(request)
-        caller.check(READ, "look at conversations")
+        caller.check(READ, "read conversations")
         items = await conversation_items(self._gateway.perdure, caller, request.path_params["id"])
         return JSONResponse(page(items, request.query_params))
 
@@ -397,7 +401,7 @@ class Routes:
     async def _stored(self, caller: Caller, id: ResponseId) -> FoundRun:
         found = await self._finder.stored(caller.tenant, id)
         if found is None:
-            raise refused(f"{id} has not begun", "response_id", "conflict")
+            raise refused(f"{id} has not started", "response_id", "conflict")
         return found
 
     async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> FoundRun | None:
