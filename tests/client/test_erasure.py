@@ -111,7 +111,7 @@ async def test_r24_5_a_persons_runs_sessions_values_and_files_leave_and_those_of
         kinds = {(each["what"], each["id"]) for each in report["remaining"]}
         assert kinds == {("session", "both"), ("file", shared.digest)}
         assert not await own.exists()
-        with pytest.raises(MediaError, match="not stored"):
+        with pytest.raises(MediaError, match="not in this storage"):
             await api.load_media(photo.value.as_json(), tenant=tenant)
         assert (await api.load_media(shared.value.as_json(), tenant=tenant)).read() == b"ann's and bob's"
         assert (await theirs.view()).status == "completed"

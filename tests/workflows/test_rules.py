@@ -614,4 +614,4 @@ async def test_a_call_that_has_to_follow_is_in_the_plan_and_no_message_drops_it(
     assert begun == [("close_shop", "north"), ("open_shop", "north")]
     first = result.calls[0]
     assert (first.status, (first.error or {})["code"]) == ("invalid", "rule_broken")
-    assert "has no call of open_shop that surely begins after 1.0 close_shop" in (first.error or {})["message"]
+    assert "has no call of open_shop that always starts after 1.0 close_shop" in (first.error or {})["message"]
