@@ -78,7 +78,7 @@ class HookedEvent:
                 self.event = self.event.changed(**fields)
             except ValueError:  # made without `changed`, which would have raised the error in the hook
                 names = ", ".join(rule.changes)
-                raise HookAnswerError(f"its answer has no {names} that is valid for {rule.event.__name__}") from None
+                raise HookAnswerError(f"{names}: not valid for {rule.event.__name__}") from None
             self.answer.changed = fields
             self.answer.by.append(hook.name)
 

@@ -417,7 +417,7 @@ def stopped(run_id: str, views: Iterable[CallView]) -> str:
     for view in bad[:3]:
         error = view.error or {}
         words.append(f"{view.id} {view.tool} {view.status}: {view.reason or error.get('message') or ''}")
-    more = f"; {skipped} more calls wait for that" if skipped else ""
+    more = f"; calls that wait for that: {skipped}" if skipped else ""
     return f"not everything was undone: {'; '.join(words)}{more}. Continue with: perdure undo {run_id}"
 
 

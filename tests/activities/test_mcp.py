@@ -558,7 +558,7 @@ async def test_a_server_that_is_missing_is_tried_again(tmp_path: Path, monkeypat
         assert "No such file" in await told.get()
         assert len(registry) == 0
         (tmp_path / "later").rename(tmp_path / "script")
-        assert await told.get() == "the MCP server 'x' answers now"
+        assert await told.get() == "the MCP server 'x' answers again"
         assert registry.get("x.do")
 
 

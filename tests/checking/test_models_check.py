@@ -110,13 +110,13 @@ WRONG = {
         "send_invoice got a copy, not a reference",
         "find_customer and send_invoice took 2 answers, not one",
     ],
-    "text": ['save_note was given text="Hi Bruno Costa", not "Dear Bruno Costa, write to costa@example.org."'],
+    "text": ['save_note got text="Hi Bruno Costa", not "Dear Bruno Costa, write to costa@example.org."'],
     "parallel": ["temperature took 3 answers, not one"],
     "branch": ["charge_card failed twice, not once"],
-    "correction": ["count_pages was done never, not once"],
+    "correction": ["count_pages was called never, not once"],
     "order": ["back_up started before stop_service had ended", "start_service started before back_up had ended"],
-    "choice": ["book_room was done never, not once", "book_desk was called, but should not be"],
-    "quoting": ["save_note was given text="],
+    "choice": ["book_room was called never, not once", "book_desk was called, but should not be"],
+    "quoting": ["save_note got text="],
     "schema": ["the output was "],
     "long": ["count_lines got a copy, not a reference"],
     "rejection": ['the output was {"deleted": true}, not {"deleted": false}'],
@@ -193,7 +193,7 @@ async def test_the_table_and_its_words() -> None:
         "small understands response_format not tried; stream_options: yes; usage: yes; native calls: not tried"
         in command.out
     )
-    assert "policy fast: gpt-4o does no more of the tasks than small" in lines
+    assert "policy fast: gpt-4o passes no more tasks than small" in lines
     assert lines[-1] == 'config {"dialect":"script","models":{"fast":"small","smart":"gpt-4o","policy":"fast"}}'
     assert "small script references: ok" in command.err
     assert command.code == 0
@@ -204,7 +204,7 @@ async def test_the_table_and_its_words() -> None:
     [
         ({}, [], 2, "no model to check: set OPENAI_API_KEY"),
         ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, [], 1, "http://127.0.0.1:9/v1"),
-        ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, [], 1, "is OPENAI_BASE_URL right?"),
+        ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, [], 1, "check OPENAI_BASE_URL"),
         (
             {"OPENAI_API_KEY": "k"},
             ["--dialect", "prose"],

@@ -75,7 +75,7 @@ async def test_r7_8_all_that_waits_is_listed_and_decided(dev_server: WorkflowEnv
     assert "waits for a person" in shown.out
     assert json.loads(approved.out) == {"call": "1.0", "decision": "approve"}
     assert [command.code for command in (approved, rejected, edited, replaced, released)] == [0] * 5, edited.err
-    assert one_line(again.err) == "perdure: nothing changed: 1.0 was decided already: approve by Ann"
+    assert one_line(again.err) == "perdure: nothing changed: 1.0 already has a decision: approve by Ann"
     assert one_line(wrong.err).startswith("perdure: nothing changed: 1.4 would not be valid: $.path")
     assert one_line(ended.err) == f"perdure: nothing changed: the run '{handle.id}' has ended"
     assert json.loads(released.out)["ask"] == "never"

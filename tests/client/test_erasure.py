@@ -292,7 +292,7 @@ async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it
 
 
 async def test_r24_5_an_erasure_without_a_person_and_a_time_is_refused(dev_server: WorkflowEnvironment) -> None:
-    with pytest.raises(RunError, match="give the sender or a time"):
+    with pytest.raises(RunError, match="sender and before are missing"):
         await Perdure(dev_server.client).erase(tenant="acme")
 
 

@@ -319,7 +319,7 @@ async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
     at = "10:00:00.000"
     assert console.export_text().splitlines() == [
         f"{at} lifecycle r begins: a",
-        f"{at} request   Request 1 asks m (the first)",
+        f"{at} request   Request 1 is sent to m (the first)",
         f"{at} assistant Hello \N{REPLACEMENT CHARACTER}[2Jthere",
         f"{at} assistant does not count: attempt 2 writes anew",
         f"{at} assistant Yes.",

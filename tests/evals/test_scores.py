@@ -102,7 +102,7 @@ async def test_evaluators_of_pydantic_evals_read_tools_order_arguments_and_reque
         (NoFlow("look", "refund"), False, "1.2 refund reads a result of 1.0 look"),
         (Approvals(["refund"]), True, "asked about refund"),
         (Approvals([]), False, "a person was asked about refund"),
-        (Approvals(["refund", "mail"]), False, "nobody was asked about mail"),
+        (Approvals(["refund", "mail"]), False, "no person was asked about mail"),
         (MaxCost(0.02), True, "$0.0200 of $0.0200"),
         (MaxCost(0.019), False, "$0.0200 of $0.0190"),
         (MaxTokens(100), True, "100 of 100 tokens"),

@@ -398,7 +398,7 @@ async def test_r21_3_runs_and_plans_are_resources_and_agents_prompts(
             assert payer.messages[-1].content.text == "pay 5"  # type: ignore[union-attr]
             for name, arguments, words in (
                 ("nobody", {}, "is not a known prompt"),
-                ("adder", {"a": "two", "b": "3"}, "arguments.a: it must be JSON of the type number"),
+                ("adder", {"a": "two", "b": "3"}, "arguments.a: expected JSON of the type number"),
                 ("adder", {"a": "2"}, "'b'"),
             ):
                 with pytest.raises(MCPError, match=words):

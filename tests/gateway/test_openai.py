@@ -446,7 +446,7 @@ async def test_a_conversation_keeps_metadata_is_listed_and_is_its_tenants(
         await ann.responses.create(model="shopper", input="And?", conversation=first.id)
         kept = await ann.conversations.retrieve(first.id)
         assert (kept.metadata, kept.created_at) == (changed.metadata, first.created_at)
-        with pytest.raises(openai.BadRequestError, match="16 pairs"):
+        with pytest.raises(openai.BadRequestError, match="at most 16 texts"):
             await ann.conversations.update(first.id, metadata={str(n): "x" for n in range(17)})
         page: Any = await ann.get("/conversations", cast_to=object)
         assert {each["id"]: each["metadata"] for each in page["data"]} == {first.id: changed.metadata, second.id: {}}

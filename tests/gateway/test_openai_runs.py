@@ -154,12 +154,12 @@ async def test_rights_in_conversations(dev_server: WorkflowEnvironment, tmp_path
         more = [*results(asked, "snow"), {"role": "user", "content": "I have no boots."}]
         answer = await bob.responses.create(model="shopper", previous_response_id=asked.id, input=more)
         assert "I have no boots." in it.it.model.requests[-1].text
-        with pytest.raises(openai.PermissionDeniedError, match="another agent"):
+        with pytest.raises(openai.PermissionDeniedError, match="the right 'agent' is missing"):
             await bob.responses.create(model="other", previous_response_id=answer.id, input="Hello?")
         perdure = it.served.gateway.perdure
         elsewhere = perdure.session("desk", tenant="acme", agent=Agent.of(SHOPPER))
         await elsewhere.reply(await elsewhere.send("Hello.", sender="ann", rights=["*"]))
-        with pytest.raises(openai.PermissionDeniedError, match="another agent"):
+        with pytest.raises(openai.PermissionDeniedError, match="the right 'agent' is missing"):
             await bob.responses.create(model="other", conversation="conv_desk", input="Hello?")
         with pytest.raises(openai.PermissionDeniedError):
             await kim.responses.create(model="shopper", input="Hello?")

@@ -79,7 +79,7 @@ def test_what_is_no_answer_changes_nothing() -> None:
         ({"a": 2}, "it returned dict, but must return the changed event"),
         (AfterToolCall(), "it returned AfterToolCall"),
         (hearing.event.changed(params={"a": "x" * 200}), "bytes; the limit is 100"),
-        (BeforeToolCall(params={"a": float("nan")}), "its answer"),
+        (BeforeToolCall(params={"a": float("nan")}), "the hook's answer has a number"),
     ):
         with pytest.raises(HookAnswerError, match=words):
             hearing.hear(ref("before_tool_call"), said)

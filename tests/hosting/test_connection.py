@@ -235,7 +235,7 @@ async def test_a_worker_that_waits_ends_when_a_container_is_stopped() -> None:
     container = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
     try:
         assert container.stderr is not None
-        assert b"waits up to 60 s more" in await asyncio.wait_for(container.stderr.readline(), HANG)
+        assert b"waiting up to 60 s more" in await asyncio.wait_for(container.stderr.readline(), HANG)
         os.kill(_child(container.pid), signal.SIGTERM)
         # The kernel keeps a signal that nobody handles from the first process.
         assert await asyncio.wait_for(container.wait(), HANG) == 128 + signal.SIGTERM

@@ -74,7 +74,7 @@ async def test_who_follows_a_run_without_a_worker_is_told(
     monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     nobody, document = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}"), agent()
     run = await nobody.start(Agent.of(document))
-    with pytest.raises(NoWorkerError, match=r"no worker answers for .*: is one running on task queue 'nobody-"):
+    with pytest.raises(NoWorkerError, match=r"no worker answers for .*: start one on task queue 'nobody-"):
         await anext(run.events())
     await run.terminate()
 

@@ -200,7 +200,7 @@ async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnviro
     with pytest.raises(ToolDefinitionError, match="the worker has no tool 'gone'"):
         PerdurePlugin(agents=[Agent("lost", tools=["gone"])])
     limited = PerdurePlugin([activity_tool(ship)], tool_limits={"ship": 60.0})
-    with pytest.raises(SettingsError, match="ship cannot be limited here"):
+    with pytest.raises(SettingsError, match="ship cannot be limited: its calls run on other workers"):
         Worker(dev_server.client, task_queue="none", plugins=[limited])
     with pytest.raises(TypeError, match="'approval' is not a setting; did you mean 'approval_flo"):
         PerdurePlugin(approval="always")

@@ -306,7 +306,7 @@ async def test_r17_5_without_tokens_a_page_says_which_tenant_it_shows_and_offers
                 pass
         page = await (await browser.new_context()).new_page()
         await page.goto(f"{at.address}/inbox/")
-        await expect(page.locator("main")).to_contain_text("Nothing waits for a person in runs of no tenant")
+        await expect(page.locator("main")).to_contain_text("No call waits for a person in runs of no tenant")
         await page.get_by_role("button", name=f"{tenant} (1 waits)").click()
         await expect(page.locator(".who")).to_contain_text(f"tenant {tenant}")
         await expect(page.get_by_role("heading", name="refund is dangerous")).to_be_visible()

@@ -127,7 +127,7 @@ def test_a_parameter_with_the_name_of_a_meta_property_is_written_as_its_tool_tak
     ("calls", "line"),
     [
         ([{"arguments": {}}], "call 0: it has no name: expected 'name', 'api_name' or 'api'"),
-        ([{"name": "a", "arguments": {"x": "$var9.y$"}}], r"call 0 \(a\): no call before it answers \$var9.y\$"),
+        ([{"name": "a", "arguments": {"x": "$var9.y$"}}], r"call 0 \(a\): no earlier call returns \$var9.y\$"),
         ([CARE[0]], r"call 0 \(check_vitals\) has 2 responses: give tools= with the fields of its result"),
     ],
 )

@@ -182,7 +182,7 @@ async def test_people_decide_each_in_their_time() -> None:
             {"model": [PLAN], "people": [reject("pay", "too dear")]},
             r"this is request 2; payer-\w+ is \w+: 1\.0 pay rejected \(.*too dear",
         ),
-        ({"model": [DONE], "people": [reject("pay")]}, r"nobody asked for reject\('pay'\)"),
+        ({"model": [DONE], "people": [reject("pay")]}, r"no request for reject\('pay'\) was made"),
         ({"model": [DONE], "faults": [kill("pay")]}, r"kill\('pay', 'during'\) never happened"),
         (
             {"model": [PLAN], "people": [approve()], "fakes": {"pay": 3}},

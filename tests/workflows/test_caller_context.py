@@ -85,7 +85,7 @@ async def test_a_context_that_does_not_fit_the_tool_fails_its_call() -> None:
         (call,) = view.calls
         assert call.error is not None
         assert call.error["code"] == "invalid_context"
-        assert call.error["message"].startswith("the context of the run does not fit orders: ")
+        assert call.error["message"].startswith("the context of the run is not valid for orders: ")
         assert call.attempts == 1
 
 
@@ -113,7 +113,7 @@ async def test_a_start_whose_context_does_not_fit_is_refused_at_once() -> None:
             (None, r"the context breaks the agent's schema for it: \$ lacks 'number'"),
             ({"number": 17}, r"the context breaks the agent's schema for it: \$\.number"),
             ("C-17", "the context must be a JSON object, not a text"),
-            (large, r"the context has 8,20\d bytes; the limit is 8,192"),
+            (large, r"the context has 8,20\d bytes, and 8,192 is the limit"),
             ({"number": object()}, "the context cannot be written as JSON"),
         ):
             with pytest.raises(InputError, match=words):

@@ -189,7 +189,7 @@ async def test_a_hook_that_does_not_do_its_work_refuses_what_it_guards(
         "hangs": "did not answer within 0.3 s",
         "hangs in a thread": "did not answer within 0.3 s",
         "ends the process": "failed: SystemExit",
-        "wrong": "it returned str, but must return the event as it is to be",
+        "wrong": "it returned str, but must return the changed event",
         "no fit": "parameters that do not fit: $.text is 5",
     }[fault]
     assert words in error["message"]
@@ -366,7 +366,7 @@ async def test_a_hook_gone_after_a_deploy_refuses_and_one_that_only_looks_is_gon
         view = await it.view(handle.id)
     assert view.calls[1].error is not None
     assert view.calls[1].error["code"] == "refused_by_hook"
-    assert "no longer exists" in view.calls[1].error["message"]
+    assert "is missing: no worker had it in time" in view.calls[1].error["message"]
     assert (view.calls[0].status, view.status, sent) == ("done", "completed", ["a"])
 
 
@@ -491,5 +491,5 @@ async def test_a_hook_that_makes_an_event_of_the_wrong_types_is_one_that_failed(
         view = await it.run(agent("pay", "post"))
         asked = await activities(it, view.run_id)
     assert [call.error and call.error["code"] for call in view.calls] == ["refused_by_hook"] * 2
-    assert "no params that BeforeToolCall can have" in str(view.calls[0].error)
+    assert "params: not valid for BeforeToolCall" in str(view.calls[0].error)
     assert (sent, asked.count("perdure.hook")) == (["hello"], 1)

@@ -125,7 +125,7 @@ async def test_a_worker_with_a_floor_refuses_what_it_cannot_ask_about(dev_server
     made = agent(approval={"tools": {"web_search": "never", "code_execution": "never"}})
     async with run_locally(made, model=[], tools=[pay], server=dev_server, approval_floor="unsafe") as local:
         run = await local.start({})
-        with pytest.raises(PerdureError, match="the worker asks about all that is not declared safe"):
+        with pytest.raises(PerdureError, match="the worker's floor asks about every call that is not declared safe"):
             await run.result()
 
 

@@ -171,7 +171,7 @@ async def test_r20_3_without_storage_a_file_is_one_clear_error(dev_server: Workf
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"_media": f"sha256:{'0' * 64}", "type": "image/png", "bytes": 5}, "does not store the file"),
+        ({"_media": f"sha256:{'0' * 64}", "type": "image/png", "bytes": 5}, "is not in this storage"),
         ("a picture", "expected a image/* file"),
     ],
 )
@@ -237,7 +237,7 @@ async def test_r20_3_a_digest_opens_no_file_of_another_tenant(dev_server: Workfl
             found.append((view.calls[0].error is None, pictures(it.model.requests[-1])))
         loaded = await perdure.load_media(file.value.as_json(), tenant="acme")
         for tenant in ("rival", ""):
-            with pytest.raises(MediaError, match="does not store the file"):
+            with pytest.raises(MediaError, match="is not in this storage"):
                 await perdure.load_media(copied, tenant=tenant)
     assert found == [(True, ["data:image/png"]), (False, []), (False, [])]
     assert loaded.read() == PNG

@@ -408,7 +408,7 @@ async def test_a_wrong_path_is_named_with_the_variable_that_says_so() -> None:
     failure = model_failure(caught.value)
     assert (
         failure.message
-        == f"the model's server answered 404: Not Found at {address}/chat/completions: is OPENAI_BASE_URL right?"
+        == f"the model's server answered 404: Not Found at {address}/chat/completions: check OPENAI_BASE_URL"
     )
 
 

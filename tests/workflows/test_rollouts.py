@@ -53,7 +53,7 @@ async def test_r24_10_every_start_takes_the_version_and_lists_compare_them(
     env = {"PERDURE_AGENTS": str(tmp_path), "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     begun = await perdure("rollout", "start", name, "next", "--tenant", "acme", env=env)
     assert begun.code == 0, begun.err
-    assert f"those of acme of {name} take next; the version of {name} is 1" in begun.out
+    assert f"those of acme of {name} use next; the version of {name} is 1" in begun.out
     async with scheduling(dev_server, tmp_path, script=answer) as (api, it):
         queue = it.task_queue
         found = Agent.read_to_run(name, folder=tmp_path)
@@ -89,7 +89,7 @@ async def test_r24_10_every_start_takes_the_version_and_lists_compare_them(
         }
         assert compared["2"].tokens is not None
         shown = await perdure("rollout", "show", name, env=env)
-        assert f"those of acme of {name} take next" in shown.out
+        assert f"those of acme of {name} use next" in shown.out
         assert [line.split()[:2] for line in shown.out.splitlines()[2:]] == [["1", "1"], ["2", "5"]]
         listed = await perdure("list", "--agent", name, "--agent-version", "1", "--json", env=env)
         assert [row["version"] for row in json.loads(listed.out)] == ["1"]

@@ -475,7 +475,7 @@ async def test_nobody_waits_for_a_session_that_was_ended_from_outside(dev_server
         await session.handle.terminate("by an operator")
         for receipt in (first, second):
             waited = await session.wait(receipt, HANG)
-            assert (waited.status, waited.error) == ("error", "the session was terminated from outside")
+            assert (waited.status, waited.error) == ("error", "the session was terminated by a Temporal command")
         gate.open.set()
 
 
@@ -498,7 +498,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         first = await session.send("hold", sender="ann", id="first")
         await gate.asked.wait()
         await session.send("second", sender="ann", mode="followup", id="second")
-        with pytest.raises(MessageRefusedError, match=r"a Request of .* holds 'first' already"):
+        with pytest.raises(MessageRefusedError, match=r"a Request of .* already has 'first'"):
             await session.withdraw("first", sender="ann")
         with pytest.raises(MessageRefusedError, match="'eve' may not withdraw a message of 'ann'"):
             await session.withdraw("second", sender="eve")
@@ -533,7 +533,7 @@ async def test_r10_9_commands_and_decisions_need_their_rights(dev_server: Workfl
         decision = {"call": "1.0", "decision": "approve"}
         with pytest.raises(MessageRefusedError, match="'eve' may not decide here: the right 'approve' is missing"):
             await session.decide(decision, sender="eve", rights=["refunds"])
-        with pytest.raises(MessageRefusedError, match="'eve' may not say /stop"):
+        with pytest.raises(MessageRefusedError, match="'eve' may not send /stop"):
             await session.send("/stop", sender="eve")
         strange = await session.send("never mind", sender="eve", mode="steer")
         assert strange.done == "queued"
@@ -732,7 +732,7 @@ async def test_r10_5_and_r10_7_a_steer_is_heard_or_taken_back_before_that(dev_se
         assert "the other one" in reply
         entry = next(each for each in (await session.show()).entries if each.get("messageId") == "heard")
         assert (entry["runId"], entry["request"]) == (first.run_id, 2)
-        with pytest.raises(MessageRefusedError, match=r"Request 2 of .* holds 'heard' already"):
+        with pytest.raises(MessageRefusedError, match=r"Request 2 of .* already has 'heard'"):
             await session.withdraw("heard", sender="ann")
 
 

@@ -173,7 +173,7 @@ async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server:
     assert seen == ["one", "two"]
     await check_replays(history)
     async with desk(dev_server, task_queue=queue, cached_workflows=0) as (_, other):  # a deploy without the hook
-        with pytest.raises(MessageRefusedError, match="no longer exists"):
+        with pytest.raises(MessageRefusedError, match="is missing: no worker had it in time"):
             await session.send("three", sender="ann", rights=ALL)
         await idles(session)  # and the next execution begins with what there is
         assert await answers(session, await session.send("four", sender="ann", rights=ALL)) == ["re: ann: four"]

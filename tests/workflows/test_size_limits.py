@@ -385,7 +385,7 @@ async def test_r18_3_no_run_reads_an_output_that_was_cut(dev_server: WorkflowEnv
     assert error is not None
     assert (error["code"], view.state) == ("result_too_large", {})
     assert error["message"] == (
-        "the delegate of all failed: its output has 2,400,007 bytes, and 1,900,000 is the limit; the full output: perdure show {view.run_id}/1.0 --value output; external storage (PERDURE_STORAGE) removes the limit"
+        f"the delegate of all failed: its output has 2,400,007 bytes, and 1,900,000 is the limit; the full output: perdure show {view.run_id}/1.0 --value output; external storage (PERDURE_STORAGE) removes the limit"
     )
 
 

@@ -269,7 +269,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
     assert (refused.code, unknown.code) == (1, 1)
-    assert "Request 2 holds the message m1" in refused.err
+    assert "Request 2 has the message m1" in refused.err
     assert "no message 'm2'" in unknown.err
     assert "the message is not valid" in view.refusals[0]["problem"]
     assert {"send bob report", "send dave report"} <= set(world.effects)

@@ -93,7 +93,7 @@ async def test_a_queue_that_nobody_serves_is_said_and_ends_in_an_error(dev_serve
         view = await it.run(agent("shout", read_file(queue, _queueTimeout=1)))
     assert said == f"no worker has started it yet on task queue {queue!r}"
     assert said in " ".join(shown.out.split())
-    message = f"no worker of task queue {queue!r} took read_file up within 1 s"
+    message = f"no worker of task queue {queue!r} started read_file within 1 s"
     assert view.calls[0].error == {"code": "no_worker", "message": message}
     assert [call.status for call in view.calls] == ["failed", "skipped"]
     assert view.calls[0].attempts == 0

@@ -154,7 +154,7 @@ async def test_an_undo_that_fails_stops_there_and_goes_on_later_with_the_same_ke
         view = await undone(it, run)
         assert (view.status, DID) == ("failed", [("unbook", "Ulm")])
         assert view.error is not None
-        assert "o-o-pear is on its way; 1 more wait for that. Go on with: perdure undo" in view.error
+        assert "o-o-pear is on its way; calls that wait for that: 1. Continue with: perdure undo" in view.error
         standing = {each.call: (each.status, each.reason) for each in await run.effects()}
         assert standing["1.1"] == ("done", "its undo failed: shipped: o-o-pear is on its way")
         BROKEN.clear()

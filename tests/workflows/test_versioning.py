@@ -210,7 +210,7 @@ async def test_a_run_without_a_worker_of_its_version_names_that_version(
             monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
             words = str(await problem_of(run.view()))
     await run.terminate()
-    assert words.endswith(f"is one running on task queue {queue!r} with version '1' of deployment {name!r}?")
+    assert words.endswith(f"start one on task queue {queue!r} with version '1' of deployment {name!r}")
 
 
 @pytest.mark.soak
