@@ -182,7 +182,9 @@ async def erase(
     `sender` and `before`.
     """
     if sender is None and before is None:
-        raise RunError("sender and before are missing: name the sender, or give before=datetime.now(UTC) to erase all of the tenant's runs")
+        raise RunError(
+            "sender and before are missing: name the sender, or give before=datetime.now(UTC) to erase all of the tenant's runs"
+        )
     eraser = Eraser(client, tenant, sender, before, dry_run=dry_run, shared=shared)
     if dry_run or in_force().audit is None:
         return await eraser.erase()
@@ -207,7 +209,9 @@ async def apply_retention(
 ) -> list[ErasureReport]:
     """Erase data that is older than the setting `retention` allows. Raises `RunError` if the setting names no tenant."""
     if not (retention := in_force().retention):
-        raise RunError("no retention is configured: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml")
+        raise RunError(
+            "no retention is configured: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml"
+        )
     reports = []
     for tenant, before in sorted((await retention_ends(client, retention, datetime.now(UTC))).items()):
         report = await erase(client, task_queue, tenant, None, before, dry_run=True)

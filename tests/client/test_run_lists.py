@@ -225,7 +225,9 @@ async def test_a_list_of_one_says_nothing_beside_it(dev_server: WorkflowEnvironm
         await until_found(client, Selection(name), 2)
     listed = await perdure("list", "--agent", name, "--limit", "1", env=env)
     assert (listed.code, listed.err) == (0, "")
-    assert len([line for line in listed.out.splitlines() if line.startswith("the next page: perdure list --agent")]) == 1
+    assert (
+        len([line for line in listed.out.splitlines() if line.startswith("the next page: perdure list --agent")]) == 1
+    )
     as_json = await perdure("list", "--agent", name, "--limit", "1", "--json", env=env)
     assert (as_json.code, len(json.loads(as_json.out))) == (0, 1)
     assert as_json.err.startswith("the next page: perdure list --agent")

@@ -93,7 +93,7 @@ def test_what_is_no_answer_changes_nothing() -> None:
 @pytest.mark.parametrize("params", [None, "x", ["all"]])
 def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> None:
     hearing = HookedEvent(BeforeToolCall(params={"a": 1}), 100)
-    with pytest.raises(HookAnswerError, match="has no params that is valid for BeforeToolCall"):
+    with pytest.raises(HookAnswerError, match="params: not valid for BeforeToolCall"):
         hearing.hear(ref("before_tool_call"), hearing.event.model_copy(update={"params": params}))
     assert (hearing.event.as_json()["params"], hearing.answer.changed) == ({"a": 1}, None)
     after = HookedEvent(AfterToolCall(), 100)

@@ -395,7 +395,7 @@ async def test_a_server_that_is_down_is_named_with_the_variable_that_says_so() -
         failure = model_failure(caught.value, setting=endpoints.setting(model))
         assert (failure.type, failure.non_retryable) == ("Connection", False)
         assert address in failure.message
-        assert f"is {setting} right?" in failure.message
+        assert f"check {setting}" in failure.message
 
 
 async def test_a_wrong_path_is_named_with_the_variable_that_says_so() -> None:
