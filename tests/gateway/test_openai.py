@@ -471,4 +471,4 @@ async def test_a_conversation_keeps_metadata_is_listed_and_is_its_tenants(
                 with pytest.raises(openai.NotFoundError) as error:
                     await asked
                 answers.add(error.value.message.replace(id, "ID"))
-        assert answers == {"Error code: 404 - no such conversation: 'ID'"}
+        assert answers == {"Error code: 404 - there is no conversation 'ID'"}

@@ -625,7 +625,7 @@ class RunStarter:
 
 
 def _no_conversation(id: str) -> HttpError:
-    return refused(f"no such conversation: {id[:200]!r}", "conversation", "not_found", status=404)
+    return refused(f"there is no conversation {id[:200]!r}", "conversation", "not_found", status=404)
 
 
 def _run_of_message(view: SessionView, message: str, sender: str) -> str | None:
