@@ -257,7 +257,7 @@ async def test_r17_5_the_demo_stays_with_its_page_until_it_is_interrupted() -> N
     )
     assert demo.stdout is not None
     address = ""
-    while b"stay up" not in (line := await asyncio.wait_for(demo.stdout.readline(), HANG)):
+    while b"until Ctrl-C" not in (line := await asyncio.wait_for(demo.stdout.readline(), HANG)):
         address = line.decode().removeprefix("Its page  ").strip() if line.startswith(b"Its page") else address
     async with httpx2.AsyncClient(timeout=HANG) as http:
         page = await http.get(address)
