@@ -38,7 +38,7 @@ OutputT = TypeVar("OutputT", default=Any)
 _STILL: Final = 2
 """Equal looks before time passes: for a moment a message between two executions is in neither history."""
 _STUCK: Final = 20
-"""Equal looks before a wait fails, because nothing happens any more: on a busy machine that moment is longer."""
+"""Equal looks before a wait fails: on a busy machine, that moment is longer."""
 
 
 _TRIES: Final = 20
@@ -395,11 +395,11 @@ class TestRuns:
                 await self.clock.tick()
             else:
                 settled = [waiter for waiter in self._waiters if waiter.done is None]
-                if not settled and still < _STUCK:
+                if not settled:
+                    if still >= _STUCK:
+                        raise AssertionError(await self._stuck(look))
                     await self.clock.tick()
                     continue
-                if not settled:
-                    raise AssertionError(await self._stuck(look))
                 for waiter in settled:
                     self._leave(waiter)
                     waiter.found.set_result(None)

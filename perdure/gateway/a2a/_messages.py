@@ -93,8 +93,8 @@ def _content(part: Part) -> Json:
     if kind == "data":
         return whole_numbers(MessageToDict(part.data))
     if kind == "raw":
-        raise ContentTypeNotSupportedError("has a file, but this gateway has no storage for files")
-    raise ContentTypeNotSupportedError(f"has text, data or files, not a part of the kind {kind!r}")
+        raise ContentTypeNotSupportedError("the message has a file, but this gateway has no storage for files")
+    raise ContentTypeNotSupportedError(f"a message can have text, data or files, not a part of the kind {kind!r}")
 
 
 def _decision(data: JsonObject) -> InterruptAnswer:
