@@ -31,10 +31,6 @@ class PathIndex(Generic[T]):
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
 
-    def __bool__(self) -> bool:
-        """Whether an item was ever added."""
-        return self._root.children is not None or self._root.items is not None
-
     def add(self, path: Path, item: T) -> None:
         self.at(path).append(item)
 
@@ -99,9 +95,12 @@ class WriterIndex:
     def __init__(self) -> None:
         self._setters: PathIndex[int] = PathIndex()
         self._adders: PathIndex[int] = PathIndex()
+        self._adds = False
+        """Whether there was ever an adder."""
 
     def add(self, path: Path, index: int, *, sets: bool) -> None:
         """Add a writer. Indexes must be in rising order."""
+        self._adds = self._adds or not sets
         (self._setters if sets else self._adders).add(path, index)
 
     def move(self, index: int, old: Iterable[tuple[Path, bool]], new: Iterable[tuple[Path, bool]]) -> None:
@@ -109,6 +108,7 @@ class WriterIndex:
         for path, sets in old:
             (self._setters if sets else self._adders).at(path).remove(index)
         for path, sets in new:
+            self._adds = self._adds or not sets
             insort((self._setters if sets else self._adders).at(path), index)
 
     def before(self, path: Path, index: int) -> tuple[list[int], bool]:
@@ -148,7 +148,7 @@ class WriterIndex:
     def _near(self, path: Path) -> tuple[list[list[int]], list[list[int]]]:
         """Return the writers that cover the path, and those that add to it."""
         setting, adding = self._setters.near(path)
-        if self._adders:
+        if self._adds:
             above, below = self._adders.near(path)
             adding += above + below
         return setting, adding

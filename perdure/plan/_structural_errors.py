@@ -200,7 +200,8 @@ def names_in(raw: Json) -> tuple[int, int]:
         item = left.pop()
         parts += 1
         if isinstance(item, str):
-            count += item.count(DAGGER) - 2 * item.count(DAGGER * 2)
+            if DAGGER in item:
+                count += item.count(DAGGER) - 2 * item.count(DAGGER * 2)
         elif isinstance(item, dict) and is_formula(item):
             count += _weight(item[EXPR])
         elif isinstance(item, dict | list):

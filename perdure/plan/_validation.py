@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from perdure.errors import CallError, DecisionError, FormulaError, ReferenceSyntaxError, TooLargeError
 from perdure.plan._calls import BODY, EACH, IF, LOOP_KEYS, NO_ORDER, Call, CallSpec, delegate_problems, parse_condition
@@ -143,21 +143,6 @@ def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
 def _without_nulls(raw: JsonObject, tool: Tool) -> tuple[JsonObject, JsonObject]:
     """Return the meta-properties and the parameters of a call, without the `null` values that only strict mode requires;
     a `null` that the tool accepts stays."""
-    schema = tool.parameters_schema
-
-    def walk(value: Json, path: Path) -> Json:
-        if isinstance(value, list):
-            return [walk(child, (*path, index)) for index, child in enumerate(value)]
-        return walk_object(value, path) if isinstance(value, dict) else value
-
-    def walk_object(value: JsonObject, path: Path) -> JsonObject:
-        required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
-        return {
-            key: walk(child, (*path, key))
-            for key, child in value.items()
-            if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
-        }
-
     meta: JsonObject = {}
     parameters: JsonObject = {}
     for key, value in raw.items():
@@ -165,7 +150,21 @@ def _without_nulls(raw: JsonObject, tool: Tool) -> tuple[JsonObject, JsonObject]
             parameters[key] = value
         elif value is not None or key == "_output":
             meta[key] = value
-    return meta, walk_object(parameters, ()) if has_null(parameters) else parameters
+    return meta, _accepted(parameters, (), tool.parameters_schema) if has_null(parameters) else parameters
+
+
+def _accepted(value: Json, path: Path, schema: Schema) -> Any:  # of an object an object
+    """Return the value without each `null` that the schema refuses there."""
+    if isinstance(value, list):
+        return [_accepted(child, (*path, index), schema) for index, child in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
+    return {
+        key: _accepted(child, (*path, key), schema)
+        for key, child in value.items()
+        if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
+    }
 
 
 def _refuses_null(schemas: list[Schema] | None) -> bool:

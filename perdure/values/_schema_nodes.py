@@ -368,7 +368,7 @@ def _only_named(named: dict[str, SchemaNode]) -> Check:
         steps.take(min(len(named), len(value)))
         if len(named) <= len(value):
             for name, node in named.items():
-                if name in value and not node.fits(value[name], steps):
+                if name in value and type(value[name]) not in node.plain and not node.fits(value[name], steps):
                     return False
             return True
         for name, child in value.items():

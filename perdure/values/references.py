@@ -37,6 +37,8 @@ MAX_STEPS: Final = 64
 
 _NAME = re.compile(r'[^\s.\[\](){}|&†"]+')
 _NAMES = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern})*")
+_PLAIN = re.compile(rf"{DAGGER}({_NAMES.pattern})")
+"""A reference of names alone, as most are."""
 _INDEX = re.compile(r"\[(\d{1,9})\]")
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\.)*)"\]')
 
@@ -111,6 +113,9 @@ def parse_expression(text: str) -> Expression:
     """Parse a whole string. Raises `ReferenceSyntaxError` with the position of the mistake (R3.5)."""
     if len(text) > MAX_EXPRESSION:
         raise ReferenceSyntaxError(f"an expression of {len(text)} characters; at most {MAX_EXPRESSION} are read", 0)
+    if (plain := _PLAIN.fullmatch(text)) is not None and text.count(".") <= MAX_STEPS:
+        kind, *names = plain[1].split(".")
+        return Reference(kind, tuple(names))
     parser = _Parser(text)
     parser.skip()
     expression = parser.either()
@@ -304,7 +309,7 @@ def array_index(part: str | int) -> int | None:
     """Return the array index of a step, or `None` if it can only be a key."""
     if isinstance(part, int):
         return part
-    return int(part) if part.isdigit() and part.isascii() and len(part) <= 9 else None
+    return int(part) if part.isdigit() and len(part) <= 9 and part.isascii() else None
 
 
 def get(value: Json | Missing, path: Path) -> Json | Missing:

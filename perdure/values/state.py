@@ -69,11 +69,16 @@ def covers(write: Write, path: Path) -> bool:
 
 def stands_alone(method: OutputMethod, path: Path) -> bool:
     """Whether a write needs no earlier value: it is a `set` without an array's index in its path."""
-    return method == "set" and {None}.issuperset(map(array_index, path))
+    if method != "set":
+        return False
+    for part in path:  # noqa: SIM110 (a generator takes twice as long, several times for each reference)
+        if array_index(part) is not None:
+            return False
+    return True
 
 
 def is_prefix(prefix: Path, path: Path) -> bool:
-    return len(prefix) <= len(path) and overlaps(prefix, path)
+    return prefix == path or (len(prefix) <= len(path) and overlaps(prefix, path))
 
 
 @dataclass(slots=True, eq=False)

@@ -211,7 +211,7 @@ def _short(parts: Sequence[Json]) -> str | None:
         if not isinstance(part, str):
             if not isinstance(part, int | float):
                 return None
-            part = dumps(part)
+            part = repr(part) if type(part) is int else dumps(part)
         left -= len(part)
         if left < 0:
             return None
@@ -395,49 +395,57 @@ class TemplateProblem(NamedTuple):
 
 def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     """Parse a JSON value for references; every malformed one is listed, and is a plain text in the template."""
-    sites: list[TemplateSite] = []
-    problems: list[TemplateProblem] = []
-    formulas: list[Formula] = []
+    parser = _TemplateParser()
+    node = parser.parse(value, ())
+    return Template(node, tuple(parser.sites), parser.computes), parser.problems
 
-    def walk(item: Json, path: tuple[str | int, ...]) -> _TemplateNode:
+
+class _TemplateParser:
+    # Functions inside `parse_template` that call each other would be garbage that only the collector frees.
+    __slots__ = ("computes", "problems", "sites")
+
+    def __init__(self) -> None:
+        self.sites: list[TemplateSite] = []
+        self.problems: list[TemplateProblem] = []
+        self.computes = False
+
+    def parse(self, item: Json, path: tuple[str | int, ...]) -> _TemplateNode:
         if isinstance(item, str):
-            return text(item, path)
+            return self._text(item, path) if DAGGER in item else _Literal(item)
         if not isinstance(item, dict) and not isinstance(item, list):
             return _Literal(item)
         if len(path) == 1 and is_plain(item):
             return _Literal(item)
         if isinstance(item, dict):
-            return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
-        return [walk(child, (*path, index)) for index, child in enumerate(item)]
+            if looks_computed(item):
+                return self._computed(item, path)
+            return {key: self.parse(child, (*path, key)) for key, child in item.items()}
+        return [self.parse(child, (*path, index)) for index, child in enumerate(item)]
 
-    def text(item: str, path: tuple[str | int, ...]) -> _TemplateNode:
-        if DAGGER not in item:
-            return _Literal(item)
+    def _text(self, item: str, path: tuple[str | int, ...]) -> _TemplateNode:
         try:
             node = parse_string(item)
         except ReferenceSyntaxError as error:
-            problems.append(TemplateProblem(path, error))
+            self.problems.append(TemplateProblem(path, error))
             return _Literal(item)
         if isinstance(node, _Text):
-            sites.extend([TemplateSite(path, part) for part in node.parts if not isinstance(part, str)])
+            self.sites += [TemplateSite(path, part) for part in node.parts if not isinstance(part, str)]
         elif not isinstance(node, _Literal):
-            sites.append(TemplateSite(path, node))
+            self.sites.append(TemplateSite(path, node))
         return node
 
-    def computed(item: JsonObject, path: tuple[str | int, ...]) -> _TemplateNode:
+    def _computed(self, item: JsonObject, path: tuple[str | int, ...]) -> _TemplateNode:
         text: str = item[EXPR]
         if not is_formula(item):
             return _Literal({EXPR: text.removeprefix(DAGGER * 2).replace(DAGGER * 2, DAGGER)})
         try:
             formula = parse_formula(text)
         except FormulaError as error:
-            problems.append(TemplateProblem(path, error))
+            self.problems.append(TemplateProblem(path, error))
             return _Literal(item)
-        formulas.append(formula)
-        sites.extend(TemplateSite(path, reference) for reference in formula.references)
+        self.computes = True
+        self.sites += [TemplateSite(path, reference) for reference in formula.references]
         return _Computed(formula, formula.references)
-
-    return Template(walk(value, ()), tuple(sites), bool(formulas)), problems
 
 
 def is_plain(value: Json) -> bool:
@@ -561,6 +569,8 @@ def _split(text: str) -> tuple[list[str | Expression], bool]:
 
 def _closing_brace(text: str, start: int) -> int:
     """Return the `}` that ends an embedded expression; a quoted key may hold one."""
+    if (end := text.find("}", start)) >= 0 and text.find('"', start, end) < 0:
+        return end
     quoted = escaped = False
     for index in range(start, len(text)):
         character = text[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -426,3 +427,19 @@ def test_r18_5_a_task_begins_no_further_check_once_it_has_done_its_share() -> No
         plan.go_on()
     assert tasks > 1
     assert statuses(plan) == ["ready"] * 2 + ["deferred"] * 4
+
+
+def test_r18_5_calls_leave_no_garbage_for_the_collector() -> None:
+    # Python frees a call's temporary objects at once; those of a cycle it frees only in a collection, which stops the worker.
+    calls: list[dict[str, Any]] = [
+        {"_tool": "t", "x": f"†state.s{i - 1}", "y": f"a {{†state.s{i - 1}}}", "z": {"_expr": "1"}} for i in range(300)
+    ]
+    plan = new_plan({"s-1": 0}, max_calls=len(calls))
+    gc.collect()
+    gc.disable()
+    try:
+        for i, raw in enumerate(calls):
+            plan.add({**raw, "_outputPath": f"†state.s{i}"})
+        assert gc.collect() < len(calls)
+    finally:
+        gc.enable()
