@@ -175,7 +175,7 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
     try:
         while more:  # as many as fit into an answer
             requests: list[WaitingView] = await answer_of(
-                handle, WAITING_QUERY, call, len(found), result_type=list[WaitingView]
+                handle, WAITING_QUERY, call, len(found), result_type=list[WaitingView], client=client
             )
             found += [WaitingRequest(run_id, request) for request in requests]
             more = bool(requests) and requests[-1].more > 0
@@ -279,7 +279,7 @@ async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> No
     Raises `NoWorkerError` if no worker answers within `ANSWER_TIMEOUT`. The update itself reports other errors.
     """
     try:
-        await answer_of(handle, WAITING_QUERY, "", within=ANSWER_TIMEOUT)
+        await answer_of(handle, WAITING_QUERY, "", within=ANSWER_TIMEOUT, client=client)
     except WorkflowQueryFailedError as error:
         raise RunError(f"nothing changed: {handle.id!r} cannot answer now: {query_problem(handle.id, error)}") from None
     except RPCError as error:

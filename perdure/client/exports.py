@@ -90,11 +90,11 @@ async def export_session(session: Address) -> Exported:
     problem: str | None = None
     with clear_session_errors(client, session.key):
         try:
-            carried = await answer_of(session.handle, CARRIED_QUERY, result_type=SessionInput)
+            carried = await answer_of(session.handle, CARRIED_QUERY, result_type=SessionInput, client=client)
         except WorkflowQueryFailedError as error:
             problem = f"{error}. Export it again"
         entries = [entry.as_json() async for entry in oldest_first(reader)]
-        shown: SessionView = await answer_of(session.handle, SHOW, result_type=SessionView)
+        shown: SessionView = await answer_of(session.handle, SHOW, result_type=SessionView, client=client)
         exported = Exported(
             session=session.key, tenant=session.tenant, agent=shown.agent, entries=[*entries], problem=problem
         )

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import TaskQueueType, VersioningBehavior
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -41,7 +39,7 @@ from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeou
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
-from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem, read_effects
+from perdure.queries import SearchAttributes, answer_of, execution_before, has_worker, query_problem, read_effects
 from perdure.runs.agent import AgentSpec, check_new_id, parse_agent
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
@@ -240,7 +238,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
     try:
-        view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView)
+        view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView, client=client)
     except (RPCError, WorkflowQueryFailedError) as error:
         view = RunView(run_id=run_id)
         if status == "running":
@@ -332,7 +330,7 @@ async def read_value(client: Client, run_id: str, what: str) -> str:
     offset: int | None = 0
     try:
         while offset is not None:
-            answer: ValuePage = await answer_of(handle, VALUE_QUERY, what, offset, result_type=ValuePage)
+            answer: ValuePage = await answer_of(handle, VALUE_QUERY, what, offset, result_type=ValuePage, client=client)
             if answer.earlier:
                 handle = await execution_before(client, handle)
                 continue
@@ -440,18 +438,6 @@ async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
         error = (result and result.error) or f"the run was {status.replace('_', ' ')}"
     over = found.close_time.isoformat(timespec="milliseconds")
     return WaitResult(status="ok" if error is None else "error", started_at=began, ended_at=over, error=error)
-
-
-async def has_worker(client: Client, task_queue: str) -> bool:
-    """Whether any worker takes workflow tasks from the queue. Workers that ended count for some minutes."""
-    response = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-    )
-    return bool(response.pollers)
 
 
 async def effects_of(client: Client, run_id: str) -> RunEffects:

@@ -808,7 +808,7 @@ class Session:
 
     async def _query(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         try:
-            return await answer_of(self.handle, query, *arguments, result_type=kind)
+            return await answer_of(self.handle, query, *arguments, result_type=kind, client=self._client)
         except WorkflowQueryFailedError as error:
             if ENDED in str(error):
                 raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None

@@ -364,7 +364,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     check_name(target.key, "the session's key")
     with clear_session_errors(source.client, source.key):
         described = await source.handle.describe()
-        given: SessionInput = await answer_of(source.handle, FORK_INPUT, result_type=SessionInput)
+        given: SessionInput = await answer_of(source.handle, FORK_INPUT, result_type=SessionInput, client=source.client)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     carried, state = await fork(SessionReader(source.client, source.id), source.key, at, now)
     runs = [

@@ -10,6 +10,7 @@ from perdure.queries._answers import (
     cancellable,
     cannot_replay,
     execution_before,
+    has_worker,
     query_problem,
     update_with_start,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "cancellable",
     "cannot_replay",
     "execution_before",
+    "has_worker",
     "list_accounts",
     "list_standing_approvals",
     "query_problem",

@@ -26,9 +26,9 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
     while True:
-        chunks = [await _chunk(handle, 0)]
+        chunks = [await _chunk(client, handle, 0)]
         while chunks[-1].more:
-            chunks.append(await _chunk(handle, len(chunks)))
+            chunks.append(await _chunk(client, handle, len(chunks)))
         executions.append(chunks)
         found.base = found.base or chunks[0].base
         if not chunks[0].earlier:
@@ -55,8 +55,8 @@ def _named(node: str, execution: int) -> str:
     return f"{node}/{execution}" if node.startswith("plan ") else node
 
 
-async def _chunk(handle: WorkflowHandle[object, object], number: int) -> EffectChunk:
-    answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict)
+async def _chunk(client: Client, handle: WorkflowHandle[object, object], number: int) -> EffectChunk:
+    answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict, client=client)
     if (chunk := answer.get(str(number))) is None:
         raise RunError(f"{handle.id} has not started, so it has nothing to undo")
     return EffectChunk.model_validate(chunk)
@@ -66,7 +66,7 @@ async def _take_in_undos(client: Client, found: RunEffects) -> None:
     while (description := await describe(client, found.next_id)) is not None:
         goes_on = description.status is WorkflowExecutionStatus.RUNNING
         with suppress(RunError):
-            undone = (await _chunk(client.get_workflow_handle(found.next_id), 0)).undone
+            undone = (await _chunk(client, client.get_workflow_handle(found.next_id), 0)).undone
             found.take_in(undone or {}, goes_on=goes_on)
         found.open = found.next_id if goes_on else found.open
         found.next += 1

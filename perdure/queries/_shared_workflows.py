@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.queries._answers import TIMEOUT, cancellable, update_with_start
+from perdure.queries._answers import answer_of, update_with_start
 from perdure.runs.audit import AUDIT_WORKFLOW, RECORD, AuditBatch, AuditState, audit_id
 from perdure.runs.ledger import ACCOUNTS_QUERY, LEDGER_WORKFLOW, AccountView, LedgerInput, ledger_id
 from perdure.runs.standing_approvals import STANDING_QUERY, StandingApproval
@@ -50,10 +50,8 @@ async def list_standing_approvals(client: Client, tenant: str) -> list[StandingA
 
 async def _ask_ledger(client: Client, tenant: str, query: str, now: str, kind: type[list[T]]) -> list[T]:
     try:
-        with cancellable():
-            found: list[T] = await client.get_workflow_handle(ledger_id(tenant)).query(
-                query, now, result_type=kind, rpc_timeout=TIMEOUT
-            )
+        handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(ledger_id(tenant))
+        found: list[T] = await answer_of(handle, query, now, result_type=kind, client=client)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return []

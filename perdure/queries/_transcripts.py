@@ -71,8 +71,8 @@ def _storing_client(client: Client) -> Client:
 async def read_segment(client: Client, id: str, number: int) -> Segment:
     """Return a segment as the input of its workflow. Raise the errors of `answer_of`."""
     handle = client.get_workflow_handle(id)
-    entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList)
-    index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str)
+    entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList, client=client)
+    index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str, client=client)
     first, last = entries.entries[0].n, entries.entries[-1].n
     return Segment(number=number, first=first, last=last, entries=pack(entries, SEGMENT_FORM), index=index)
 
@@ -167,7 +167,7 @@ class SessionReader:
     async def _ask(self, id: str, query: str, kind: Any, *arguments: Any) -> Any:
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id)
         try:
-            return await answer_of(handle, query, *arguments, result_type=kind)
+            return await answer_of(handle, query, *arguments, result_type=kind, client=self._client)
         except WorkflowQueryFailedError as error:
             raise RunError(f"{id} did not answer: {error}") from None
         except RPCError as error:

@@ -14,9 +14,11 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure
-from perdure.queries import answer_of
+from perdure import Agent, NoWorkerError, Perdure
+from perdure.client.run_operations import FROM_HISTORY
+from perdure.queries import answer_of, has_worker
 from tests.support import harness
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,3 +115,43 @@ async def test_what_will_not_change_is_not_asked_again() -> None:
     with pytest.raises(RPCError):
         await ask(workflow, 60)
     assert len(workflow.given) == 1
+
+
+async def test_where_no_worker_polls_readers_learn_it_at_once(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(hours=1))
+    alone = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}")
+    run = await alone.start(Agent.of(ECHO))
+    assert not await alone.has_worker()
+    for read in (run.view, lambda: run.value("output"), lambda: run.decide({"call": "1.0", "decision": "approve"})):
+        async with asyncio.timeout(HANG):
+            with pytest.raises(NoWorkerError, match="no worker answers for"):
+                await read()
+    await run.terminate()
+
+
+async def test_a_worker_that_has_left_counts_until_its_last_poll_is_old(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(dev_server.client, [], [{"calls": [], "output": "hello"}]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = await perdure.start(Agent.of(ECHO))
+        assert await run.result(HANG) == "hello"
+        monkeypatch.setattr("perdure.queries._answers._FIRST", 0.0)
+        assert await perdure.has_worker()
+        assert (await run.view()).trouble == ""
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(hours=1))
+    monkeypatch.setattr("perdure.queries._answers._POLLED", timedelta(0))
+    async with asyncio.timeout(HANG):
+        view = await run.view()
+    assert (view.trouble, view.output) == (FROM_HISTORY, "hello")
+
+
+async def test_a_server_that_does_not_list_pollers_is_asked_as_before(time_skipping: WorkflowEnvironment) -> None:
+    with pytest.raises(RPCError) as refused:
+        await has_worker(time_skipping.client, "any")
+    assert refused.value.status is RPCStatusCode.UNIMPLEMENTED
+    workflow = Deaf(lost(), lost(), "it")
+    handle: WorkflowHandle[Any, Any] = workflow  # type: ignore[assignment]
+    assert await answer_of(handle, "what", client=time_skipping.client) == "it"
