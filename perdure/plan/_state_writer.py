@@ -37,6 +37,7 @@ class StateWriter:
                 return
             alternative = chosen
         call.state.result, call.state.status = outcome.value, "done"
+        self._state.sizes.of(outcome.value)  # also of a value without a path: the end of a plan measures none
         if problem := self._append(call, alternative, outcome.value, time, outcome.parts):
             call.state.status, call.state.error = "invalid", CallError.of("invalid_write", [problem])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -21,11 +22,19 @@ from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import fit_messages, summed
 from perdure.runs.prompts import Prompt, RevisedPlan
 from perdure.runs.provenance import RunProvenance
+from perdure.runs.version_switches import CARRIES_LESS
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.engine import keep_tool
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, contains_list, dumps
-from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SESSION_MESSAGE, MAX_UNHEARD
+from perdure.values.limits import (
+    MAX_INBOX,
+    MAX_LAST_MESSAGES,
+    MAX_RESULT,
+    MAX_SESSION_MESSAGE,
+    MAX_STATE_SHOWN,
+    MAX_UNHEARD,
+)
 from perdure.values.media import excerpt
 from perdure.values.messages import PlanMessage
 from perdure.values.problems import first_problem
@@ -93,7 +102,8 @@ class Contexts:
         if self._dialect.keeps_turns:  # the turns show the later writes
             shown = self._provenance.shown_start(self._context.initial_state)
         else:
-            shown = self._provenance.shown_state(state, tight=progress.tight)
+            most = min(self._max_payload, MAX_STATE_SHOWN)
+            shown, progress.tight = self._provenance.shown_state(state, tight=progress.tight, most=most)
         keep = None if revision is None else revision.keep  # the messages about held calls describe this tool
         ask = DialectRequest(
             tools={} if final else dict(tools),
@@ -250,12 +260,39 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
     return [clip(each, 300) for each in found[:5]]
 
 
+class ResultsRoom:
+    """The room that the results of one Request share. When most of it is used, each further result has `_LEAST_SHOWN`
+    characters: a task has no time for hundreds of long ones.
+    """
+
+    def __init__(self, sizes: Sizes, provenance: RunProvenance, *, bounded: bool = True) -> None:
+        self.sizes, self.provenance = sizes, provenance
+        self._left = MAX_STATE_SHOWN if bounded else None
+        self.has_cut = False
+        """Whether a result has less room than it would have alone."""
+
+    def shown(self, call: Call) -> Json:
+        """Return a call's result as the model sees it."""
+        hidden, value = self.provenance.shown_result(call)
+        if hidden:
+            return value
+        size, most = self.sizes.of(value), MAX_RESULT
+        if self._left is not None:
+            most = max(_LEAST_SHOWN, min(MAX_RESULT, self._left))
+            self._left -= min(size, most)
+        shown, is_cut = excerpt(value, size, call.id, most)
+        self.has_cut = self.has_cut or is_cut
+        return shown
+
+
+_LEAST_SHOWN: Final = 2_000
+
+
 def turn_message(
     of: Sequence[Call],
     result: RequestResult,
     before: list[JsonObject],
-    sizes: Sizes,
-    provenance: RunProvenance,
+    room: ResultsRoom,
     server: str = "",
     history_ids: Iterable[str] = (),
 ) -> JsonObject | None:
@@ -276,7 +313,7 @@ def turn_message(
                 "id": id,
                 "tool": call.spec.tool_name,
                 "arguments": arguments,
-                "result": _result_text(call, sizes, provenance),
+                "result": _result_text(call, room),
                 **unended,
             }
         )
@@ -290,50 +327,35 @@ def turn_message(
     return turn
 
 
-def complete_turns(
-    messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, provenance: RunProvenance
-) -> None:
+def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], room: ResultsRoom) -> None:
     """Put the results of calls that have ended since into the turns that made them."""
     by_id = {call.id: call for call in ended}
     for message in messages if by_id else ():
         for entry in message["calls"] if message["type"] == "turn" else ():
             if (call := by_id.get(entry.get("call"))) is not None:
-                entry["result"] = _result_text(call, sizes, provenance)
+                entry["result"] = _result_text(call, room)
                 del entry["call"]
 
 
-def _result_text(call: Call, sizes: Sizes, provenance: RunProvenance) -> str:
+def _result_text(call: Call, room: ResultsRoom) -> str:
     if call.state.status == "done":
-        hidden, value = provenance.shown_result(call)
-        value = value if hidden else excerpt(value, sizes.of(value), call.id)[0]
+        value = room.shown(call)
         return value if isinstance(value, str) else dumps(value)
     if call.state.error is not None:
-        return dumps({"error": provenance.shown_error(call, call.state.error)})
+        return dumps({"error": room.provenance.shown_error(call, call.state.error)})
     return dumps(
         {"status": call.standing, "reason": call.state.reason} if call.state.reason else {"status": call.standing}
     )
 
 
-def results_of(calls: Iterable[Call], sizes: Sizes, provenance: RunProvenance) -> JsonObject:
+def results_of(calls: Iterable[Call], room: ResultsRoom) -> JsonObject:
     """Return, by call id, the results that were written to no path (R4.4)."""
     results: JsonObject = {}
     for call in calls:
         if call.state.status == "done" and not call.state.writes:
-            hidden, shown = provenance.shown_result(call)
-            shown = shown if hidden else excerpt(shown, sizes.of(shown), call.id)[0]
-            results[call.id] = {"tool": call.spec.tool_name, "params": call.spec.written_params, "result": shown}
+            written = call.spec.written_params
+            results[call.id] = {"tool": call.spec.tool_name, "params": written, "result": room.shown(call)}
     return results
-
-
-def has_cut(calls: Iterable[Call], sizes: Sizes, provenance: RunProvenance) -> bool:
-    """Whether the model sees only the beginning of the result of one of these calls (R10.18)."""
-    return any(
-        call.state.status == "done"
-        and sizes.of(call.state.result) > MAX_RESULT
-        and not provenance.hides(call.state.sources)
-        and excerpt(call.state.result, sizes.of(call.state.result), call.id)[1]
-        for call in calls
-    )
 
 
 QUIET: Final = 0.5
@@ -416,11 +438,11 @@ def return_to_planning(progress: RunProgress) -> None:
 
 class ModelTurns:
     """The turns of one run. `turns`: its dialect shows them. `history_ids`: ids of calls in the history that the run
-    received.
+    received. `room` returns the room for a Request's results.
     """
 
-    def __init__(self, sizes: Sizes, provenance: RunProvenance, history_ids: Iterable[str], *, turns: bool) -> None:
-        self._sizes, self._provenance, self._history_ids, self._turns = sizes, provenance, history_ids, turns
+    def __init__(self, room: Callable[[], ResultsRoom], history_ids: Iterable[str], *, turns: bool) -> None:
+        self._room, self._history_ids, self._turns = room, history_ids, turns
         self._reported: set[str] = set()
         self._turned = -1
         self._request = -1
@@ -455,9 +477,11 @@ class ModelTurns:
 
     def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
         """Keep results that were written to no path, where no turn holds them (R4.4)."""
-        if not self._turns and (found := results_of(calls, self._sizes, self._provenance)):
+        room = self._room()
+        if not self._turns and (found := results_of(calls, room)):
             progress.results |= found
             progress.messages.append({"type": "results", "calls": list(found)})
+            progress.has_cut = progress.has_cut or room.has_cut
 
     def note_plan(self, progress: RunProgress, plan: Plan) -> None:
         """Record the present plan, for a model that does not see its turns (R2.5)."""
@@ -472,14 +496,14 @@ class ModelTurns:
         """Return the Request's turn, once. Results of calls that an earlier Request made are put into its turn."""
         if not self._turns:
             return []
-        complete_turns(progress.messages, fresh, self._sizes, self._provenance)
-        if plan.request == self._turned:
-            return []
-        self._turned = plan.request
-        server = server_of(log[-1].model) if log else ""
-        turn = turn_message(
-            plan.own, result, progress.messages, self._sizes, self._provenance, server, self._history_ids
-        )
+        room = self._room()
+        complete_turns(progress.messages, fresh, room)
+        turn = None
+        if plan.request != self._turned:
+            self._turned = plan.request
+            server = server_of(log[-1].model) if log else ""
+            turn = turn_message(plan.own, result, progress.messages, room, server, self._history_ids)
+        progress.has_cut = progress.has_cut or room.has_cut
         return [turn] if turn else []
 
 
@@ -492,7 +516,8 @@ class RunConversation:
         dialect = DIALECTS[agent.config.dialect]
         self.shows_turns = dialect.keeps_turns
         """Whether the agent's dialect shows the model its earlier turns."""
-        self.turns = ModelTurns(sizes, provenance, context.call_ids, turns=dialect.keeps_turns)
+        room = functools.partial(ResultsRoom, sizes, provenance, bounded=prepared.follows(CARRIES_LESS))
+        self.turns = ModelTurns(room, context.call_ids, turns=dialect.keeps_turns)
         self._contexts = Contexts(agent, context, prepared, sizes, provenance)
         self._sampling, self._models = agent.config.sampling, prepared.models
         self._sizes = sizes

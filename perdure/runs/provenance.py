@@ -14,6 +14,7 @@ from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.wire import CallView
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_STATE_SHOWN
 from perdure.values.messages import MergedMessages
 from perdure.values.provenance import (
     AGENT,
@@ -323,18 +324,21 @@ class RunProvenance:
 
     def shown_start(self, state: JsonObject) -> JsonObject:
         """Return the initial state as the model sees it."""
-        return self.shown_state(State(self.first_writes(state)), tight=False)
+        shown, _ = self.shown_state(State(self.first_writes(state)), tight=False)
+        return shown
 
     def readable_state(self, state: State) -> JsonObject:
         """Return the whole state, with the shape of each value that the model may not read."""
         value = state.snapshot()
         return self._shaped(state)(value) if self.shows_shapes and untrusted(state.labels.whole) else value
 
-    def shown_state(self, state: State, *, tight: bool) -> JsonObject:
-        """Return the state as the model sees it."""
-        if not (self.shows_shapes and untrusted(state.labels.whole)):
-            return state.shown(tight=tight)
-        return state.shown(tight=tight, shaped=self._shaped(state))
+    def shown_state(self, state: State, *, tight: bool, most: int = MAX_STATE_SHOWN) -> tuple[JsonObject, bool]:
+        """Return the state as the model sees it, and whether every large key is cut: so it is if `tight`, or if the model
+        would see more than `most` characters.
+        """
+        shaped = self._shaped(state) if self.shows_shapes and untrusted(state.labels.whole) else None
+        shown = None if tight else state.shown(most=most, shaped=shaped)
+        return (state.beginnings(most=most, shaped=shaped), True) if shown is None else (shown, False)
 
     def _shaped(self, state: State) -> Callable[[JsonObject], JsonObject]:
         types = {tuple(map(str, write.path)): self._types.get(write.call) for write in state.writes}

@@ -26,7 +26,6 @@ from perdure.runs.context import (
     RunConversation,
     ended_badly,
     error_message,
-    has_cut,
     not_well,
     note,
     plan_notes,
@@ -373,7 +372,6 @@ class RunState:
         problems = request_problems(fresh, result, self.provenance.shown_error)
         progress.refusals = 0 if result.refusal is None else progress.refusals + 1
         wanted, progress.wants = progress.wants, "plan"
-        progress.has_cut = progress.has_cut or has_cut(fresh, self.sizes, self.provenance)
         turns.keep_results(progress, fresh)
         judged = self._judge_output(plan, fresh, result, is_patched)
         shown = self.provenance.shown_problems([*judged.problems], self.output.sources)

@@ -14,7 +14,7 @@ from perdure.runs.progress import RunProgress
 from perdure.runs.records import PastRequests
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
-from perdure.values.json import JsonObject, WireModel
+from perdure.values.json import JsonObject, WireModel, packable
 from perdure.values.limits import MAX_CARRIED
 from perdure.values.provenance import SourceTable
 from perdure.values.state import State, Write
@@ -61,7 +61,7 @@ def snapshot(run: RunState) -> RunSnapshot:
     return RunSnapshot(
         prepared=run.prepared,
         progress=run.progress,
-        writes=run.state.writes,
+        writes=[write.model_copy(update={"size": run.sizes.of(write.value)}) for write in run.state.writes],
         sets=table.as_json(),
         sources=numbers,
         policy=run.approval_queue.guard.change.as_change(),
@@ -85,12 +85,20 @@ def restore(run: RunState, snapshot: RunSnapshot) -> None:
     run.journal.events.take_up(snapshot.events)
     if snapshot.rule_record is not None:
         run.rules.record.join(snapshot.rule_record)
+    for each in snapshot.writes:
+        run.sizes.note(each.value, each.size)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
     writes = [
-        write.model_copy(update={"sources": table.of(number)})
+        write.model_copy(update={"sources": table.of(number), "size": 0})
         for write, number in zip(snapshot.writes, numbers or [-1] * len(snapshot.writes), strict=True)
     ]
     run.restore(snapshot.progress, snapshot.past, State(writes, run.sizes))
+
+
+def snapshot_text(run: RunState) -> tuple[bytes, int]:
+    """Return the snapshot as JSON, and about how many lists and objects it has: time to read it grows with both."""
+    text = packable(snapshot(run))
+    return text, text.count(b"[") + text.count(b"{")
 
 
 def carried(run: RunState) -> int:

@@ -16,6 +16,8 @@ from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_C
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """After its start a run uses no local activities: commands after a local activity may have another order in a replay.
 """
+CARRIES_LESS: Final = "carries-less"
+"""The results of one Request share their room in the context, and a snapshot of more than `MAX_CARRIED_PARTS` lists and objects is not carried."""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists leave out the calls that the client executes."""
 CLOCK_FOLLOWS: Final = "clock-follows"
@@ -103,9 +105,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DEFAULTS_ASK: 6,
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
+        CARRIES_LESS: 8,
     }
 )
-"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0. A rule after a release has
+"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 is the next. A rule after a release has
 the next number, and so has a rule whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """The number that this version records for new runs."""

@@ -317,8 +317,17 @@ def pack(data: BaseModel, form: int) -> Packed:
     """Return the model as packed text, ten times shorter than JSON with many repetitions, as in a list of calls or of
     tools.
     """
-    text = base64.b64encode(zlib.compress(data.model_dump_json(exclude_defaults=True).encode(), 1)).decode()
-    return Packed(form=form, data=text)
+    return pack_text(packable(data), form)
+
+
+def packable(data: BaseModel) -> bytes:
+    """Return the model as JSON, before it is packed."""
+    return data.model_dump_json(exclude_defaults=True).encode()
+
+
+def pack_text(text: bytes, form: int) -> Packed:
+    """Return `packable` text as packed text."""
+    return Packed(form=form, data=base64.b64encode(zlib.compress(text, 1)).decode())
 
 
 def whole_numbers(value: Json) -> Json:

@@ -194,6 +194,8 @@ MAX_BODY: Final = 64 * 1024 * 1024
 
 MAX_CARRIED: Final = 15_000_000
 """Bytes of a run's carried data up to which it continues as new: packing more takes too long for one task."""
+MAX_CARRIED_PARTS: Final = 1_000_000
+"""Lists and objects in a run's carried data up to which it continues as new: reading more takes too long for one task."""
 
 MAX_KEPT: Final = 64_000_000
 """Bytes of parameters and results of ended calls that a run keeps by reference, so that they can be read in full."""
@@ -209,6 +211,11 @@ SHOWN_PARAMS: Final = 2_000
 
 MAX_RESULT: Final = 16_000
 """Characters of a call's result in a transcript: a size that suits a model. `recall` reads the rest (R10.18)."""
+
+MAX_STATE_SHOWN: Final = 2_000_000
+"""Characters of the state in one Request, about 500,000 tokens. Of a longer one, the model sees the beginning of each value: a task has no time
+for more.
+"""
 
 MAX_RECORDED: Final = 400_000
 """Characters of all results that a run keeps for its session's transcript: of the oldest beyond that, only the

@@ -7,12 +7,12 @@ import re
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, overload
 
 from perdure.errors import RunError
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RESULT, bytes_text
-from perdure.values.sizes import preview
 
 MEDIA_KEY: Final = "_media"
 """The key of a value that is a file: `{"_media": "sha256:…", "type": "image/png", "bytes": 33120, "name": "a.png"}`."""
@@ -186,6 +186,8 @@ _EMBEDDED: Final = re.compile(
     rf"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,({_CHARACTERS}{{32,}}={{0,2}})"
     rf"|(?<!{_CHARACTERS})((?:{'|'.join(map(re.escape, _BEGINNINGS))}){_CHARACTERS}{{{_LEAST},}}={{0,2}})"
 )
+_SHORTEST: Final = len("data:a/b;base64,") + 32
+"""Characters of the shortest text with a file."""
 _RUN_LEAST: Final = 2_000
 """Characters of base64 without another sign of a file: addresses, tokens and cursors, which a model may have to copy,
 are shorter.
@@ -208,6 +210,11 @@ millions.
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
+
+
+_MAY_HOLD_FILES: Final = {str, list, dict}
+_CHUNK: Final = 100
+"""Numbers of a list that are taken together: one by one takes ten times as long."""
 
 
 class _Runs:
@@ -328,6 +335,8 @@ def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
 
     Each file is described in full, also if it extends beyond the kept part; text far after that is not examined.
     """
+    if len(text) < _SHORTEST:
+        return text, True
     parts, length, at, runs = list[str](), 0, 0, _Runs(text)
     while length <= most:
         until = at + most - length + _LEAST
@@ -359,7 +368,13 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
         left -= 2
         if isinstance(item, list):
             items: list[Json] = []
-            for child in item:
+            for start in range(0, len(item), _CHUNK) if len(item) >= _CHUNK else ():
+                chunk = item[start : start + _CHUNK]
+                if {*map(type, chunk)} & _MAY_HOLD_FILES or (length := len(dumps(chunk)) - 1) > left:
+                    break
+                left -= length
+                items += chunk
+            for child in islice(item, len(items), None):
                 if left < 0:
                     is_whole = False
                     break
@@ -378,10 +393,24 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
                 left -= len(key) + 3
                 entries[key] = part(without_file(kind, key, child) or child)
             return entries
-        left -= item.bit_length() // 4 if isinstance(item, int) else 3
+        left -= item.bit_length() // 4 if isinstance(item, int) else 3 if item is None else 1
         return item
 
     return part(value), is_whole
+
+
+def beginning_as_text(value: Json, most: int) -> str:
+    """Return the first `most` characters of a value's JSON, without its media."""
+    text = dumps(first_without_media(value, most)[0])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def all_without_media(value: JsonObject, most: int) -> JsonObject | None:
+    """Return `parts_without_media` of an object; `None` if that has more than about `most` characters of JSON."""
+    if read_media(value) is not None:  # an object with such entries, not a file
+        return parts_without_media(value)
+    part, is_whole = first_without_media(value, most)
+    return part if is_whole and isinstance(part, dict) else None
 
 
 def media_kind(value: JsonObject) -> str:
@@ -438,38 +467,30 @@ def result_text(value: Json, size: int) -> str:
 
     `size`: the value's bytes. Only the beginning is kept of more than `MAX_RESULT` characters, with their number.
     """
-    return _read(value, size, "")[0]
+    return _read(value, size, "", MAX_RESULT)[1]
 
 
-def excerpt(value: Json, size: int, name: str) -> tuple[Json, bool]:
+def excerpt(value: Json, size: int, name: str, most: int = MAX_RESULT) -> tuple[Json, bool]:
     """Return the value for a model, and whether it was cut: the same value without base64, or the text of its
     beginning.
     """
-    if size <= MAX_RESULT:
+    if size <= most:
         return without_media(value), False
-    text, is_cut = _read(value, size, name)
-    if is_cut or isinstance(value, str):
-        return text, is_cut
-    return first_without_media(value, 4 * MAX_RESULT)[0], False
+    part, text, is_cut = _read(value, size, name, most)
+    return text if is_cut else part, is_cut
 
 
-def _read(value: Json, size: int, name: str) -> tuple[str, bool]:
-    if isinstance(value, str):
-        text, is_whole = beginning_without_media(value, MAX_RESULT)
-    elif size <= 4 * MAX_RESULT:
-        text, is_whole = dumps(without_media(value)), True
-    else:  # the rest is not shown and not examined (R18.5)
-        part, is_whole = first_without_media(value, 4 * MAX_RESULT)
-        text = dumps(part) if is_whole else preview(part, MAX_RESULT + 1)
-    if is_whole and len(text) <= MAX_RESULT:
-        return text, False
-    whole = f"{len(value):,} characters" if isinstance(value, str) else _length(text, size, MAX_RESULT)
+def _read(value: Json, size: int, name: str, most: int) -> tuple[Json, str, bool]:
+    """Return the value without base64, its text, and whether the text was cut. The cost depends on the text, not on the
+    value's size (R18.5).
+    """
+    part, is_whole = first_without_media(value, most)
+    text = part if isinstance(part, str) else dumps(part)
+    if is_whole and len(text) <= most:
+        return part, text, False
+    whole = f"{len(value):,} characters" if isinstance(value, str) else bytes_text(size)
     rest = f"; the rest: recall {name}]" if name else REST
-    return f"{text[:MAX_RESULT]}… [{whole}{rest}", True
-
-
-def _length(text: str, size: int, most: int) -> str:
-    return f"{len(text):,} characters" if size <= 4 * most else bytes_text(size)
+    return part, f"{text[:most]}… [{whole}{rest}", True
 
 
 def page_of(what: str, text: str, page: int) -> JsonObject:

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from perdure.errors import StateError
-from perdure.values.json import Json, JsonObject, WireModel, shorten
-from perdure.values.limits import MAX_RESULT
-from perdure.values.media import excerpt, first_without_media, parts_without_media, without_media
+from perdure.values.json import Json, JsonObject, WireModel, dumps, shorten
+from perdure.values.limits import MAX_RESULT, MAX_STATE_SHOWN
+from perdure.values.media import all_without_media, beginning_as_text, excerpt, without_media
 from perdure.values.provenance import NOWHERE, Labels, Sources, join
 from perdure.values.references import (
     MISSING,
@@ -32,7 +32,7 @@ from perdure.values.references import (
     overlaps,
     show,
 )
-from perdure.values.sizes import Sizes, preview
+from perdure.values.sizes import LEAST, Sizes
 from perdure.values.templates import Template, map_expressions
 
 OutputMethod: TypeAlias = Literal["set", "merge", "assign", "push", "concat"]
@@ -51,6 +51,8 @@ class Write(BaseModel):
     """The call's id; empty for the initial state."""
     time: str = ""
     """ISO 8601, from the workflow's clock."""
+    size: int = 0
+    """Bytes of the value, in a snapshot: the next execution does not measure it again. 0: not measured."""
     sources: SkipValidation[Sources] = Field(default=NOWHERE, exclude=True, repr=False)
     """The provenance of the value (R15.1). Not part of the write's JSON: a snapshot has a table of the sources."""
 
@@ -403,24 +405,34 @@ class State:
         copied.labels = self.labels.copy()
         return copied
 
-    def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
+    def shown(
+        self, *, most: int = MAX_STATE_SHOWN, shaped: Callable[[JsonObject], JsonObject] | None = None
+    ) -> JsonObject | None:
         """Return the present value for the model: without media, and with only the beginnings of written values of more
-        than `MAX_RESULT` characters (R10.18).
+        than `MAX_RESULT` characters (R10.18). `shaped` replaces hidden parts by their shapes (R15.4).
 
-        With `tight`, every large key is cut. `shaped` replaces hidden parts by their shapes (R15.4).
+        Return `None` if that has more than `most` characters. The cost depends on `most`, not on the values' sizes.
         """
-        tree = ValueTree(self.snapshot() if shaped is None else shaped(self.snapshot()))
-        if tight:
-            return {
-                key: without_media(value)
-                if self.sizes.of(value) <= _SHOWN
-                else preview(first_without_media(value, _SHOWN)[0], _SHOWN)
-                for key, value in tree.value.items()
-            }
+        tree, left = ValueTree(self.snapshot() if shaped is None else shaped(self.snapshot())), most
         for path in self._places(tree.value):
             if (found := get(tree.value, path)) is not MISSING:  # not inside one that was cut
-                tree.apply(Write(path=path, value=self._excerpt(path, found)[0]))
-        return parts_without_media(tree.value)
+                part = self._excerpt(path, found)[0]
+                left -= len(part if isinstance(part, str) else dumps(part))
+                if left < 0:
+                    return None
+                tree.apply(Write(path=path, value=part))
+        return all_without_media(tree.value, most)
+
+    def beginnings(
+        self, *, most: int = MAX_STATE_SHOWN, shaped: Callable[[JsonObject], JsonObject] | None = None
+    ) -> JsonObject:
+        """Return `shown` with every large key cut, for a model that could not read all of it."""
+        value = self.snapshot() if shaped is None else shaped(self.snapshot())
+        room = max(LEAST, min(_SHOWN, most // max(1, len(value))))
+        return {
+            key: without_media(item) if self.sizes.of(item) <= room else beginning_as_text(item, room)
+            for key, item in value.items()
+        }
 
     @property
     def is_cut(self) -> bool:

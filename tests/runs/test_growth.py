@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,13 +12,14 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import RunState
-from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot
+from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import pack
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.values.state import Write
-from tests.cpu import Cpu
+from tests.cpu import Cpu, takes_less
 
 NOW = "2026-01-01T00:00:00"
 
@@ -110,3 +112,84 @@ def test_r18_3_an_output_that_reads_one_value_a_thousand_times_is_refused_before
     assert not run.close_request(plan, RequestResult(output=["†state.big"] * 1000))
     assert cpu.laps() < 80
     assert "the output cannot be made: it has 500,002,001 bytes; the limit is 20,000,000" in str(run.progress.messages)
+
+
+def _rows(number: int, count: int) -> list[Any]:
+    return [{"id": row, "name": f"{number} {row}", "on": True} for row in range(count)]
+
+
+def _words(number: int, count: int) -> list[Any]:
+    return [f"w{number}{word % 50}" for word in range(4 * count)]
+
+
+def _numbers(number: int, count: int) -> list[Any]:
+    return [[number] * 8 for _ in range(count)]
+
+
+def _ended(
+    kind: Callable[[int, int], list[Any]], calls: int, rows: int, dialect: str, path: str
+) -> Callable[[], RunState]:
+    """A run whose calls have returned large values: make it and close its Request."""
+    agent = parse_agent(
+        {
+            "name": "grows",
+            "config": {"dialect": dialect, "max_calls": 1000},
+            "context": [{"type": "system", "text": "Go on."}, {"type": "tool", "tool": "read"}],
+            "schema": True,
+        }
+    )
+    tool = parse_tool({"name": "read", "properties": {"n": {"type": "integer"}}}, activities=["read"], registered=True)
+    prepared = PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"), rules=NEWEST)
+    run = RunState(agent, Context(agent, None, has_input=False), prepared)
+    run.situation()
+    run.begin_request(ModelChoice("m", "only"))
+    plan = run.open_plan(1)
+    raws: list[dict[str, Any]] = [{"_tool": "read", "n": n} for n in range(calls)]
+    for n, raw in enumerate(raws):
+        if path:
+            raw["_outputPath"] = f"{path}{n}"
+        plan.add(raw)
+    plan.close()
+    for n, ready in enumerate(plan.take_ready(NOW)):
+        value = kind(n, rows)
+        run.sizes.of(value)  # a task measures a result when it comes
+        plan.end(ready, Returned(value), NOW)
+
+    def close() -> RunState:
+        assert not run.close_request(plan, RequestResult(calls=raws))
+        run.situation()
+        run.begin_request(ModelChoice("m", "only"))
+        return run
+
+    return close
+
+
+@pytest.mark.parametrize("kind", [_rows, _words, _numbers])
+def test_r18_5_the_first_task_after_many_large_values_is_short(kind: Callable[[int, int], list[Any]]) -> None:
+    """150 lists of 55 KB took up to three seconds: each was read, measured and cut as a whole. The server takes two."""
+    run = _ended(kind, 150, 1200, "solution", "†state.v")()
+    packed = pack(snapshot(run), SNAPSHOT_FORM)
+
+    def first_task() -> None:
+        again = RunState(run.agent, run.context, run.prepared)
+        restore(again, packed.read(RunSnapshot, SNAPSHOT_FORM, "it"))
+        again.situation()
+        again.begin_request(ModelChoice("m", "only"))
+
+    assert takes_less(first_task, 50)
+
+
+@pytest.mark.parametrize("dialect", ["solution", "tools"])
+def test_r18_5_results_of_many_calls_share_their_room(dialect: str) -> None:
+    """500 results of 55 KB without a path took a second, and made 8 MB of messages."""
+    run = _ended(_words, 500, 1200, dialect, "")()
+    context = run.request_context(2)
+    results = [entry["result"] for entry in run.progress.results.values()]
+    if dialect == "tools":
+        results += [each["result"] for message in run.progress.messages for each in message["calls"]]
+    assert len(results) == 500
+    assert len(results[0]) > 16_000
+    assert 2_000 < len(results[-1]) < 2_100
+    assert all("the rest: recall 1." in result for result in results)
+    assert run.progress.has_cut
+    assert len(context.model_dump_json(by_alias=True).encode()) < MAX_PAYLOAD

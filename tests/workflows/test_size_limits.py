@@ -246,6 +246,33 @@ async def test_r18_4_a_run_whose_snapshot_is_too_large_goes_on(impatient_server:
     assert (view.status, view.requests, len(view.calls)) == ("completed", 9, 16)
 
 
+@tool
+def empty(count: int) -> Any:
+    """Make many lists."""
+    return [[]] * count
+
+
+async def test_r18_4_a_run_of_too_many_lists_goes_on_in_its_execution(
+    impatient_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next execution would read all of them in its first task, which may take two seconds."""
+    monkeypatch.setattr("perdure.workflows.continue_as_new.MAX_CARRIED_PARTS", 10_000)
+
+    def answer(asked: ChatRequest) -> dict[str, Any]:
+        n = asked.number
+        if n > 8:
+            return DONE
+        lists = [{"_tool": "empty", "count": 6_000, "_outputPath": f"†state.many{n}"}] if n <= 2 else []
+        return {"calls": [{"_tool": "echo", "value": n, "_outputPath": f"†state.n{n}"}, *lists], "output": None}
+
+    async with harness(impatient_server.client, [empty, echo], answer, sandboxed=False) as it:
+        handle = await ended(it, agent("empty", "echo"))
+        assert (await it.view(handle.id)).status == "completed"
+        assert await troubles(it.client, handle) == []
+        last = await it.client.get_workflow_handle(handle.id).describe()
+        assert last.run_id == handle.first_execution_run_id
+
+
 async def test_r18_1_a_value_that_many_read_one_after_the_other_is_measured_once(
     dev_server: WorkflowEnvironment,
 ) -> None:
