@@ -7,10 +7,10 @@ import contextlib
 import importlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import httpx2
 import openai
@@ -179,6 +179,19 @@ class AwsEvents:
         return ServerSentEvent(json.dumps({"error": error}).encode(), "error")
 
 
+_ANSWERS_ALONE: Final = 10
+_MOST_CROWDED: Final = 3.0
+
+
+def crowding(answers: int) -> float:
+    """Return the factor by which pauses between reads and between deliveries grow while this process streams as many `answers`.
+
+    It is 1 for one answer and at most `_MOST_CROWDED`. A wake-up costs as much CPU as the reading of four tokens, and a delivery
+    costs a workflow task. A process with one answer has room for them. A process with thirty needs the CPU for its runs.
+    """
+    return min(_MOST_CROWDED, 1 + max(0, answers - 1) / _ANSWERS_ALONE)
+
+
 Send = Callable[[int, list[Json]], Awaitable[None]]
 """Function that sends calls, the first of which has this index in the list."""
 
@@ -199,8 +212,8 @@ class Deliverer:
     """A sender of calls as they arrive, several together, so that long answers take few deliveries.
 
     The first call is sent almost at once. A call that reads a value is sent within a tenth of the time since the
-    Request. Any other call is sent within half of that time, a second at most. Calls that arrive with the answer's end
-    are not sent: an answer of one call needs no delivery.
+    Request. Any other call is sent within half of that time, a second at most. Both shares grow by `crowding`. Calls that
+    arrive with the answer's end are not sent: an answer of one call needs no delivery.
 
     Leaving the context waits for a delivery under way. The activity's result carries calls that were not sent by then,
     so a failed delivery is not retried.
@@ -245,7 +258,8 @@ class Deliverer:
             await self._waiting.wait()
 
     def _share(self, part: float) -> float:
-        return min(_LONGEST_GATHERED, part * (asyncio.get_running_loop().time() - self._requested_at))
+        elapsed = asyncio.get_running_loop().time() - self._requested_at
+        return min(_LONGEST_GATHERED, part * crowding(_Reading.underway) * elapsed)
 
     def _pause(self) -> float:
         """Return the minimum of seconds until the next delivery: the time of two calls, or a tenth of the answer's
@@ -290,7 +304,7 @@ UNWATCHED: Final = 1.0
 alone.
 """
 _NOTHING_YET: Final = 0.05
-"""Seconds between two looks for the first text: calls may be written before it."""
+"""Seconds between two looks for the first text while somebody watches: calls may be written before it."""
 _SHORTEST: Final = 0.25
 _LONGEST: Final = 1.0
 """Seconds between reports while somebody watches, at the beginning and later: each is an Action."""
@@ -372,7 +386,7 @@ class WritingReporter:
 
     async def _report(self) -> None:
         clock = asyncio.get_running_loop().time
-        await self._more(_NOTHING_YET)
+        await self._more()
         begun = clock()
         self._knows = self._watched
         if not self._knows:
@@ -381,16 +395,16 @@ class WritingReporter:
             self._take()
             await self._heart.send(self._written())
             await self._wait(lambda: self._reported_at + next_report(clock() - begun, watched=self._watched), clock())
-            await self._more(_SHORTEST)
+            await self._more()
 
-    async def _more(self, pause: float) -> None:
-        """Wait until there is more to report; look at most every `pause` seconds."""
+    async def _more(self) -> None:
+        """Wait until there is more to report; look seldom, but for a first text that somebody waits for."""
         while True:
             await self._news.wait()
             self._news.clear()
             if self._take():
                 return
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_NOTHING_YET if self._watched and not self.told else _SHORTEST)
 
     def _take(self) -> bool:
         """Take the answer's new text; return whether there is more than was reported."""
@@ -618,13 +632,13 @@ _LONGEST_END: Final = 0.05
 closed."""
 
 
-def next_read(streamed: float) -> float:
+def next_read(streamed: float, answers: int = 1) -> float:
     """Return the seconds until the next read of an answer, from the time that it has been streamed.
 
     A wake-up for each token costs as much as its read. So tokens are read together: after a second of streaming, new
-    tokens may be noticed 0.03 s later.
+    tokens may be noticed 0.03 s later, and `crowding` times as much while this process streams several `answers`.
     """
-    return min(_LONGEST_READ, streamed * _SHARE_OF_READS)
+    return crowding(answers) * min(_LONGEST_READ, streamed * _SHARE_OF_READS)
 
 
 async def read_answer(
@@ -652,6 +666,9 @@ async def read_answer(
 class _Reading:
     """The reading of one answer. Pieces that arrive together are read together."""
 
+    underway: ClassVar = 0
+    """The answers that this process streams now."""
+
     def __init__(
         self,
         events: Events | AwsEvents,
@@ -670,17 +687,20 @@ class _Reading:
 
     async def read(self, response: httpx2.Response) -> bool:
         """Return whether the answer's last event was read; else the response has ended without it."""
+        _Reading.underway += 1
         try:
             with contextlib.suppress(TimeoutError):
                 async with self._limit:
                     try:
                         await self._read(response)
-                    except httpx2.HTTPError:
+                    except httpx2.HTTPError as error:
+                        error.request = response.request
                         self._take()
                         if not self._answer.whole:  # else only the end of the stream is missing
                             raise
                     self._take()
         finally:
+            _Reading.underway -= 1
             self._pieces.clear()
         if self._failure is not None:
             raise self._failure
@@ -689,12 +709,15 @@ class _Reading:
     async def _read(self, response: httpx2.Response) -> None:
         loop = asyncio.get_running_loop()
         began = asked = loop.time()
-        async for piece in response.aiter_bytes():
+        # The client's own iterators cost two generators and a context for each token, which only a compressed answer needs.
+        pieces = response.aiter_bytes() if "content-encoding" in response.headers else response.stream
+        assert isinstance(pieces, AsyncIterable)
+        async for piece in pieces:
             self._pieces.append(piece)
             if loop.time() - asked > _WAITED:
                 self._take()
                 if self._deliverer is not None and not (self._is_done() or self._answer.whole):
-                    await asyncio.sleep(next_read(loop.time() - began))
+                    await asyncio.sleep(next_read(loop.time() - began, _Reading.underway))
             elif len(self._pieces) == 1:
                 loop.call_soon(self._take)  # runs when this task waits for the next piece
             asked = loop.time()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from pydantic import ValidationError
@@ -60,7 +62,7 @@ class Contexts:
         self._names_control = taught == "auto" and not self._control
         self._untaught = _untaught(agent, context, prepared)
         self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
-        self._beside: dict[tuple[bool, bool, int], tuple[int, int]] = {}
+        self._beside: dict[tuple[bool, bool, int], list[int]] = {}
         """Characters and bytes of these parameters."""
 
     def make(
@@ -120,9 +122,8 @@ class Contexts:
             server=server,
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
-        if kind not in self._parameters:  # schemas are composed once for each run, not for each Request
-            self._parameters[kind] = parameters = self._dialect.parameters(ask)
-            self._beside[kind] = len(text := dumps(parameters)), len(text.encode(errors="surrogatepass"))
+        if kind not in self._parameters:
+            self._parameters[kind], *self._beside[kind] = _composed(_Composition(self._agent.config.dialect, ask))
         prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._provenance)
         messages = prompt.messages(limit, revision)
         characters, size = self._beside[kind]
@@ -139,6 +140,29 @@ class Contexts:
             vocabulary=vocabulary,
         )
         return context, size
+
+
+class _Composition:
+    """A Request whose parameters are composed; equal to each other one with the same parameters."""
+
+    def __init__(self, dialect: str, ask: DialectRequest) -> None:
+        self.dialect, self.ask = dialect, ask
+        tools = {name: tool.model_dump() for name, tool in ask.tools.items()}
+        self._key = dialect, dumps(tools), dumps(ask.output), repr(replace(ask, tools={}, taught=None, output=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Composition) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=16)
+def _composed(composition: _Composition) -> tuple[JsonObject, int, int]:
+    """Return a Request's parameters, and the characters and bytes of their JSON. Nothing changes them: runs with equal tools share them."""
+    parameters = DIALECTS[composition.dialect].parameters(composition.ask)
+    text = dumps(parameters)
+    return parameters, len(text), len(text.encode(errors="surrogatepass"))
 
 
 def _lists_occur(context: Context, tools: Iterable[Tool], output: JsonObject | bool) -> bool:

@@ -641,7 +641,10 @@ def _clipped_object(value: dict[str, Json], most: int, fair: bool, media: bool) 
             found["…"] = f"{left:,} more"
             return found, used + _MARK, False
         share = _share(room, left, _LEAST) if fair else room
-        found[key], size, all_of_it = _clipped(without_file(kind, key, item) or item, share, fair=fair, media=media)
+        if not media and type(item) is str and len(item) + 2 <= share:  # most parts, without two calls
+            found[key], size, all_of_it = item, len(item) + 2, True
+        else:
+            found[key], size, all_of_it = _clipped(without_file(kind, key, item) or item, share, fair=fair, media=media)
         used, whole, left = used + size + len(key) + 4, whole and all_of_it, left - 1
     return found, used, whole
 

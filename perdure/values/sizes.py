@@ -29,7 +29,8 @@ from perdure.values.limits import (
 _KEPT: Final = 512
 """Bytes from which a size is cached: a smaller value is measured as fast again."""
 _SCALARS: Final = {int, float, bool, type(None)}
-_PLAIN: Final = {*_SCALARS, str, list, dict}
+_FLAT: Final = {*_SCALARS, str}
+_PLAIN: Final = {*_FLAT, list, dict}
 _MANY: Final = 100
 """Items from which a list is measured as a whole: single measurements take ten times as long."""
 _FEW: Final = 16
@@ -130,11 +131,14 @@ class Sizes:
     def _measure(self, value: dict[str, ReadOnlyJson] | list[ReadOnlyJson] | str) -> int:
         if isinstance(value, str):
             return text_size(value)
-        if isinstance(value, dict):
-            return _frame(value) + sum(map(self.of, value.values()))
-        if len(value) > _MANY and (size := _size_of_many(value)) is not None:
-            return size
-        return _frame(value) + sum(map(self.of, value))
+        parts = value.values() if isinstance(value, dict) else value
+        if len(value) <= _FEW and _FLAT.issuperset(map(type, parts)):
+            lengths = [len(each) for each in parts if type(each) is str]
+            if not lengths or max(lengths) < _KEPT:  # else the size of a text may be cached
+                return _size_of_written(value)
+        if isinstance(value, list) and len(value) > _MANY and (found := _size_of_many(value)) is not None:
+            return found
+        return _frame(value) + sum(map(self.of, parts))
 
     def retain(self, values: Iterable[ReadOnlyJson]) -> None:
         """Drop the sizes of all values except these: other values are measured again when needed."""
@@ -165,7 +169,16 @@ def _size_of_many(value: list[ReadOnlyJson]) -> int | None:
         if max(map(len, chain(lists, objects)), default=0) > _FEW or max(lengths, default=0) >= _KEPT:
             return None
         level = [*chain.from_iterable(lists), *chain.from_iterable(map(dict.values, objects))]
-    return len(dumps(value).encode(errors="surrogatepass"))
+    return _size_of_written(value)
+
+
+def _size_of_written(value: ReadOnlyJson) -> int:
+    """Return the bytes of a value by writing it."""
+    return _bytes_of(dumps(value))
+
+
+def _bytes_of(written: str) -> int:
+    return len(written) if written.isascii() else len(written.encode(errors="surrogatepass"))
 
 
 def _frame(value: Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson]) -> int:
@@ -184,8 +197,7 @@ def _scalar_size(value: ReadOnlyJson) -> int:
 
 def text_size(text: str) -> int:
     """Return the bytes of a string as JSON, with its quotes; also for a string that cannot be encoded."""
-    written = encode_basestring(text)
-    return len(written) if written.isascii() else len(written.encode(errors="surrogatepass"))
+    return _bytes_of(encode_basestring(text))
 
 
 def preview(value: Json, limit: int, *, compact: bool = False) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import subprocess
 import sys
 
+import httpx2
 import pytest
 from openai import AsyncOpenAI
 from temporalio.exceptions import ApplicationError
@@ -87,6 +89,36 @@ async def test_a_connection_serves_the_next_request_where_the_answer_ends(ends: 
                 await read_answer(response, stream)
             assert stream.result().text == "0 1 2 3 4 5 6 7 8"
     assert connections == (1 if ends else 3)
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+async def test_an_answer_is_read_compressed_or_not_and_one_that_breaks_off_names_its_request(encoding: str) -> None:
+    events = b"".join(b"data: %s\n\n" % data for data in (*TOKENS, FINISH, b"[DONE]"))
+    body = gzip.compress(events) if encoding else events
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"content-length:")[2].split()[0]))
+        sent = body[:20] if b"/broken/" in head else body
+        coded = f"content-encoding: {encoding}\r\n" if encoding else ""
+        writer.write(f"HTTP/1.1 200 OK\r\n{coded}content-type: text/event-stream\r\n".encode())
+        writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), sent))
+        writer.close()
+
+    async def ask(path: str) -> str | None:
+        async with AsyncOpenAI(base_url=f"http://{host}:{port}{path}", api_key="none", max_retries=0) as client:
+            stream = ResponseStream("m", 1, DIALECTS["tools"].reader(ReaderVocabulary()))
+            async with Endpoints(client).ask("m", {"messages": [], "stream": True}) as response:
+                await read_answer(response, stream)
+        return stream.result().text
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        assert await ask("/") == "0 1 2 3 4 5 6 7 8"
+        with pytest.raises(httpx2.RemoteProtocolError) as raised:
+            await ask("/broken/")
+    assert raised.value.request.url.path == "/broken/chat/completions"
 
 
 def test_no_library_of_a_provider_is_loaded_before_it_is_needed() -> None:
