@@ -28,7 +28,12 @@ _ROOT: Final = Path(__file__).parents[1]
 _CLI: Final = "perdure.cli.main"
 _WORKER: Final = "tests.worker_process"
 _LOADED: Final = {
-    _CLI: (_CLI, "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev"),
+    _CLI: (
+        *(_CLI, "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev"),
+        *("perdure.cli._gateway", "perdure.gateway.mcp._methods", "perdure.pages.adapter", "perdure.pages.what_if"),
+        *("perdure.cli.demo", "perdure.activities.mcp", "perdure.activities.tools", "genai_prices.data"),
+        *("anyio._backends._asyncio", "httpcore2"),
+    ),
     _WORKER: (_WORKER,),
 }
 """What a program has loaded before it is forked. It begins with the function `main` of its module."""

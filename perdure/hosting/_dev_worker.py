@@ -1,18 +1,22 @@
-"""The worker of `perdure dev`: a process for each version of the code, started and ended by the supervisor."""
+"""The workers of `perdure dev`: a process for each version of the code, started and ended by the supervisor."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import json
 import os
 import signal
+import socket
 import sys
 import sysconfig
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, ServerError
 from perdure.hosting import logs
 from perdure.hosting.connection import connect
 from perdure.hosting.equipment import equipped, registry_of
@@ -24,13 +28,138 @@ from perdure.values.json import JsonObject, dumps
 
 FAULT: Final = 2
 """The exit code when tools or agents are invalid; the report holds the reason."""
+_NUMBER: Final = 8
+"""The bytes of a process id or an exit code, as a worker's supervisor gets them."""
 
 
-def main(given: JsonObject) -> None:
-    """Run a worker. `given`: the settings, the server's address, the version, and the file descriptor for the report."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+class WorkerProcess:
+    """A worker in its own process. `pid`: of the process; `returncode`: `None` while it runs."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._control = control
+        control.setblocking(False)
+        self._ended = asyncio.ensure_future(self._read_code())
+
+    async def wait(self) -> int:
+        """Return the exit code once the process has ended; negative for a signal."""
+        return await asyncio.shield(self._ended)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal. Raises `ProcessLookupError` if the process has ended."""
+        if self.returncode is not None:
+            raise ProcessLookupError(self.pid)
+        os.kill(self.pid, number)
+
+    async def _read_code(self) -> int:
+        with self._control:
+            line = await asyncio.get_running_loop().sock_recv(self._control, _NUMBER)
+        self.returncode = int(line) if line else -signal.SIGKILL
+        return self.returncode
+
+
+class WorkerFork:
+    """A process that has loaded Perdure and none of the user's code: each worker is forked from it.
+
+    To load Perdure takes three seconds of CPU time. The process has one thread, because a fork of more may hang. It ends with the process
+    that made it.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.fork() == 0:
+            try:
+                self._socket.close()
+                _fork_workers(theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    def start(self, given: JsonObject, report: int) -> WorkerProcess:
+        """Start a worker. `given`: the settings, the server's address and the version. `report`: the file descriptor that takes its
+        report. Raises `ServerError` if the system has no room for a process.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), report])
+        ours.sendall(dumps(given).encode() + b"\n")
+        if not (pid := ours.recv(_NUMBER)):
+            raise ServerError("the system cannot start another process for the worker")
+        return WorkerProcess(int(pid), ours)
+
+    def close(self) -> None:
+        """End the process. Its workers continue."""
+        self._socket.close()
+
+
+def _fork_workers(requests: socket.socket) -> NoReturn:
+    """Fork a worker for each request, and a process that waits for the worker's end."""
+    os.setsid()  # otherwise a terminal's Ctrl-C ends it, and reaches the workers twice
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        asked, files, _, _ = socket.recv_fds(requests, 1, 2)
+        if not asked:
+            os._exit(0)
+        if os.fork() == 0:
+            requests.close()
+            _attend(socket.socket(fileno=files[0]), files[1])
+        for file in files:
+            os.close(file)
+
+
+def _attend(control: socket.socket, report: int) -> NoReturn:
+    """Start a worker. Report its process and, at its end, its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        _become_worker(control, report)
+    os.close(report)
+    _, status = os.waitpid(pid, 0) if _sent(control, pid) else (0, 0)
+    _sent(control, os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _sent(control: socket.socket, number: int) -> bool:
+    try:
+        control.sendall(f"{number:{_NUMBER}}".encode())
+    except OSError:  # the supervisor has ended, and the worker ends itself
+        return False
+    return True
+
+
+def _become_worker(control: socket.socket, report: int) -> NoReturn:
+    """Run a worker, and end the process as the interpreter does."""
+    code = 1
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        given = json.loads(control.makefile("rb").readline())
+        sys.path[:] = given["path"]
+        threading.Thread(target=_end_with_supervisor, args=[control], daemon=True).start()
+        main(given, report)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(given: JsonObject, report_to: int) -> None:
+    """Run a worker. `given`: the settings, the server's address and the version. `report_to`: the file descriptor for its report."""
     settings = Settings(**given["settings"])
-    with using(settings), os.fdopen(given["report"], "w", encoding="utf-8") as pipe:
+    with using(settings), os.fdopen(report_to, "w", encoding="utf-8") as pipe:
 
         def report(message: JsonObject) -> None:
             print(dumps(message), file=pipe, flush=True)
@@ -62,9 +191,10 @@ async def _work(settings: Settings, given: JsonObject, report: Callable[[JsonObj
         leave(ended)
 
 
-def _end_with_parent() -> None:
-    """End this process when the supervisor has ended: its end of the pipe is closed then."""
-    sys.stdin.read()
+def _end_with_supervisor(control: socket.socket) -> None:
+    """End this process when the supervisor has ended: its end of the connection is closed then."""
+    while control.recv(1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -72,9 +202,8 @@ def _own_files(error: BaseException | None = None) -> list[str]:
     """Return the files of the user's own modules, and the file of a module that cannot be imported."""
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed.append(Path(__file__).parents[1].resolve())
-    found = {
-        file for module in list(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)
-    }
+    modules = [module for name, module in [*sys.modules.items()] if name != "__main__"]
+    found = {file for module in modules if isinstance(file := getattr(module, "__file__", None), str)}
     while error is not None:
         found |= {error.filename} if isinstance(error, SyntaxError) and error.filename else set()
         error = error.__cause__

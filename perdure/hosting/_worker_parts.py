@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -223,6 +227,8 @@ def tuning(settings: Settings) -> dict[str, Any]:
         "graceful_shutdown_timeout": timedelta(seconds=settings.grace),
         "deployment_config": deployment(settings),
     }
+    if options["deployment_config"] is None:
+        options["build_id"] = _code_digest()
     if settings.threads is not None:
         options["workflow_task_executor"] = ThreadPoolExecutor(settings.threads, "perdure_workflow_")
     if settings.target_cpu is None and settings.target_memory is None:
@@ -238,6 +244,21 @@ def tuning(settings: Settings) -> dict[str, Any]:
             workflow_config=ResourceBasedSlotConfig(maximum_slots=settings.workflow_tasks),
         )
     }
+
+
+@functools.cache
+def _code_digest() -> str:
+    """Return a digest of the source of all loaded modules: the build id of a worker that has no version.
+
+    The SDK computes one from the bytecode, in 0.4 s of CPU time for each process.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for _, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py"):
+            with suppress(OSError), open(path, "rb", buffering=0) as file:
+                digest.update(file.read())
+    return digest.hexdigest()
 
 
 def deployment(settings: Settings) -> WorkerDeploymentConfig | None:

@@ -18,7 +18,7 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import ServerError, SettingsError
 from perdure.hosting import logs
+from perdure.hosting._dev_worker import WorkerFork, WorkerProcess
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.process import interrupts
 from perdure.hosting.server import embedded_server
@@ -49,10 +50,6 @@ versions whose ended runs a new worker reads."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
 """Sessions are not pinned: they continue on the current version."""
-_BOOT: Final = (
-    "import json, sys; given = json.loads(sys.stdin.readline()); sys.path[:] = given['path']; "
-    "from perdure.hosting._dev_worker import main; main(given)"
-)
 _log: Final = logging.getLogger("perdure.worker")
 
 
@@ -64,8 +61,17 @@ async def serve_dev(
 
     Raises a `PerdureError` when something cannot start.
     """
-    logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
-    load_workflows(settings.workflows).check_tools(registry_of(settings))  # before a server is needed
+    with closing(WorkerFork()) as fork:  # before any of the user's code is loaded, and any thread begins
+        logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
+        load_workflows(settings.workflows).check_tools(registry_of(settings))  # before a server is needed
+        ended = await _serve(settings, beside, fork)
+    leave(ended)
+
+
+async def _serve(
+    settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]], fork: WorkerFork
+) -> bool:
+    """Serve until interrupted. Return whether all workers have ended without an error."""
     port, ui_port = settings.dev_port, settings.dev_ui_port
     with interrupts() as interrupted:
         runtime = worker_runtime()
@@ -77,10 +83,9 @@ async def serve_dev(
             print(
                 f"Web UI    http://localhost:{ui_port}; press Ctrl-C to stop the server and the worker", file=sys.stderr
             )
-            workers = _Workers(settings, server.client)
+            workers = _Workers(settings, server.client, fork)
             async with beside(server.client):
-                ended = await workers.serve(interrupted)
-    leave(ended)
+                return await workers.serve(interrupted)
 
 
 @dataclass
@@ -88,7 +93,7 @@ class _DevWorker:
     """A worker in its own process."""
 
     build: str
-    process: asyncio.subprocess.Process
+    process: WorkerProcess
     files: list[str]
     serves: list[str] = field(default_factory=list)
     """Build ids: its own, and those of the runs that it has taken over, the newest first."""
@@ -122,9 +127,10 @@ class _FaultError(Exception):
 class _Workers:
     """The worker whose code is current, and the former ones."""
 
-    def __init__(self, settings: Settings, client: Client) -> None:
+    def __init__(self, settings: Settings, client: Client, fork: WorkerFork) -> None:
         self._settings = settings
         self._client = client
+        self._fork = fork
         self._own = settings.deployment_name is None and settings.build_id is None
         self._watches = settings.dev_reload and self._own and not (settings.health_port or settings.metrics)
         self._current: _DevWorker | None = None
@@ -151,7 +157,7 @@ class _Workers:
             for each in self._all:
                 if not each.has_ended:
                     with contextlib.suppress(ProcessLookupError):
-                        each.process.kill()
+                        each.process.send_signal(signal.SIGKILL)
 
     @property
     def _all(self) -> list[_DevWorker]:
@@ -251,29 +257,20 @@ class _Workers:
         version = {"deployment_name": DEPLOYMENT, "build_id": build, "keep_version": True} if self._own else {}
         self._stamps = self._files()
         reading, writing = os.pipe()
+        given: JsonObject = {
+            "settings": changed(self._settings, version).model_dump(mode="json"),
+            "path": sys.path,
+            "address": self._client.service_client.config.target_host,
+            "namespace": self._client.namespace,
+            "adopted": [*adopted],
+            "checks_agents": checks_agents,
+        }
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", _BOOT),
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=(writing,),
-                start_new_session=True,  # otherwise it receives a terminal's Ctrl-C twice
-            )
+            process = self._fork.start(given, writing)
         finally:
             os.close(writing)
         worker = _DevWorker(build, process, [], [build, *adopted])
         try:
-            assert process.stdin is not None
-            given: JsonObject = {
-                "settings": changed(self._settings, version).model_dump(mode="json"),
-                "path": sys.path,
-                "report": writing,
-                "address": self._client.service_client.config.target_host,
-                "namespace": self._client.namespace,
-                "adopted": [*adopted],
-                "checks_agents": checks_agents,
-            }
-            process.stdin.write(json.dumps(given).encode() + b"\n")
-            await process.stdin.drain()
             line = await _line(reading)
             report: JsonObject = json.loads(line) if line else {}
             worker.files = report.get("files", [])
@@ -284,11 +281,11 @@ class _Workers:
                 await self._make_current(worker)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+                process.send_signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(process.wait(), self._settings.grace + LEAVES_AFTER)
             except TimeoutError:
-                process.kill()
+                process.send_signal(signal.SIGKILL)
             raise
         self._stamps = {**self._files(worker), **self._stamps}
         return worker
