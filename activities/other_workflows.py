@@ -106,7 +106,7 @@ async def update_run(update: RunUpdate) -> RunUpdateResult:
     try:
         with cancellable():
             answer: Any = await other_run(update.run_id).execute_update(
-                update.update, update.argument, rpc_timeout=_UPDATE_WITHIN
+                update.update, update.argument, id=update.id or None, rpc_timeout=_UPDATE_WITHIN
             )
     except WorkflowUpdateFailedError as error:
         cause = error.cause

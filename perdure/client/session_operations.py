@@ -143,11 +143,12 @@ async def send(
 
 async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
     """Send an update to an existing session, and return its answer. Raises as `send` does."""
+    id = uuid.uuid4().hex  # of all attempts, as in `send`: the first one may have counted
     async with _patiently(client, session):
-        return await _again(lambda: _update(session, name, argument))
+        return await _again(lambda: _update(session, name, argument, id))
 
 
-async def _update(session: Address, name: str, argument: Any, id: str | None = None) -> Any:
+async def _update(session: Address, name: str, argument: Any, id: str) -> Any:
     with cancellable():
         return await session.handle.execute_update(name, argument, id=id, rpc_timeout=_ONE)
 

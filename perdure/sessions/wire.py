@@ -281,6 +281,8 @@ class RunUpdate(WireModel):
     run_id: str
     update: str
     argument: Json
+    id: str = ""
+    """Id of the update. The run answers all updates of one id alike: an attempt's repetition, and an update that a session's reset brings again."""
 
 
 class RunUpdateResult(WireModel):

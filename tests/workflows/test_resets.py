@@ -36,6 +36,7 @@ from perdure.pages.adapter import pages
 from perdure.runs.events import Event, RunReset, parse_cursor
 from perdure.runs.version_switches import LEFT_CHILDREN_END, SINCE
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
+from perdure.sessions.wire import DECIDE_IN_SESSION, SessionDecision
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from tests.cli.test_approval_commands import settings
@@ -731,6 +732,28 @@ async def test_r10_14_who_reads_a_session_that_is_reset_goes_on_and_is_told(dev_
     assert (after[0].run_id, after[0].data) == ("", {"number": 1, "runId": first.run_id})
     assert after[1].data["messageId"] == second.message_id
     assert [(each.cursor, each.phase) for each in later] == [(each.cursor, each.phase) for each in after]
+    assert replayed.problem is None
+
+
+async def test_a_decision_that_a_sessions_reset_brings_again_has_its_first_answer(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """Whoever waits for the answer reads it from the new execution. The run had the decision already: it was refused."""
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it, asyncio.timeout(HANG):
+        client = Perdure(it.client, task_queue=it.task_queue)
+        session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
+        receipt = await session.send("Remove it.", sender="ann")
+        assert receipt.run_id is not None
+        await until_asked(it, receipt.run_id, "1.0")
+        handle: AgentHandle = it.client.get_workflow_handle(session.id, result_type=RunResult)
+        point = await newest_task(handle)
+        decision = {"call": "1.0", "decision": "approve"}
+        asked = SessionDecision(decision=decision, sender="ann", rights=["approve"])
+        answer = await handle.execute_update(DECIDE_IN_SESSION, asked, id="d-1")
+        await reset(dev_server, handle, point)
+        assert await handle.execute_update(DECIDE_IN_SESSION, asked, id="d-1") == answer
+        assert (await session.wait(receipt)).error is None
+        replayed = await replay_history(await handle.fetch_history(), data_converter(), session.id)
     assert replayed.problem is None
 
 

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 from temporalio import workflow
-from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    StartWorkflowUpdateInput,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
+)
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -889,6 +897,56 @@ async def _is_cancelled(update: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class _Attempts(Interceptor, OutboundInterceptor):
+    """The ids of a client's updates, and a signal at the second one."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.second = asyncio.Event()
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        OutboundInterceptor.__init__(self, next)
+        return self
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:
+        self.ids.append(input.update_id or "")
+        if len(self.ids) == 2:
+            self.second.set()
+        return await super().start_workflow_update(input)
+
+
+async def test_r10_9_a_decision_whose_answer_is_late_is_sent_again_as_the_same(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt was another decision: the worker accepted the first, and refused the one whose answer was read."""
+    monkeypatch.setattr("perdure.client.session_operations._ONE", timedelta(seconds=0.5))
+
+    @tool(approval="always")
+    def risky(path: str) -> str:
+        """Needs a person."""
+        return path
+
+    attempts, queue = _Attempts(), f"late-{uuid.uuid4().hex[:8]}"
+    agent = Agent("payer", tools=[risky], instructions="Act.")
+    script = [{"calls": [{"_tool": "risky", "path": "/a"}], "output": None}, {"calls": [], "output": "done"}]
+    client = Client(**dev_server.client.config() | {"interceptors": [attempts]})
+    session = Perdure(client, task_queue=queue).session(queue, agent=agent)
+    async with asyncio.timeout(HANG):
+        async with harness(dev_server.client, [risky], script, task_queue=queue) as it:
+            receipt = await session.send("Go.", sender="ann")
+            assert receipt.run_id is not None
+            await it.until_waiting(receipt.run_id, "1.0")
+        attempts.ids.clear()
+        decided = asyncio.create_task(
+            session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
+        )
+        await attempts.second.wait()
+        async with harness(dev_server.client, [risky], script[1:], task_queue=queue):
+            assert await decided == {"call": "1.0", "decision": "approve"}
+            assert (await session.wait(receipt)).error is None
+    assert len({*attempts.ids}) == 1
 
 
 async def test_r10_1_what_nobody_answers_ends_in_time_and_is_cancelled_at_once(
