@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections import UserDict
 from importlib.metadata import version
@@ -52,7 +53,12 @@ class LazyCommands(UserDict[str, Any]):
         """Return the command, or raise `KeyError`."""
         if self.data[name] is None:
             module, _, apps = PLACES[name].partition(":")
-            group = typer.main.get_group(getattr(importlib.import_module(f"perdure.cli.{module}"), apps))
+            gc.disable()  # the imported objects stay: to examine them takes a tenth of a command's start
+            try:
+                group = typer.main.get_group(getattr(importlib.import_module(f"perdure.cli.{module}"), apps))
+            finally:
+                gc.freeze()
+                gc.enable()
             group.name = name
             self.data[name] = group.commands.get(name, group)
         return self.data[name]
