@@ -61,7 +61,9 @@ with workflow.unsafe.imports_passed_through():
 
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
-"""Time for a program to decide; after that a person decides."""
+"""Time for a program to decide, from its start; after that a person decides."""
+PROGRAM_QUEUE: Final = timedelta(minutes=10)
+"""Time for a program to start and decide: a busy worker runs it later."""
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends does not wait for a decision that arrives meanwhile."""
 PROGRAMS_AT_ONCE: Final = 50
@@ -379,7 +381,8 @@ class ApprovalWaits:
                 sent = await workflow.execute_activity(
                     APPROVE_ACTIVITY,
                     await self._approve_input(approver, approval_request),
-                    schedule_to_close_timeout=PROGRAM_TIMEOUT,
+                    start_to_close_timeout=PROGRAM_TIMEOUT,
+                    schedule_to_close_timeout=PROGRAM_QUEUE,
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {approval_request.title}"),
                 )

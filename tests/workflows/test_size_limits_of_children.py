@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -154,6 +155,27 @@ async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: Work
             asked[sent.workflow_task_completed_event_id] = asked.get(sent.workflow_task_completed_event_id, 0) + 1
     assert sum(asked.values()) == count
     assert max(asked.values()) <= 100
+
+
+async def by_and_by(_: dict[str, Any]) -> Any:
+    """A program that takes its time."""
+    await asyncio.sleep(0.1)
+    return "approve"
+
+
+async def test_r7_9_a_program_that_waits_for_a_busy_worker_still_decides(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time passed in the queue of the worker: on a busy machine some calls of hundreds waited for a person, for ever."""
+    monkeypatch.setattr("perdure.workflows.approvals.PROGRAM_TIMEOUT", timedelta(seconds=3))
+    module = "tests.workflows.test_size_limits_of_children"
+    calls = [{"_tool": "risky", "text": "x", "n": n} for n in range(40)]
+    document = agent("risky", config={"approval": {"ask": "dangerous", "approver": f"{module}:by_and_by"}})
+    options: dict[str, Any] = {"named": [module], "sandboxed": False, "activities": 1}
+    async with harness(dev_server.client, [risky], [{"calls": calls, "output": {"ok": True}}], **options) as it:
+        handle = await ended(it, document)
+        view = await it.view(handle.id)
+    assert ([call.status for call in view.calls], view.refusals) == (["done"] * 40, [])
 
 
 async def test_r18_2_what_many_delegates_read_goes_by_reference(
