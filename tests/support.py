@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,16 @@ import uvicorn
 from google.protobuf.duration_pb2 import Duration
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
-from temporalio.client import Client, WorkflowFailureError, WorkflowHistory, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowHistory,
+    WorkflowQueryFailedError,
+)
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -220,6 +228,39 @@ async def harness(
         tools = options.pop("registry", registry(functions))
         async with build_worker(client, tools, task_queue=task_queue, model=asking, functions=named, **options):
             yield Harness(client, model, task_queue)
+
+
+_HELD = ("TMPRL1101", "Not in workflow event loop")
+"""Words of the SDK's detector, which interrupts a task that took two seconds by the clock."""
+_BROKEN_OFF = ("FORCE_CLOSE_COMMAND", "UNHANDLED_COMMAND")
+_OFTEN = 3
+
+
+async def failed_tasks(execution: WorkflowHandle[Any, Any]) -> list[str]:
+    """Why workflow tasks of an execution failed: each would be tried again for ever."""
+    return task_failures((await execution.fetch_history()).events)
+
+
+def task_failures(events: Iterable[HistoryEvent]) -> list[str]:
+    """Why workflow tasks of a history failed, except for those that the machine or the server broke off.
+
+    A task that took two seconds of a busy machine is tried again, and ends. One that takes so long by itself fails each time, and its run
+    does not end. A server breaks off a task beside which anything came in, or more than 100 events: on a slow machine not three times in turn.
+    """
+    found, broken_off = list[str](), 0
+    for event in events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            broken_off = 0
+        if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            continue
+        failed = event.workflow_task_failed_event_attributes
+        if any(words in failed.failure.message for words in _HELD):
+            continue
+        cause = WorkflowTaskFailedCause.Name(failed.cause)
+        broken_off += 1
+        if not cause.endswith(_BROKEN_OFF) or broken_off >= _OFTEN:
+            found.append(f"task {event.event_id}: {cause} {failed.failure.message}")
+    return found
 
 
 async def new_namespace(client: Client) -> str:

@@ -38,7 +38,7 @@ from perdure.queries.media_store import MediaStore, encode_again, walk_files
 from perdure.runs.audit import AuditBatch, audit_id, entry, verify_chain
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.runs.wire import DECIDE
-from tests.support import DONE, Harness, agent, harness, new_namespace, perdure
+from tests.support import DONE, Harness, agent, harness, new_namespace, perdure, task_failures
 from tests.timeouts import HANG
 from tests.workflows.test_session import desk, idles
 
@@ -240,7 +240,7 @@ async def test_large_values_are_encrypted_where_they_are_stored_and_what_is_forg
         result = await handle.result()
         history = await handle.fetch_history()
     assert (result.status, len(result.state["x"])) == ("completed", 400_006)
-    assert not any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events)
+    assert task_failures(history.events) == []
     found = stored(tmp_path)
     assert max(map(len, found)) > 400_000
     assert not any(b"/etc/etc" in data for data in found)

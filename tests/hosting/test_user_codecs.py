@@ -12,7 +12,6 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import (
     Client,
     WorkflowFailureError,
-    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
 )
@@ -30,7 +29,7 @@ from perdure.hosting.sdk_internals import workflow_name
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED, RUN_QUERY
 from perdure.sessions.wire import END, SEND, SESSION_WORKFLOW, SHOW, TURN
 from perdure.workflows import versioning
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, Harness, agent, failed_tasks, harness
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -92,14 +91,6 @@ def forged() -> list[RawValue]:
 async def connect(server: WorkflowEnvironment, converter: DataConverter | None = None) -> Client:
     address = server.client.service_client.config.target_host
     return await Client.connect(address, data_converter=converter or data_converter())
-
-
-async def failed_tasks(handle: WorkflowHandle[Any, Any]) -> list[str]:
-    return [
-        event.workflow_task_failed_event_attributes.failure.message
-        async for event in handle.fetch_history_events()
-        if event.HasField("workflow_task_failed_event_attributes")
-    ]
 
 
 @tool(dangerous=True)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import Evaluator, EvaluatorContext, LLMJudge, MaxModelRequests, ToolCorrectness
-from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
@@ -22,7 +21,7 @@ from perdure.errors import RunError, RunExistsError, SettingsError
 from perdure.evals import Approvals, Flows
 from perdure.runs.evaluation import EVALUATION_WORKFLOW, scored_id
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
-from tests.support import Harness, check_replays, harness, impatient, perdure, registry
+from tests.support import Harness, check_replays, failed_tasks, harness, impatient, perdure, registry
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -412,8 +411,7 @@ async def test_an_evaluation_that_cannot_run_is_refused(
         async with asyncio.timeout(HANG):
             with pytest.raises(WorkflowFailureError):
                 await handle.result()
-        types = [event.event_type for event in (await handle.fetch_history()).events]
-    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
+        assert await failed_tasks(handle) == []
 
 
 async def test_the_client_refuses_an_evaluation_that_cannot_run(dev_server: WorkflowEnvironment) -> None:
@@ -429,9 +427,8 @@ async def test_runs_of_a_large_agent_do_not_start_in_one_task(dev_server: Workfl
         evaluation = await api(it).evaluate(large, dataset(1), models=["lazy"], repeat=10, parallel=10)
         async with asyncio.timeout(HANG):
             (row,) = (await evaluation.wait()).totals()
-        types = [event.event_type for event in (await evaluation.handle.fetch_history()).events]
+        assert await failed_tasks(evaluation.handle) == []
     assert (row.rate.runs, row.failed) == (10, {})
-    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
 
 
 async def test_r22_4_a_run_whose_id_leaves_no_room_for_that_of_a_score_ends(dev_server: WorkflowEnvironment) -> None:
@@ -441,5 +438,4 @@ async def test_r22_4_a_run_whose_id_leaves_no_room_for_that_of_a_score_ends(dev_
         run = await api(it).start(sampled, "no", id=f"{uuid.uuid4().hex:x<998}")
         async with asyncio.timeout(HANG):
             await run.result()
-        types = [event.event_type for event in (await run.handle.fetch_history()).events]
-    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
+        assert await failed_tasks(run.handle) == []

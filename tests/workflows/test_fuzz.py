@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
@@ -19,7 +18,7 @@ from perdure.plan import ENDED
 from perdure.testing._servers import serve
 from perdure.testing.scripted_model import ChatRequest
 from tests.soak import times
-from tests.support import Harness, agent, harness
+from tests.support import Harness, agent, failed_tasks, harness
 from tests.timeouts import HANG
 
 TEXTS = ["", ".", "†", "††", "†state", "†state.", "†nope.x", "{†state.a}", "†output.ok", "\x00", "\n|`*", "😀" * 100]
@@ -170,16 +169,7 @@ async def play(scene: Scene) -> None:
         await send(it, run.id, [("policy", {"timeout": 60, "on_timeout": "approve"})])
         with contextlib.suppress(WorkflowFailureError):
             await asyncio.wait_for(run.result(), HANG)
-        history = await it.client.get_workflow_handle(run.id).fetch_history()
-        failed = [
-            event.workflow_task_failed_event_attributes.failure
-            for event in history.events
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
-            # A task that something new came in for is simply done again.
-            and event.workflow_task_failed_event_attributes.cause
-            != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
-        ]
-        assert failed == []
+        assert await failed_tasks(run) == []
         view = await it.view(run.id)
         assert view.status in ("completed", "failed")
         assert {call.status for call in view.calls} <= ENDED or view.status == "failed"

@@ -41,7 +41,7 @@ from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from tests.cli.test_approval_commands import settings
 from tests.gateway.support import gateway
-from tests.support import DONE, ROOT, Harness, agent, harness, impatient, perdure
+from tests.support import DONE, ROOT, Harness, agent, harness, impatient, perdure, task_failures
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 
@@ -221,8 +221,7 @@ async def test_decisions_that_come_together_while_somebody_looks_replay(
         history = await handle.fetch_history()
         replayed = await replay_history(history, data_converter(), handle.id)
     assert replayed.problem is None
-    failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
-    assert [event for event in history.events if event.event_type == failed] == []
+    assert task_failures(history.events) == []
     assert [call.status for call in result.calls] == ["done"] * len(MANY)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
@@ -23,7 +22,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import Packed, loads
 from tests.soak import share
-from tests.support import DONE, Harness, agent, answered, harness, impatient
+from tests.support import DONE, Harness, agent, answered, harness, impatient, task_failures
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 
@@ -92,33 +91,12 @@ async def troubles(client: Client, handle: AgentHandle) -> list[str]:
     return found
 
 
-_DEADLOCK = "[TMPRL1101]"
-"""How the SDK's message begins where a task took two seconds by the clock."""
-
-
 async def troubles_of(execution: WorkflowHandle[Any, Any]) -> tuple[list[str], str]:
-    """The same of one execution, and the run id of the one that went on from it.
-
-    A server does not take a task beside which more than 100 events came in, or one that ends a run beside which anything came in: it
-    is done again, which a slow machine may meet; once is no trouble. Nor is a task that took two seconds of a busy machine, however
-    often: one that takes so long by itself fails each time, and its run does not end.
-    """
+    """The same of one execution, and the run id of the one that went on from it."""
     ended = (await execution.describe()).status == WorkflowExecutionStatus.TERMINATED
     events = (await execution.fetch_history()).events
     found = [f"{execution.id} was terminated"] if ended else []
-    broken_off = False
-    for event in events:
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            broken_off = False
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
-            why = event.workflow_task_failed_event_attributes
-            if why.failure.message.startswith(_DEADLOCK):
-                continue
-            cause = WorkflowTaskFailedCause.Name(why.cause)
-            by_machine = cause.endswith(("FORCE_CLOSE_COMMAND", "UNHANDLED_COMMAND"))
-            if broken_off or not by_machine:
-                found.append(f"{execution.id}: task {event.event_id} failed: {cause} {why.failure.message}")
-            broken_off = True
+    found += [f"{execution.id}: {each}" for each in task_failures(events)]
     return found, events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
 
 

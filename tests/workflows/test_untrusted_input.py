@@ -44,7 +44,7 @@ from perdure.sessions.wire import (
 )
 from perdure.sessions.wire import WITHDRAW as WITHDRAW_FROM_SESSION
 from perdure.testing.scripted_model import ChatRequest
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, agent, failed_tasks, harness
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -74,21 +74,6 @@ ODD: list[list[Any]] = [
 SIGNALS = ["approve", "reject", "edit", "replace", "answer", DECIDE, POLICY, CALLS_SIGNAL]
 
 
-HELD = ("TMPRL1101", "Not in workflow event loop")
-"""Words of a task that failed because the machine held it for two seconds: the SDK's detector interrupts it, and it is tried again."""
-
-
-async def failed_tasks(it: Harness, run_id: str) -> list[str]:
-    """Why workflow tasks of the run failed, but for those that the machine held: each would be tried again for ever."""
-    history = await it.client.get_workflow_handle(run_id).fetch_history()
-    messages = [
-        event.workflow_task_failed_event_attributes.failure.message
-        for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
-    ]
-    return [message for message in messages if not any(words in message for words in HELD)]
-
-
 async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> None:
     script = [{"calls": [{"_tool": "remove", "path": "/odd"}]}, DONE]
     async with harness(dev_server.client, [remove], script) as it:
@@ -109,7 +94,7 @@ async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> No
                         await handle.execute_update(name, args=arguments)
         await handle.signal("approve", {"call": "1.0"})
         result = await handle.result()
-        failed = await failed_tasks(it, handle.id)
+        failed = await failed_tasks(it.client.get_workflow_handle(handle.id))
     assert (result.status, removed.count("/odd"), failed) == ("completed", 1, [])
     problems = [refused["problem"] for refused in view.refusals]
     assert "expected one JSON object, not no arguments" in problems
@@ -131,7 +116,7 @@ async def test_r18_6_a_workflow_started_with_anything(
         )
         with pytest.raises(WorkflowFailureError) as caught:
             await asyncio.wait_for(handle.result(), HANG)
-        failed = await failed_tasks(it, handle.id)
+        failed = await failed_tasks(it.client.get_workflow_handle(handle.id))
     cause = caught.value.cause
     assert isinstance(cause, ApplicationError)
     assert (cause.type, failed) == (REFUSED, [])
@@ -178,7 +163,7 @@ async def test_r18_6_a_session_is_sent_anything_by_each_of_its_handlers(dev_serv
                     with pytest.raises(WorkflowUpdateFailedError):
                         await handle.execute_update(name, args=arguments)
         reply = await session.reply(await session.send("and again", sender="ann"), HANG)
-        failed = await failed_tasks(it, session.id)
+        failed = await failed_tasks(it.client.get_workflow_handle(session.id))
     assert (reply is not None, failed) == (True, [])
 
 
@@ -281,7 +266,7 @@ async def test_r18_6_so_is_one_in_a_tools_definition(key: str, value: Any, dev_s
     definition = {"name": "odd", "_activity": "remove", key: value}
     async with harness(dev_server.client, [remove], []) as it:
         view = await asyncio.wait_for(it.run(agent(definition)), HANG)
-        failed = await failed_tasks(it, view.run_id)
+        failed = await failed_tasks(it.client.get_workflow_handle(view.run_id))
     assert (view.status, failed) == ("failed", [])
     assert (view.error or "").startswith("tool 'odd': ")
 
@@ -298,7 +283,7 @@ async def test_r18_6_sleeps_and_questions_of_any_shape(dev_server: WorkflowEnvir
         await it.until_waiting(handle.id, f"1.{len(calls) - 1}")
         await handle.signal("answer", {"call": f"1.{len(calls) - 1}", "answer": "yes"})
         result = await asyncio.wait_for(handle.result(), HANG)
-        failed = await failed_tasks(it, handle.id)
+        failed = await failed_tasks(it.client.get_workflow_handle(handle.id))
     assert (result.status, failed) == ("completed", [])
     statuses = [call.status for call in result.calls]
     assert statuses == [
@@ -337,7 +322,7 @@ async def test_r18_1_a_result_that_a_run_cannot_read_back_is_the_calls_own_final
     calls = [{"_tool": "odd", "what": what, "_outputPath": f"†state.{what} || †state.no_{what}"} for what in kinds]
     async with harness(dev_server.client, [odd], [{"calls": calls}, DONE]) as it:
         view = await asyncio.wait_for(it.run(agent("odd")), HANG)
-        failed = await failed_tasks(it, view.run_id)
+        failed = await failed_tasks(it.client.get_workflow_handle(view.run_id))
     assert (view.status, failed, sorted(tries)) == ("completed", [], sorted(kinds))
     errors = [call.error or {} for call in view.calls]
     assert [error.get("code") for error in errors] == [*["not_json"] * 3, "odd"]
@@ -361,7 +346,7 @@ async def test_a_childs_id_that_is_taken_fails_the_call_not_the_run(dev_server: 
             await it.client.start_workflow("nobody", id=f"{run_id}/{taken}", task_queue="nowhere")
         handle = await it.start(agent(HELPER), run_id=run_id)
         result = await asyncio.wait_for(handle.result(), HANG)
-        failed = await failed_tasks(it, run_id)
+        failed = await failed_tasks(it.client.get_workflow_handle(run_id))
         for taken in ("1.0", "1.1/0"):
             await it.client.get_workflow_handle(f"{run_id}/{taken}").terminate()
     assert (result.status, failed) == ("completed", [])
@@ -379,6 +364,6 @@ async def test_nor_does_an_id_that_is_too_long(dev_server: WorkflowEnvironment) 
     async with harness(dev_server.client, [remove], answer) as it:
         handle = await it.start(agent(HELPER), run_id=f"long-{uuid.uuid4().hex[:8]}-".ljust(998, "x"))
         result = await asyncio.wait_for(handle.result(), HANG)
-        failed = await failed_tasks(it, handle.id)
+        failed = await failed_tasks(it.client.get_workflow_handle(handle.id))
     assert (result.status, result.calls[0].status, failed) == ("completed", "failed", [])
     assert (result.calls[0].error or {})["code"] == "id_too_long"
