@@ -16,6 +16,7 @@ from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities import secrets
+from perdure.hosting.sdk_internals import hide_loops
 from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
@@ -39,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Programs that a soak test fetches from a registry need them.
     """
+    hide_loops()  # as a worker does: clients that a test leaves open are collected in any later test
     if config.option.markexpr == "not soak and not clients":
         os.environ.pop("SSL_CERT_FILE", None)
         os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)

@@ -7,7 +7,7 @@
   cannot be replayed, and when a run leaves the cache.
 - `ReportingInstance` also makes each activation of a run wait for the previous one. Missing: an eviction that waits for
   an interrupted task.
-- `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
+- `hide_loops` sets the running event loop of a thread. Missing: event loops that take no task from finalizers.
 - `activity_name` and `workflow_name` read the attributes that `activity.defn` and `workflow.defn` set. Missing: a function that returns a definition's name. Tools of users'
   activities and workflows read it too, in `perdure.tools.temporal`.
 - `perdure.hosting.logs.core_logging` filters lines of the SDK's core by their text. Missing: a name for each kind of line.
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from threading import Lock, local
 from typing import Any, Final
 
-from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache
 from temporalio.converter import DataConverter
@@ -83,13 +82,14 @@ class Converter(DataConverter):
         return found  # type: ignore[no-any-return]
 
 
-# The garbage collector runs in any thread that allocates, so also in a thread that executes a workflow task. A
-# finalizer there may find the workflow's event loop and start a task in it: an unclosed `AsyncOpenAI` does so. No
-# replay would start that task again.
+# The garbage collector runs in any thread that allocates. A finalizer there may find the thread's event loop and start a
+# task in it: an unclosed `AsyncOpenAI` does so. In a workflow no replay would start that task again. In any other loop
+# the task closes connections whose sockets were collected with the client: their file descriptors may be those of other
+# sockets by then, and the loop would no longer read from these.
 
 
 class _Hidden(local):
-    """The workflow's event loop that this thread hides while the collector runs."""
+    """The event loop that this thread hides while the collector runs."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -98,18 +98,18 @@ _hidden: Final = _Hidden()
 
 
 def hide_loops() -> None:
-    """Hide the event loops of workflows from finalizers, in this process and from now on."""
+    """Hide running event loops from finalizers that the collector calls, in this process and from now on."""
     if _collecting not in gc.callbacks:
         gc.callbacks.append(_collecting)
 
 
 def _collecting(phase: str, _: dict[str, Any]) -> None:
-    loop, _hidden.loop = _hidden.loop, None
-    if phase == "start" and workflow.in_workflow():
+    if phase == "start":
         _hidden.loop = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
-    elif phase == "stop" and loop is not None:
-        asyncio._set_running_loop(loop)
+    else:
+        asyncio._set_running_loop(_hidden.loop)
+        _hidden.loop = None
 
 
 class ReportingInstance(WorkflowInstance):

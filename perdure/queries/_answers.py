@@ -69,7 +69,8 @@ async def update_with_start(
                 update, argument, start_workflow_operation=start, **options
             )
     except BaseException:
-        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
+        # The error is raised there as well, and would be logged as never retrieved. A cancellation ends this wait too.
+        with contextlib.suppress(Exception):
             await asyncio.wait_for(start.workflow_handle(), 0.1)
         raise
 
