@@ -243,6 +243,8 @@ LEAST: Final = 120
 
 _LOOKED_AT: Final = 5_000
 """Maximum of first parts of a value that are examined to cut it: a list of numbers may have 400,000 (R18.5)."""
+_MISSES: Final = 16
+"""Parts in a row that do not fit after which no further part is examined."""
 
 
 @overload
@@ -264,20 +266,21 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
     if isinstance(value, str):
         return _cut_text(value, room, sizes.of(value))
     if isinstance(value, dict):
-        first = dict(islice(value.items(), _LOOKED_AT))
-        own = [text_size(key) + 2 for key in first]
-        shares = _shares([own[n] + sizes.of(child) for n, child in enumerate(first.values())], room - 40, own)
+        parts = ((text_size(key) + 2, sizes.of(child)) for key, child in islice(value.items(), _LOOKED_AT))
         kept = {
-            key: cut_to(child, share - own[n], sizes)
-            for n, ((key, child), share) in enumerate(zip(first.items(), shares, strict=True))
+            key: child if share >= own + size else cut_to(child, share - own, sizes)
+            for (key, child), (own, size, share) in zip(value.items(), _shares(parts, room - 40), strict=False)
             if share
         }
         left_out = len(value) - len(kept)
         return kept | ({"…": f"{left_out} more"} if left_out else {})
     if isinstance(value, list):
-        head = value[:_LOOKED_AT]
-        shares = _shares([1 + sizes.of(child) for child in head], room - 40, [1] * len(head))
-        items = [cut_to(child, share - 1, sizes) for child, share in zip(head, shares, strict=True) if share]
+        parts = ((1, sizes.of(child)) for child in value[:_LOOKED_AT])
+        items = [
+            child if share >= own + size else cut_to(child, share - own, sizes)
+            for child, (own, size, share) in zip(value, _shares(parts, room - 40), strict=False)
+            if share
+        ]
         return [*items, *([f"… {len(value) - len(items)} more"] if len(items) < len(value) else [])]
     return "…"  # a number with more digits than the room
 
@@ -299,25 +302,33 @@ def _cut_text(text: str, room: int, size: int) -> str:
     return text[: max(length, 0)] + note
 
 
-def _shares(sizes: Sequence[int], room: int, own: Sequence[int]) -> list[int]:
-    """Return the room of each of several parts: small parts get the room that they need, the others equal shares; 0:
-    the part is left out.
+def _shares(parts: Iterable[tuple[int, int]], room: int) -> list[tuple[int, int, int]]:
+    """Return the room of each of several parts, as (own, size, share). Small parts get the room that they need, the
+    others equal shares; 0: the part is left out.
 
-    `own` is a part's need beside its value. If less than `LEAST` is left for each, the first ones are kept.
+    `parts`: a part's need beside its value, and its value's size. If less than `LEAST` is left for each, the first ones
+    are kept. Parts are read only while some of them still fit, since each is measured when it is read.
     """
-    shares = [0] * len(sizes)
-    least = [min(size, mine + LEAST) for size, mine in zip(sizes, own, strict=True)]
+    found: list[tuple[int, int]] = []
+    shares: list[int] = []
     kept: list[int] = []
-    for index, needed in enumerate(least):
-        if needed <= room:
+    misses = 0
+    for own, size in parts:
+        needed = own + min(size, LEAST)
+        fits = needed <= room
+        misses = 0 if fits else misses + 1
+        if misses > _MISSES:
+            break
+        if fits:
             room -= needed
-            shares[index] = needed
-            kept.append(index)
-    for place, index in enumerate(sorted(kept, key=lambda index: sizes[index] - shares[index])):
-        more = min(sizes[index] - shares[index], room // (len(kept) - place))
+            kept.append(len(found))
+        found.append((own, size))
+        shares.append(needed if fits else 0)
+    for place, index in enumerate(sorted(kept, key=lambda index: sum(found[index]) - shares[index])):
+        more = min(sum(found[index]) - shares[index], room // (len(kept) - place))
         shares[index] += more
         room -= more
-    return shares
+    return [(own, size, share) for (own, size), share in zip(found, shares, strict=True)]
 
 
 def allot(sizes: Sequence[int], room: int) -> list[int]:
