@@ -179,17 +179,18 @@ class AwsEvents:
         return ServerSentEvent(json.dumps({"error": error}).encode(), "error")
 
 
-_ANSWERS_ALONE: Final = 10
+_CROWDED_BY: Final = 10
+"""Further answers for which `crowding` grows by 1."""
 _MOST_CROWDED: Final = 3.0
 
 
 def crowding(answers: int) -> float:
-    """Return the factor by which pauses between reads and between deliveries grow while this process streams as many `answers`.
+    """Return the factor for the pauses between reads and between deliveries, while this process streams that many `answers`.
 
-    It is 1 for one answer and at most `_MOST_CROWDED`. A wake-up costs as much CPU as the reading of four tokens, and a delivery
-    costs a workflow task. A process with one answer has room for them. A process with thirty needs the CPU for its runs.
+    It is 1 for one answer, and `_MOST_CROWDED` at most. A wake-up costs as much CPU as the read of four tokens, and a
+    delivery costs a workflow task. A process with many answers needs that CPU for its runs.
     """
-    return min(_MOST_CROWDED, 1 + max(0, answers - 1) / _ANSWERS_ALONE)
+    return min(_MOST_CROWDED, 1 + max(0, answers - 1) / _CROWDED_BY)
 
 
 Send = Callable[[int, list[Json]], Awaitable[None]]
@@ -259,7 +260,7 @@ class Deliverer:
 
     def _share(self, part: float) -> float:
         elapsed = asyncio.get_running_loop().time() - self._requested_at
-        return min(_LONGEST_GATHERED, part * crowding(_Reading.underway) * elapsed)
+        return min(_LONGEST_GATHERED, part * crowding(_Reading.active) * elapsed)
 
     def _pause(self) -> float:
         """Return the minimum of seconds until the next delivery: the time of two calls, or a tenth of the answer's
@@ -398,7 +399,7 @@ class WritingReporter:
             await self._more()
 
     async def _more(self) -> None:
-        """Wait until there is more to report; look seldom, but for a first text that somebody waits for."""
+        """Wait until there is more to report. Look every `_SHORTEST` seconds, and every `_NOTHING_YET` for a watched answer's first text."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -636,7 +637,7 @@ def next_read(streamed: float, answers: int = 1) -> float:
     """Return the seconds until the next read of an answer, from the time that it has been streamed.
 
     A wake-up for each token costs as much as its read. So tokens are read together: after a second of streaming, new
-    tokens may be noticed 0.03 s later, and `crowding` times as much while this process streams several `answers`.
+    tokens may be noticed 0.03 s later. The pause grows by `crowding` while this process streams several `answers`.
     """
     return crowding(answers) * min(_LONGEST_READ, streamed * _SHARE_OF_READS)
 
@@ -666,8 +667,8 @@ async def read_answer(
 class _Reading:
     """The reading of one answer. Pieces that arrive together are read together."""
 
-    underway: ClassVar = 0
-    """The answers that this process streams now."""
+    active: ClassVar = 0
+    """The number of answers that this process streams now."""
 
     def __init__(
         self,
@@ -687,7 +688,7 @@ class _Reading:
 
     async def read(self, response: httpx2.Response) -> bool:
         """Return whether the answer's last event was read; else the response has ended without it."""
-        _Reading.underway += 1
+        _Reading.active += 1
         try:
             with contextlib.suppress(TimeoutError):
                 async with self._limit:
@@ -700,7 +701,7 @@ class _Reading:
                             raise
                     self._take()
         finally:
-            _Reading.underway -= 1
+            _Reading.active -= 1
             self._pieces.clear()
         if self._failure is not None:
             raise self._failure
@@ -717,7 +718,7 @@ class _Reading:
             if loop.time() - asked > _WAITED:
                 self._take()
                 if self._deliverer is not None and not (self._is_done() or self._answer.whole):
-                    await asyncio.sleep(next_read(loop.time() - began, _Reading.underway))
+                    await asyncio.sleep(next_read(loop.time() - began, _Reading.active))
             elif len(self._pieces) == 1:
                 loop.call_soon(self._take)  # runs when this task waits for the next piece
             asked = loop.time()

@@ -62,8 +62,8 @@ with workflow.unsafe.imports_passed_through():
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """Time for a program to decide, from its start; after that a person decides."""
-PROGRAM_QUEUE: Final = timedelta(minutes=10)
-"""Time for a program to start and decide: a busy worker runs it later."""
+PROGRAM_TOTAL_TIMEOUT: Final = timedelta(minutes=10)
+"""Time for a program to start and decide: it may wait in the queue of a busy worker first."""
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends does not wait for a decision that arrives meanwhile."""
 PROGRAMS_AT_ONCE: Final = 50
@@ -382,7 +382,7 @@ class ApprovalWaits:
                     APPROVE_ACTIVITY,
                     await self._approve_input(approver, approval_request),
                     start_to_close_timeout=PROGRAM_TIMEOUT,
-                    schedule_to_close_timeout=PROGRAM_QUEUE,
+                    schedule_to_close_timeout=PROGRAM_TOTAL_TIMEOUT,
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {approval_request.title}"),
                 )

@@ -11,11 +11,11 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.fork import FORK_FORM
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunState
-    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot_text
+    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, encode_snapshot
     from perdure.runs.version_switches import CARRIES_LESS
     from perdure.runs.wire import RunInput
     from perdure.sessions.wire import SessionInput
-    from perdure.values.json import UnreadArgument, pack, pack_text
+    from perdure.values.json import UnreadArgument, pack, pack_json
     from perdure.values.limits import MAX_CARRIED_PARTS
 
 
@@ -67,12 +67,12 @@ class ContinueAsNew:
         if not self._attempts.worth(size, most):
             return
         run.progress.worked = worked
-        text, parts = snapshot_text(run)
+        written, parts = encode_snapshot(run)
         if parts > MAX_CARRIED_PARTS and run.prepared.follows(CARRIES_LESS):
             self._attempts.note(size, most * parts // MAX_CARRIED_PARTS)
             return
         following = run_input.model_copy(
-            update={"snapshot": pack_text(text, SNAPSHOT_FORM), "budget": run.limits.pool.share}
+            update={"snapshot": pack_json(written, SNAPSHOT_FORM), "budget": run.limits.pool.share}
             | ({} if run.fork is None else {"fork": pack(run.fork.remaining(run.progress.number), FORK_FORM)})
         )
         packed = len(following.model_dump_json().encode())

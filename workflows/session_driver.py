@@ -470,7 +470,8 @@ class ChildRun:
 async def update_run(update: RunUpdate) -> RunUpdateResult:
     """Send an update to a run and return its answer, through an activity: a workflow cannot send an update itself."""
     if (received := workflow.current_update_info()) is not None:
-        update.id = received.id.replace("/", "-")  # an id of a run's own client begins with an execution and "/"
+        # In a run's update id, the part before a "/" names an execution of the run: a session's id must not have one.
+        update.id = received.id.replace("/", "-")
     try:
         answered: RunUpdateResult = await workflow.execute_activity(
             UPDATE_RUN_ACTIVITY,

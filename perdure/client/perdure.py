@@ -863,8 +863,8 @@ class Perdure:
             return await approvals.revoke_standing_approval(self.client, tenant, self.task_queue, name, by)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
-        """Whether a worker takes runs from the task queue (default: this object's). A worker that was killed counts for
-        90 s.
+        """Whether a worker takes runs from the task queue (default: this object's). A worker that has stopped
+        counts for 90 s.
 
         ```python
         if not await perdure.has_worker():

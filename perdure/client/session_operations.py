@@ -143,7 +143,7 @@ async def send(
 
 async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
     """Send an update to an existing session, and return its answer. Raises as `send` does."""
-    id = uuid.uuid4().hex  # of all attempts, as in `send`: the first one may have counted
+    id = uuid.uuid4().hex  # one id for all attempts, as in `send`: the first one may have counted
     async with _patiently(client, session):
         return await _again(lambda: _update(session, name, argument, id))
 

@@ -29,7 +29,7 @@ from perdure.values.json import JsonObject, dumps
 FAULT: Final = 2
 """The exit code when tools or agents are invalid; the report holds the reason."""
 _NUMBER: Final = 8
-"""The bytes of a process id or an exit code, as a worker's supervisor gets them."""
+"""The length in bytes of a message with a process id or an exit code."""
 
 
 class WorkerProcess:
@@ -54,16 +54,16 @@ class WorkerProcess:
 
     async def _read_code(self) -> int:
         with self._control:
-            line = await asyncio.get_running_loop().sock_recv(self._control, _NUMBER)
-        self.returncode = int(line) if line else -signal.SIGKILL
+            code = await asyncio.get_running_loop().sock_recv(self._control, _NUMBER)
+        self.returncode = int(code) if code else -signal.SIGKILL
         return self.returncode
 
 
-class WorkerFork:
-    """A process that has loaded Perdure and none of the user's code: each worker is forked from it.
+class ForkServer:
+    """A process that has loaded Perdure and no user code. Each worker is forked from it.
 
-    To load Perdure takes three seconds of CPU time. The process has one thread, because a fork of more may hang. It ends with the process
-    that made it.
+    It is itself a fork of `perdure dev`: the server of `multiprocessing` would load Perdure again, in three seconds of CPU
+    time. It has one thread, because a fork of a process with several threads may hang. It ends with `perdure dev`.
     """
 
     def __init__(self) -> None:

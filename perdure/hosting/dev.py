@@ -31,7 +31,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import ServerError, SettingsError
 from perdure.hosting import logs
-from perdure.hosting._dev_worker import WorkerFork, WorkerProcess
+from perdure.hosting._dev_worker import ForkServer, WorkerProcess
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.process import interrupts
 from perdure.hosting.server import embedded_server
@@ -61,7 +61,7 @@ async def serve_dev(
 
     Raises a `PerdureError` when something cannot start.
     """
-    with closing(WorkerFork()) as fork:  # before any of the user's code is loaded, and any thread begins
+    with closing(ForkServer()) as fork:  # before any of the user's code is loaded, and any thread begins
         logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
         load_workflows(settings.workflows).check_tools(registry_of(settings))  # before a server is needed
         ended = await _serve(settings, beside, fork)
@@ -69,7 +69,7 @@ async def serve_dev(
 
 
 async def _serve(
-    settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]], fork: WorkerFork
+    settings: Settings, beside: Callable[[Client], AbstractAsyncContextManager[object]], fork: ForkServer
 ) -> bool:
     """Serve until interrupted. Return whether all workers have ended without an error."""
     port, ui_port = settings.dev_port, settings.dev_ui_port
@@ -127,7 +127,7 @@ class _FaultError(Exception):
 class _Workers:
     """The worker whose code is current, and the former ones."""
 
-    def __init__(self, settings: Settings, client: Client, fork: WorkerFork) -> None:
+    def __init__(self, settings: Settings, client: Client, fork: ForkServer) -> None:
         self._settings = settings
         self._client = client
         self._fork = fork

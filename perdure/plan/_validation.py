@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from perdure.errors import CallError, DecisionError, FormulaError, ReferenceSyntaxError, TooLargeError
 from perdure.plan._calls import BODY, EACH, IF, LOOP_KEYS, NO_ORDER, Call, CallSpec, delegate_problems, parse_condition
@@ -150,21 +150,23 @@ def _without_nulls(raw: JsonObject, tool: Tool) -> tuple[JsonObject, JsonObject]
             parameters[key] = value
         elif value is not None or key == "_output":
             meta[key] = value
-    return meta, _accepted(parameters, (), tool.parameters_schema) if has_null(parameters) else parameters
+    return meta, _strip_nulls(parameters, (), tool.parameters_schema) if has_null(parameters) else parameters
 
 
-def _accepted(value: Json, path: Path, schema: Schema) -> Any:  # of an object an object
-    """Return the value without each `null` that the schema refuses there."""
-    if isinstance(value, list):
-        return [_accepted(child, (*path, index), schema) for index, child in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
+def _strip_nulls(value: JsonObject, path: Path, schema: Schema) -> JsonObject:
+    """Return an object without each `null` that the schema refuses at its place."""
     required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
     return {
-        key: _accepted(child, (*path, key), schema)
+        key: _strip_nulls_in(child, (*path, key), schema)
         for key, child in value.items()
         if child is not None or key in required or not _refuses_null(schema.at((*path, key)))
     }
+
+
+def _strip_nulls_in(value: Json, path: Path, schema: Schema) -> Json:
+    if isinstance(value, list):
+        return [_strip_nulls_in(child, (*path, index), schema) for index, child in enumerate(value)]
+    return _strip_nulls(value, path, schema) if isinstance(value, dict) else value
 
 
 def _refuses_null(schemas: list[Schema] | None) -> bool:

@@ -28,11 +28,10 @@ TIMEOUT: Final = timedelta(seconds=QUERY_TIMEOUT)
 """The timeout of one query."""
 BESIDE: Final = 0.3
 """Share of that time after which the query is sent again: a worker may first replay a long history."""
-_FIRST: Final = 0.5
-"""Seconds without an answer after which the task queue is examined."""
-_POLLED: Final = timedelta(seconds=90)
+_POLLERS_CHECKED_AFTER: Final = 0.5
+"""Seconds without an answer after which the task queue's pollers are checked."""
+_GONE_AFTER: Final = timedelta(seconds=90)
 """Time since a worker's last poll after which it counts as gone: a poll takes a minute at most, and two clocks differ."""
-_ONE: Final = asyncio.FIRST_COMPLETED
 _PAUSE: Final = 0.05
 """Seconds until a query that the server cancelled is sent again; twice as long each time."""
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
@@ -85,8 +84,8 @@ async def answer_of(
 ) -> Any:
     """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    With `client` it ends half a second after its beginning where no worker polls the task queue. Without, it waits for
-    a worker.
+    With `client`, a query of a task queue that no worker polls fails after half a second. Without `client`, the query waits
+    for a worker.
 
     A worker that stops, as in every deploy, may leave queries unanswered. The server gives them to no other worker: it
     reports them as cancelled, or reports nothing until their timeout. Raise what `WorkflowHandle.query` raises; without
@@ -94,7 +93,8 @@ async def answer_of(
     """
     loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
     ends = loop.time() + seconds
-    asking = set() if client is None else {asyncio.ensure_future(_end_unserved(client, workflow))}
+    ends_with = asyncio.FIRST_COMPLETED
+    asking = set() if client is None else {asyncio.ensure_future(_check_pollers(client, workflow))}
     failed = 0
     try:
         while True:
@@ -103,7 +103,7 @@ async def answer_of(
                 limit = timedelta(seconds=max(left, _PAUSE))
                 asked = workflow.query(query, args=arguments, result_type=result_type, rpc_timeout=limit)
                 asking.add(asyncio.ensure_future(asked))
-            done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=_ONE)
+            done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=ends_with)
             for question in sorted(done, key=lambda each: each.exception() is not None):
                 error = question.exception()
                 failed += _may_pass(error)
@@ -111,7 +111,7 @@ async def answer_of(
                 if not passes or loop.time() + pause >= ends:
                     return question.result()
             if done:
-                await (asyncio.wait(asking, timeout=pause, return_when=_ONE) if asking else asyncio.sleep(pause))
+                await (asyncio.wait(asking, timeout=pause, return_when=ends_with) if asking else asyncio.sleep(pause))
                 pause *= 2
     finally:
         for question in asking:
@@ -120,7 +120,7 @@ async def answer_of(
 
 
 async def has_worker(client: Client, task_queue: str) -> bool:
-    """Whether any worker takes workflow tasks from the queue. A worker that was killed counts for 90 s."""
+    """Whether any worker takes workflow tasks from the queue. A worker that has stopped counts for 90 s."""
     response = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -128,22 +128,23 @@ async def has_worker(client: Client, task_queue: str) -> bool:
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
     )
-    seen = datetime.now(UTC) - _POLLED
+    seen = datetime.now(UTC) - _GONE_AFTER
     return any(poller.last_access_time.ToDatetime(UTC) > seen for poller in response.pollers)
 
 
-async def _end_unserved(client: Client, workflow: WorkflowHandle[Any, Any]) -> Any:
-    """Raise the server's error for a query that no worker can answer, long before the server does. Otherwise never
-    return."""
-    await asyncio.sleep(_FIRST)
+async def _check_pollers(client: Client, workflow: WorkflowHandle[Any, Any]) -> Any:
+    """Raise `RPCError` if no worker polls the workflow's task queue: the server would report that after ten seconds.
+    Otherwise never return.
+    """
+    await asyncio.sleep(_POLLERS_CHECKED_AFTER)
     try:
         task_queue = (await workflow.describe()).task_queue
-        served = await has_worker(client, task_queue)
+        is_polled = await has_worker(client, task_queue)
     except RPCError:  # the query reports the server's errors; the test server has no such call
-        return await asyncio.Future()
-    if not served:
+        is_polled = True
+    if not is_polled:
         raise RPCError(f"no worker polls task queue {task_queue!r}", RPCStatusCode.FAILED_PRECONDITION, b"")
-    return await asyncio.Future()
+    await asyncio.Future()
 
 
 async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:

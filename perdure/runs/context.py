@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from pydantic import ValidationError
@@ -61,9 +60,8 @@ class Contexts:
         self._control = _lists_occur(context, prepared.tools, agent.output_schema) if taught == "auto" else taught
         self._names_control = taught == "auto" and not self._control
         self._untaught = _untaught(agent, context, prepared)
-        self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
-        self._beside: dict[tuple[bool, bool, int], list[int]] = {}
-        """Characters and bytes of these parameters."""
+        self._parameters: dict[tuple[bool, bool, int], tuple[JsonObject, int, int]] = {}
+        """By the kind of Request its parameters, and the characters and bytes of their JSON."""
 
     def make(
         self,
@@ -123,17 +121,17 @@ class Contexts:
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
         if kind not in self._parameters:
-            self._parameters[kind], *self._beside[kind] = _composed(_Composition(self._agent.config.dialect, ask))
+            self._parameters[kind] = _compose_parameters(_Composition(self._agent.config.dialect, ask))
+        parameters, characters, size = self._parameters[kind]
         prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._provenance)
         messages = prompt.messages(limit, revision)
-        characters, size = self._beside[kind]
-        beside = [("beside the messages", characters)] if self._parameters[kind] else []
+        beside = [("beside the messages", characters)] if parameters else []
         vocabulary = self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._output_form})
         size += 1000 + len(vocabulary.model_dump_json().encode()) + sum(map(self._sizes.of, messages))
         context = RequestContext(
             messages=messages,
             stable=prompt.stable,
-            parameters=self._parameters[kind],
+            parameters=parameters,
             parts=summed([*prompt.parts, *beside]),
             left_out=self._parts.left_out,
             dialect=self._agent.config.dialect,
@@ -143,7 +141,7 @@ class Contexts:
 
 
 class _Composition:
-    """A Request whose parameters are composed; equal to each other one with the same parameters."""
+    """A Request as a cache key: two are equal if their parameters are."""
 
     def __init__(self, dialect: str, ask: DialectRequest) -> None:
         self.dialect, self.ask = dialect, ask
@@ -158,8 +156,8 @@ class _Composition:
 
 
 @lru_cache(maxsize=16)
-def _composed(composition: _Composition) -> tuple[JsonObject, int, int]:
-    """Return a Request's parameters, and the characters and bytes of their JSON. Nothing changes them: runs with equal tools share them."""
+def _compose_parameters(composition: _Composition) -> tuple[JsonObject, int, int]:
+    """Return a Request's parameters, and the characters and bytes of their JSON. Runs with equal tools share the object, so nobody may change it."""
     parameters = DIALECTS[composition.dialect].parameters(composition.ask)
     text = dumps(parameters)
     return parameters, len(text), len(text.encode(errors="surrogatepass"))
@@ -284,9 +282,14 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
     return [clip(each, 300) for each in found[:5]]
 
 
+_LEAST_SHOWN: Final = 2_000
+"""Characters that a result may have when the results before it have used up their Request's room."""
+
+
 class ResultsRoom:
-    """The room that the results of one Request share. When most of it is used, each further result has `_LEAST_SHOWN`
-    characters: a task has no time for hundreds of long ones.
+    """The characters that the results of one Request share, `MAX_STATE_SHOWN`, so that hundreds of long results do not make
+    a workflow task too long. Each result may have `MAX_RESULT` of them while they last, and `_LEAST_SHOWN` after that.
+    Without `bounded` each may have `MAX_RESULT`.
     """
 
     def __init__(self, sizes: Sizes, provenance: RunProvenance, *, bounded: bool = True) -> None:
@@ -307,9 +310,6 @@ class ResultsRoom:
         shown, is_cut = excerpt(value, size, call.id, most)
         self.has_cut = self.has_cut or is_cut
         return shown
-
-
-_LEAST_SHOWN: Final = 2_000
 
 
 def turn_message(
@@ -540,7 +540,7 @@ class RunConversation:
         dialect = DIALECTS[agent.config.dialect]
         self.shows_turns = dialect.keeps_turns
         """Whether the agent's dialect shows the model its earlier turns."""
-        room = functools.partial(ResultsRoom, sizes, provenance, bounded=prepared.follows(CARRIES_LESS))
+        room = partial(ResultsRoom, sizes, provenance, bounded=prepared.follows(CARRIES_LESS))
         self.turns = ModelTurns(room, context.call_ids, turns=dialect.keeps_turns)
         self._contexts = Contexts(agent, context, prepared, sizes, provenance)
         self._sampling, self._models = agent.config.sampling, prepared.models

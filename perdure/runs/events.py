@@ -641,7 +641,9 @@ def _clipped_object(value: dict[str, Json], most: int, fair: bool, media: bool) 
             found["…"] = f"{left:,} more"
             return found, used + _MARK, False
         share = _share(room, left, _LEAST) if fair else room
-        if not media and type(item) is str and len(item) + 2 <= share:  # most parts, without two calls
+        if (
+            not media and type(item) is str and len(item) + 2 <= share
+        ):  # as most parts are: this saves two function calls for each
             found[key], size, all_of_it = item, len(item) + 2, True
         else:
             found[key], size, all_of_it = _clipped(without_file(kind, key, item) or item, share, fair=fair, media=media)

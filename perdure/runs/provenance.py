@@ -333,8 +333,8 @@ class RunProvenance:
         return self._shaped(state)(value) if self.shows_shapes and untrusted(state.labels.whole) else value
 
     def shown_state(self, state: State, *, tight: bool, most: int = MAX_STATE_SHOWN) -> tuple[JsonObject, bool]:
-        """Return the state as the model sees it, and whether every large key is cut: so it is if `tight`, or if the model
-        would see more than `most` characters.
+        """Return the state as the model sees it, and whether every large key is cut. Large keys are cut if `tight`, or if
+        the state would have more than `most` characters.
         """
         shaped = self._shaped(state) if self.shows_shapes and untrusted(state.labels.whole) else None
         shown = None if tight else state.shown(most=most, shaped=shaped)

@@ -14,7 +14,7 @@ from perdure.runs.progress import RunProgress
 from perdure.runs.records import PastRequests
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
-from perdure.values.json import JsonObject, WireModel, packable
+from perdure.values.json import JsonObject, WireModel, json_bytes
 from perdure.values.limits import MAX_CARRIED
 from perdure.values.provenance import SourceTable
 from perdure.values.state import State, Write
@@ -95,10 +95,12 @@ def restore(run: RunState, snapshot: RunSnapshot) -> None:
     run.restore(snapshot.progress, snapshot.past, State(writes, run.sizes))
 
 
-def snapshot_text(run: RunState) -> tuple[bytes, int]:
-    """Return the snapshot as JSON, and about how many lists and objects it has: time to read it grows with both."""
-    text = packable(snapshot(run))
-    return text, text.count(b"[") + text.count(b"{")
+def encode_snapshot(run: RunState) -> tuple[bytes, int]:
+    """Return the snapshot as JSON, and the approximate number of its lists and objects: the time to read it grows with
+    both.
+    """
+    written = json_bytes(snapshot(run))
+    return written, written.count(b"[") + written.count(b"{")
 
 
 def carried(run: RunState) -> int:

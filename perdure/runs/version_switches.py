@@ -108,7 +108,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         CARRIES_LESS: 8,
     }
 )
-"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 is the next. A rule after a release has
+"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 is unreleased. A rule after a release has
 the next number, and so has a rule whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """The number that this version records for new runs."""

@@ -282,7 +282,7 @@ class RunUpdate(WireModel):
     update: str
     argument: Json
     id: str = ""
-    """Id of the update. The run answers all updates of one id alike: an attempt's repetition, and an update that a session's reset brings again."""
+    """The update's id. A run executes an update once for each id: a retry, or a reset of the session, sends the same id again."""
 
 
 class RunUpdateResult(WireModel):

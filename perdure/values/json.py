@@ -317,17 +317,17 @@ def pack(data: BaseModel, form: int) -> Packed:
     """Return the model as packed text, ten times shorter than JSON with many repetitions, as in a list of calls or of
     tools.
     """
-    return pack_text(packable(data), form)
+    return pack_json(json_bytes(data), form)
 
 
-def packable(data: BaseModel) -> bytes:
-    """Return the model as JSON, before it is packed."""
+def json_bytes(data: BaseModel) -> bytes:
+    """Return the model as JSON without defaults, as `pack` packs it."""
     return data.model_dump_json(exclude_defaults=True).encode()
 
 
-def pack_text(text: bytes, form: int) -> Packed:
-    """Return `packable` text as packed text."""
-    return Packed(form=form, data=base64.b64encode(zlib.compress(text, 1)).decode())
+def pack_json(written: bytes, form: int) -> Packed:
+    """Return the JSON of a model as packed text."""
+    return Packed(form=form, data=base64.b64encode(zlib.compress(written, 1)).decode())
 
 
 def whole_numbers(value: Json) -> Json:

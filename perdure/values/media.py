@@ -393,7 +393,11 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
                 left -= len(key) + 3
                 entries[key] = part(without_file(kind, key, child) or child)
             return entries
-        left -= item.bit_length() // 4 if isinstance(item, int) else 3 if item is None else 1
+        # With the two above, at least the characters of a number in JSON and its comma.
+        if isinstance(item, int):
+            left -= item.bit_length() // 4
+        else:
+            left -= 3 if item is None else 1
         return item
 
     return part(value), is_whole

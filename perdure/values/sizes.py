@@ -266,22 +266,15 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
     if isinstance(value, str):
         return _cut_text(value, room, sizes.of(value))
     if isinstance(value, dict):
-        parts = ((text_size(key) + 2, sizes.of(child)) for key, child in islice(value.items(), _LOOKED_AT))
-        kept = {
-            key: child if share >= own + size else cut_to(child, share - own, sizes)
-            for (key, child), (own, size, share) in zip(value.items(), _shares(parts, room - 40), strict=False)
-            if share
-        }
-        left_out = len(value) - len(kept)
+        keys = list(islice(value, _LOOKED_AT))
+        parts = _cut_parts(((text_size(key) + 2, value[key]) for key in keys), room - 40, sizes)
+        left_out = len(value) - len(parts)
+        kept = {keys[place]: part for place, part in parts.items()}
         return kept | ({"…": f"{left_out} more"} if left_out else {})
     if isinstance(value, list):
-        parts = ((1, sizes.of(child)) for child in value[:_LOOKED_AT])
-        items = [
-            child if share >= own + size else cut_to(child, share - own, sizes)
-            for child, (own, size, share) in zip(value, _shares(parts, room - 40), strict=False)
-            if share
-        ]
-        return [*items, *([f"… {len(value) - len(items)} more"] if len(items) < len(value) else [])]
+        parts = _cut_parts(((1, child) for child in value[:_LOOKED_AT]), room - 40, sizes)
+        left_out = len(value) - len(parts)
+        return [*parts.values(), *([f"… {left_out} more"] if left_out else [])]
     return "…"  # a number with more digits than the room
 
 
@@ -302,33 +295,38 @@ def _cut_text(text: str, room: int, size: int) -> str:
     return text[: max(length, 0)] + note
 
 
-def _shares(parts: Iterable[tuple[int, int]], room: int) -> list[tuple[int, int, int]]:
-    """Return the room of each of several parts, as (own, size, share). Small parts get the room that they need, the
-    others equal shares; 0: the part is left out.
+def _cut_parts(parts: Iterable[tuple[int, Json]], room: int, sizes: Sizes) -> dict[int, Json]:
+    """Return the parts that fit, by their place: small parts whole, the others cut to equal shares of the room.
 
-    `parts`: a part's need beside its value, and its value's size. If less than `LEAST` is left for each, the first ones
-    are kept. Parts are read only while some of them still fit, since each is measured when it is read.
+    `parts`: of each part the bytes that it needs beside its value, and the value. If less than `LEAST` is left for each,
+    the first ones are kept. A part is measured only while some still fit: a value may have thousands.
     """
-    found: list[tuple[int, int]] = []
+    kept: list[tuple[int, int, Json]] = []
+    needs: list[int] = []
     shares: list[int] = []
-    kept: list[int] = []
     misses = 0
-    for own, size in parts:
-        needed = own + min(size, LEAST)
-        fits = needed <= room
-        misses = 0 if fits else misses + 1
-        if misses > _MISSES:
-            break
-        if fits:
-            room -= needed
-            kept.append(len(found))
-        found.append((own, size))
-        shares.append(needed if fits else 0)
-    for place, index in enumerate(sorted(kept, key=lambda index: sum(found[index]) - shares[index])):
-        more = min(sum(found[index]) - shares[index], room // (len(kept) - place))
+    for place, (own, value) in enumerate(parts):
+        size = sizes.of(value)
+        least = own + min(size, LEAST)
+        if least > room:
+            misses += 1
+            if misses > _MISSES:
+                break
+            continue
+        misses = 0
+        room -= least
+        kept.append((place, own, value))
+        needs.append(own + size)
+        shares.append(least)
+    smallest_first = sorted(range(len(kept)), key=lambda index: needs[index] - shares[index])
+    for done, index in enumerate(smallest_first):
+        more = min(needs[index] - shares[index], room // (len(kept) - done))
         shares[index] += more
         room -= more
-    return [(own, size, share) for (own, size), share in zip(found, shares, strict=True)]
+    return {
+        place: value if share >= need else cut_to(value, share - own, sizes)
+        for (place, own, value), need, share in zip(kept, needs, shares, strict=True)
+    }
 
 
 def allot(sizes: Sequence[int], room: int) -> list[int]:

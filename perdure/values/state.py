@@ -426,7 +426,7 @@ class State:
     def beginnings(
         self, *, most: int = MAX_STATE_SHOWN, shaped: Callable[[JsonObject], JsonObject] | None = None
     ) -> JsonObject:
-        """Return `shown` with every large key cut, for a model that could not read all of it."""
+        """Return the present value for the model, with the value of every large key cut to its beginning."""
         value = self.snapshot() if shaped is None else shaped(self.snapshot())
         room = max(LEAST, min(_SHOWN, most // max(1, len(value))))
         return {

@@ -401,7 +401,11 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
 
 
 class _TemplateParser:
-    # Functions inside `parse_template` that call each other would be garbage that only the collector frees.
+    """The parser of one value, and what it has found.
+
+    It is a class, because nested functions that call each other are garbage that only the collector frees.
+    """
+
     __slots__ = ("computes", "problems", "sites")
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
-from perdure.runs.context import _composed
+from perdure.runs.context import _compose_parameters
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -58,14 +58,14 @@ def test_runs_with_equal_tools_share_their_schemas_and_others_have_their_own(dia
         run.begin_request(auto(run.situation()))
         return run.request_context(1).parameters
 
-    _composed.cache_clear()
+    _compose_parameters.cache_clear()
     first = parameters()
-    assert (parameters(), _composed.cache_info().misses) == (first, 1)
+    assert (parameters(), _compose_parameters.cache_info().misses) == (first, 1)
     changes: list[JsonObject] = [{"description": "other"}, {"properties": {"y": {}}}, {"_outputPath": "†state.t"}]
     for changed in changes:
         assert (parameters(**changed) == first) is (dialect == "script"), changed
     assert (parameters({"max_calls": 7}) == first) is (dialect != "solution")
-    assert (parameters(), _composed.cache_info().misses) == (first, 5)
+    assert (parameters(), _compose_parameters.cache_info().misses) == (first, 5)
 
 
 def test_r2_7_what_the_model_reads_keeps_its_order() -> None:

@@ -138,11 +138,11 @@ async def test_a_worker_that_has_left_counts_until_its_last_poll_is_old(
         perdure = Perdure(it.client, task_queue=it.task_queue)
         run = await perdure.start(Agent.of(ECHO))
         assert await run.result(HANG) == "hello"
-        monkeypatch.setattr("perdure.queries._answers._FIRST", 0.0)
+        monkeypatch.setattr("perdure.queries._answers._POLLERS_CHECKED_AFTER", 0.0)
         assert await perdure.has_worker()
         assert (await run.view()).trouble == ""
     monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(hours=1))
-    monkeypatch.setattr("perdure.queries._answers._POLLED", timedelta(0))
+    monkeypatch.setattr("perdure.queries._answers._GONE_AFTER", timedelta(0))
     async with asyncio.timeout(HANG):
         view = await run.view()
     assert (view.trouble, view.output) == (FROM_HISTORY, "hello")

@@ -103,7 +103,7 @@ _log: Final = logging.getLogger("perdure.gateway")
 PAGE: Final = 50
 MOST_ON_PAGE: Final = 100
 _AT_ONCE: Final = 16
-"""The number of tasks of a page that are read at once. A task without a worker takes ten seconds."""
+"""The number of tasks of a page that are read at once. A task whose worker has stopped takes up to ten seconds."""
 _CANCELLED_WITHIN: Final = 10.0
 """Seconds to wait for the end of a cancelled run; then the task is returned in its present state."""
 _ENDED: Final = {state for status, state in STATES.items() if status != "running"}
