@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,10 +67,6 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of the output has closed the pipe. Without this, the interpreter reports it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(FAILED) from None
 
 
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:

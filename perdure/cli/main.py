@@ -17,11 +17,16 @@ def main(*words: str) -> None:
         # while it waits.
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     print_in_any_encoding(as_json="--json" in sys.argv)
+    code = 0
     try:
-        app([*words, *sys.argv[1:]])
-    except SystemExit as leaving:
-        # The SDK's threads may call into the interpreter while it shuts down, which sometimes aborts the process.
-        # Everything is closed here, so flush the output and end the process with the command's code.
+        try:
+            app([*words, *sys.argv[1:]])
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0)
+    except BrokenPipeError:
+        code = 1  # The reader of the output, such as `head`, has closed the pipe.
+    # The SDK's threads may call into the interpreter while it shuts down, which sometimes aborts the process.
+    # Everything is closed here, so end the process with the command's code.
+    os._exit(code)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.core
@@ -56,3 +58,22 @@ def test_an_unknown_command_is_answered_with_one_alike() -> None:
     )
     assert done.returncode == 2
     assert "show" in done.stderr
+
+
+def test_a_reader_that_closes_the_pipe_causes_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"calls": [{"_tool": "now"}]}')
+    words = ["plan", "validate", str(tmp_path / "plan.json"), "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "perdure", *words],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+            check=False,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
