@@ -19,7 +19,15 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
-from perdure.models.requests import LONGEST_QUIET, SHORTEST_PAUSE, ProviderAway, RequestInput, pause_after, read_away
+from perdure.models.requests import (
+    LONGEST_QUIET,
+    SHORTEST_PAUSE,
+    AwayReason,
+    ProviderAway,
+    RequestInput,
+    pause_after,
+    read_away,
+)
 from perdure.plan import RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
@@ -128,13 +136,15 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
     kind, pause = "RateLimitError" if status == 429 else "ServerError", _retry_after(headers, refusal.wait)
     if refusal.kind == "bad_answer":  # the server was available, and discarded the answer
         return _failure(message, type=kind, next_retry_delay=pause)
-    return _away("an error" if status is None else str(status), message, type=kind, next_retry_delay=pause)
+    return _away("an error" if status is None else status, message, type=kind, next_retry_delay=pause)
 
 
-def _away(reason: str, message: str, *, next_retry_delay: timedelta | None = None, **options: Any) -> ApplicationError:
+def _away(
+    reason: AwayReason | int, message: str, *, next_retry_delay: timedelta | None = None, **options: Any
+) -> ApplicationError:
     """Return a failure that a wait may resolve, with the reason that the run shows (R20.5)."""
     pause = None if next_retry_delay is None else next_retry_delay.total_seconds()
-    details = ProviderAway(reason=reason, pause=pause).as_json()
+    details = ProviderAway(reason=str(reason), pause=pause).as_json()
     return _failure(message, details, next_retry_delay=next_retry_delay, **options)
 
 

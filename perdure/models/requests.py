@@ -32,11 +32,15 @@ LONGEST_QUIET: Final = 5.0
 """The longest pause, in seconds, that a server may ask for without a report that the run waits."""
 
 
+AwayReason = Literal["no connection", "no answer", "connection lost", "an error"]
+"""A failure of a provider that has no status."""
+
+
 class ProviderAway(WireModel):
     """The details of a failure by an unavailable provider, which waiting may mend."""
 
     reason: str
-    """The status, or the failure in its place: `503`, `no connection`."""
+    """The status, as `503`, or an `AwayReason`."""
     pause: float | None = None
     """Seconds after which the server asks for a retry."""
 

@@ -9,10 +9,10 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
-from perdure.models.requests import RequestResult, RequestView
+from perdure.models.requests import AwayReason, RequestResult, RequestView
 from perdure.plan import Call
 
 _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -236,7 +236,8 @@ def request_failed(agent: str, request: RequestView, kind: str | None) -> Observ
 def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
     """Return the observation of a Request that waits for its model's provider, with the `reason`."""
     fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
-    return Observation("waits for its model", WARNING, fields | {"code": word(reason)}, subject=str(request.number))
+    code = reason.replace(" ", "_") if reason in get_args(AwayReason) else word(reason)
+    return Observation("waits for its model", WARNING, fields | {"code": code}, subject=str(request.number))
 
 
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:

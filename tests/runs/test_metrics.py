@@ -25,6 +25,7 @@ from perdure.runs.metrics import (
     run_ended,
     run_started,
     waits,
+    waits_for_model,
     word,
 )
 from perdure.tools.tool import Tool
@@ -49,6 +50,7 @@ def told() -> list[Observation]:
         request_ended("a", request, problem, 0.25),
         request_failed("a", request, SENTENCE),
         fell_back(1, "m", "n", SENTENCE),
+        waits_for_model("a", request, SENTENCE),
         *map(call_ended, calls),
         waits("1.0", "pay", question=False, client=False),
         decided("1.0", "approve", "person", 3.0),
@@ -85,6 +87,13 @@ def test_nobodys_words_are_told() -> None:
 )
 def test_a_label_is_a_word(text: object, label: str) -> None:
     assert word(text) == label
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("no connection", "no_connection"), ("503", "503"), (SENTENCE, "other")]
+)
+def test_a_wait_for_a_model_has_its_reason_as_a_word(reason: str, code: str) -> None:
+    assert waits_for_model("a", RequestView(number=1, model="m", reason="first"), reason).fields["code"] == code
 
 
 def test_an_agents_name_is_a_line() -> None:
