@@ -34,6 +34,7 @@ from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.plan import Call
+from perdure.queries import replay_problem
 from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
@@ -188,7 +189,7 @@ async def replay_history(
         debug_mode=True,  # no deadlock detection: a busy machine may take two seconds for a task
     )
     failure = (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
-    return Replayed(name, None if failure is None else " ".join(str(failure).split()), events)
+    return Replayed(name, None if failure is None else replay_problem(str(failure)), events)
 
 
 async def replay_each(

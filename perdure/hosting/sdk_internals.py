@@ -33,6 +33,7 @@ from temporalio.workflow import Info
 from perdure.hosting import _health as health
 from perdure.hosting.codec import is_lasting, unreadable
 from perdure.hosting.worker_group import carried_out
+from perdure.queries import replay_problem
 from perdure.queries.media_store import NamedStorage
 from perdure.tools.temporal import ACTIVITY_DEFINITION, WORKFLOW_DEFINITION
 
@@ -137,7 +138,11 @@ class ReportingInstance(WorkflowInstance):
 
     def _note(self, removed: RemoveFromCache) -> None:
         info, reasons = self._inner.get_info(), RemoveFromCache.EvictionReason
-        fields = {"run": info.workflow_id, "workflow": info.workflow_type, "why": removed.message[:2_000]}
+        fields = {
+            "run": info.workflow_id,
+            "workflow": info.workflow_type,
+            "why": replay_problem(removed.message)[:2_000],
+        }
         if removed.reason == reasons.NONDETERMINISM:
             health.note(info.workflow_id)
             _log.error("a run cannot be replayed by this worker", extra={"perdure": fields})

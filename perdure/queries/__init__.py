@@ -12,6 +12,7 @@ from perdure.queries._answers import (
     execution_before,
     has_worker,
     query_problem,
+    replay_problem,
     update_with_start,
 )
 from perdure.queries._effects import read_effects, undone_calls, was_undone
@@ -32,6 +33,7 @@ __all__ = [
     "list_accounts",
     "list_standing_approvals",
     "query_problem",
+    "replay_problem",
     "read_effects",
     "read_memo",
     "read_segment",

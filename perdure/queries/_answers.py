@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,8 @@ _PASSING: Final = (_NONDETERMINISM, "[TMPRL1101]")
 """Messages of a worker that had no processor time for two seconds, or whose history grew while it answered. A worker
 that cannot replay a workflow sends the same message each time.
 """
+_MESSAGE: Final = re.compile(r'"(\[TMPRL\d+\] (?:[^"\\]|\\.)*)"')
+"""The message of the SDK's core in the debug output of a failure."""
 _ENOUGH: Final = 3
 """The number of such messages that counts as an error."""
 
@@ -162,6 +165,12 @@ def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:
     remedy.
     """
     return cannot_replay(workflow_id, str(error)) if str(error).startswith(_NONDETERMINISM) else str(error)
+
+
+def replay_problem(error: str) -> str:
+    """Return the error of a failed replay as one line: the SDK's message, without the debug output around it."""
+    found = _MESSAGE.search(error)
+    return " ".join((error if found is None else found[1].replace('\\"', '"')).split())
 
 
 def cannot_replay(workflow_id: str, why: str) -> str:

@@ -147,6 +147,8 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
     assert all("cannot replay" in each and "no worker" not in each for each in told), told
     assert "a run cannot be replayed by this worker" in log.getvalue()
     assert run.id in log.getvalue()
+    assert "Nondeterminism error" in log.getvalue()
+    assert "Failure {" not in log.getvalue()  # the SDK's debug output
     assert "200 OK" in ready
     assert f"the last {run.id}" in ready
 
