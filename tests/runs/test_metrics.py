@@ -89,9 +89,7 @@ def test_a_label_is_a_word(text: object, label: str) -> None:
     assert word(text) == label
 
 
-@pytest.mark.parametrize(
-    ("reason", "code"), [("no connection", "no_connection"), ("503", "503"), (SENTENCE, "other")]
-)
+@pytest.mark.parametrize(("reason", "code"), [("no connection", "no_connection"), ("503", "503"), (SENTENCE, "other")])
 def test_a_wait_for_a_model_has_its_reason_as_a_word(reason: str, code: str) -> None:
     assert waits_for_model("a", RequestView(number=1, model="m", reason="first"), reason).fields["code"] == code
 
