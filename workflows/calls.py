@@ -404,8 +404,9 @@ class CallRunner:
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
-        self._agent_run.note("resumed", now(), call=call.id)
-        self.loop.plan.home(call).resume(call, now())
+        time = now()
+        self._agent_run.note("resumed", time, call=call.id)
+        self.loop.plan.home(call).resume(call, time)
 
     async def _begin(self, call: Call) -> None:
         """Wait as `_gate` does, for a call that is scheduled now: nothing holds it after that."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
 from temporalio import worker, workflow
@@ -97,7 +99,13 @@ def _bounded(labels: MetricLabels) -> MetricLabels:
 
 def now() -> str:
     """Return the workflow's time as text: ISO 8601, UTC."""
-    return workflow.now().isoformat(timespec="milliseconds")
+    return _time_text(workflow.time())
+
+
+@lru_cache(maxsize=256)
+def _time_text(seconds: float) -> str:
+    """Return a time as text. The workflow's time stays the same during a task, which needs its text dozens of times."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def run_journal() -> RunJournal:
