@@ -1,6 +1,6 @@
-"""The command line, or a worker, as a process that is forked from one that has loaded it already: loading takes one to three seconds of CPU time.
+"""The command line, a worker or an MCP server, as a process that is forked from one that has loaded it already: loading takes one to three seconds of CPU time.
 
-Run as a program this is the one that forks. Over a socket of its own for each command it takes `{"argv", "env", "cwd"}` and the three standard files. It
+Run as a program this is the one that forks. Over a socket of its own for each command it takes `{"program", "argv", "env", "cwd"}` and the three standard files. It
 answers with two lines: the command's process, and its exit code. A command whose socket is closed is killed. It has no thread, so that what is forked from it is as good as new.
 """
 
@@ -27,16 +27,18 @@ from typing import ClassVar, Final
 _ROOT: Final = Path(__file__).parents[1]
 _CLI: Final = "perdure.cli.main"
 _WORKER: Final = "tests.worker_process"
+MCP_SERVER: Final = "tests.mcp_server"
 _LOADED: Final = {
     _CLI: (
         *(_CLI, "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev"),
         *("perdure.cli._gateway", "perdure.gateway.mcp._methods", "perdure.pages.adapter", "perdure.pages.what_if"),
         *("perdure.cli.demo", "perdure.activities.mcp", "perdure.activities.tools", "genai_prices.data"),
         *("anyio._backends._asyncio", "httpcore2"),
+        *("mcp.server.mcpserver", "mcp.server.auth.settings", "sse_starlette", "uvicorn.protocols.http.auto"),
     ),
     _WORKER: (_WORKER,),
 }
-"""What a program has loaded before it is forked. It begins with the function `main` of its module."""
+"""What is loaded before a program is forked, which begins with the function `main` of its module. An MCP server is forked from the command line."""
 FORKED: Final = (
     *("TEMPORAL_", "PERDURE_", "EDITOR", "VISUAL", "HOME", "USER", "COLUMNS"),
     *("OPENAI_", "ANTHROPIC_", "GOOGLE_", "GEMINI_", "AWS_"),
@@ -66,14 +68,14 @@ class ForkedCli:
             return int(code), _read(out.fileno()), _read(err.fileno())
 
     @classmethod
-    async def command(cls) -> tuple[str, ...]:
+    async def command(cls, program: str = _CLI) -> tuple[str, ...]:
         """Return the beginning of a command line that stands for `python client.py`, for a process that a test talks to while it runs.
 
         Whoever kills it by SIGKILL does not know when the command itself has ended: it is no worker to be killed.
         """
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORKED)}
         path = await asyncio.to_thread(cls._start, _CLI, clean)
-        return (sys.executable, "-I", "-S", str(_ROOT / "tests" / "forked_client.py"), path)
+        return (sys.executable, "-I", "-S", str(_ROOT / "tests" / "forked_client.py"), path, program)
 
     @classmethod
     async def worker(cls, *argv: str) -> ForkedWorker:
@@ -96,7 +98,7 @@ class ForkedCli:
         connection.connect(path)
         connection.setblocking(False)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        text = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
+        text = json.dumps({"program": program, "argv": argv, "env": env, "cwd": str(cwd)}).encode()
         socket.send_fds(connection, [len(text).to_bytes(_HEADER)], [nothing, out, err])
         os.close(nothing)
         await asyncio.get_running_loop().sock_sendall(connection, text)
@@ -175,11 +177,11 @@ def serve(path: str, program: str) -> None:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
-            _attend(connection, program)
+            _attend(connection)
         connection.close()
 
 
-def _attend(connection: socket.socket, program: str) -> None:
+def _attend(connection: socket.socket) -> None:
     """One command, and what became of it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, files, _, _ = socket.recv_fds(connection, _HEADER, 3)
@@ -190,7 +192,7 @@ def _attend(connection: socket.socket, program: str) -> None:
     child = os.fork()
     if child == 0:
         connection.close()
-        _become(program, wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
+        _become(wanted["program"], wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
     for file in files:
         os.close(file)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A real MCP server for the tests: `python -m tests.mcp_server stdio`, `… http PORT`, or `… oauth PORT`."""
+"""A real MCP server for the tests, with the arguments `stdio`, `http PORT`, or `oauth PORT`: see `tests.forked_cli`."""
 
 from __future__ import annotations
 
@@ -217,7 +217,8 @@ if os.environ.get("NOTES_ODD"):
         return x
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve until killed, with the arguments of the command line."""
     if sys.argv[1] == "stdio":
         server.run("stdio")
     else:

@@ -32,6 +32,7 @@ from perdure.hosting.server import free_port
 from perdure.tools.decorator import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
+from tests.forked_cli import MCP_SERVER, ForkedCli
 from tests.mcp_server import PICTURE
 from tests.soak import combined
 from tests.support import DONE, ROOT, agent, harness, perdure, storage_fixture
@@ -48,14 +49,17 @@ def _servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.2)
 
 
-STDIO: dict[str, Any] = {"command": sys.executable, "args": ["-m", "tests.mcp_server", "stdio"], "cwd": str(ROOT)}
+async def stdio_server() -> dict[str, Any]:
+    """The entry of a server that the worker starts."""
+    command, *args = await ForkedCli.command(MCP_SERVER)
+    return {"command": command, "args": [*args, "stdio"], "cwd": str(ROOT)}
 
 
 @asynccontextmanager
 async def http_server(port: int | None = None, kind: str = "http", **env: str) -> AsyncIterator[dict[str, Any]]:
     port = port or free_port()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.mcp_server", kind, str(port)),
+        *(*await ForkedCli.command(MCP_SERVER), kind, str(port)),
         cwd=ROOT,
         env={**os.environ, **env},
         stderr=asyncio.subprocess.DEVNULL,
@@ -79,7 +83,7 @@ async def http_server(port: int | None = None, kind: str = "http", **env: str) -
 @asynccontextmanager
 async def server(kind: str, **more: Any) -> AsyncIterator[McpConfig]:
     if kind == "stdio":
-        yield McpConfig.model_validate({"mcpServers": {"notes": {**STDIO, **more}}})
+        yield McpConfig.model_validate({"mcpServers": {"notes": {**await stdio_server(), **more}}})
     else:
         async with http_server() as entry:
             yield McpConfig.model_validate({"mcpServers": {"notes": {**entry, **more}}})
@@ -88,7 +92,7 @@ async def server(kind: str, **more: Any) -> AsyncIterator[McpConfig]:
 def scripted(path: Path, **script: Any) -> McpConfig:
     """A server `x` that says what it is told to."""
     path.write_text(json.dumps(script))
-    entry = {"command": sys.executable, "args": ["-m", "tests.scripted_mcp_server", str(path)], "cwd": str(ROOT)}
+    entry = {"command": sys.executable, "args": ["-S", "-m", "tests.scripted_mcp_server", str(path)], "cwd": str(ROOT)}
     return McpConfig.model_validate({"mcpServers": {"x": entry}})
 
 
@@ -612,7 +616,7 @@ async def test_lists_that_no_library_would_send_are_one_line(tmp_path: Path) -> 
 
 async def test_parameters_of_a_servers_tools_are_listed(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": {"notes": STDIO}}))
+    path.write_text(json.dumps({"mcpServers": {"notes": await stdio_server()}}))
     listed = await perdure("tools", "--mcp", str(path), env={"COLUMNS": "200"})
     as_json = await perdure("tools", "--mcp", str(path), "--json")
     assert (listed.code, as_json.code) == (0, 0), listed.err + as_json.err
@@ -751,6 +755,7 @@ async def test_a_server_that_prints_without_end_ends_its_connection(
     """A line, progress, or anything else: it takes no memory and no time of the worker's beyond its bounds."""
     monkeypatch.setattr(mcp_connection, "MAX_MCP_MESSAGE", 1_000_000)
     monkeypatch.setattr(mcp_connection, "BURST", 1000)
+    monkeypatch.setattr(mcp_connection, "A_SECOND", 1)  # a slow machine reads fewer than 500 messages a second
     config = scripted(tmp_path / "s.json", tools=[PLAIN], answers={"do": [{"_flood": flood}]})
     async with asyncio.timeout(HANG), offered_by(config) as registry:
         code, message = await refusal(registry, "x.do")

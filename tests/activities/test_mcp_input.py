@@ -15,7 +15,7 @@ from tests.activities.test_mcp import call, offered_by
 from tests.support import ROOT
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-ENTRY: dict[str, Any] = {"command": sys.executable, "args": ["-m", "tests.asking_mcp_server"], "cwd": str(ROOT)}
+ENTRY: dict[str, Any] = {"command": sys.executable, "args": ["-S", "-m", "tests.asking_mcp_server"], "cwd": str(ROOT)}
 CONFIG = McpConfig.model_validate({"mcpServers": {"x": ENTRY}})
 
 
