@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from perdure.activities import mcp_connection
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
@@ -42,6 +43,12 @@ def installed(*command: str) -> None:
         pytest.skip(f"{' '.join(command[:2])} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
 
 
+@pytest.fixture(autouse=True)
+def _slow_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that were just installed start slowly on a busy machine."""
+    monkeypatch.setattr(mcp_connection, "CONNECT_TIMEOUT", HANG)
+
+
 @pytest.fixture(scope="module")
 def python_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("python")
@@ -60,12 +67,14 @@ def node_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def offered_by(**servers: dict[str, Any]) -> AsyncIterator[Registry]:
-    registry = Registry()
+async def offered_by(*reported: str, **servers: dict[str, Any]) -> AsyncIterator[Registry]:
+    """The tools of these servers. `reported`: all that the connections report."""
+    registry, reports = Registry(), list[str]()
     config = McpConfig.model_validate({"mcpServers": servers})
-    async with mcp_tools(config, registry, pytest.fail) as missing:
+    async with mcp_tools(config, registry, reports.append) as missing:
         assert missing == []
         yield registry
+    assert set(reports) == set(reported)
 
 
 async def call(registry: Registry, tool: str, said: list[Any] | None = None, **params: Any) -> Any:
@@ -110,7 +119,10 @@ async def everything(kind: str, programs: Path) -> AsyncIterator[dict[str, Any]]
 
 @pytest.mark.parametrize("kind", ["stdio", "http"])
 async def test_everything_from_npm(kind: str, node_programs: Path) -> None:
-    async with everything(kind, node_programs) as entry, offered_by(all=entry) as registry:
+    task_only = (
+        "the MCP server 'all': the tool 'simulate-research-query' runs as a task only (taskSupport); it is not offered"
+    )
+    async with everything(kind, node_programs) as entry, offered_by(task_only, all=entry) as registry:
         assert await call(registry, "all.echo", message="hi") == "Echo: hi"
         image = await call(registry, "all.get-tiny-image")
         assert image["_content"][0]["data"].startswith("[image/png, ")
