@@ -18,8 +18,10 @@ TOOLS: Final[dict[str, Tool]] = {
     for name in ("a", "b", "c")
 }
 _ENDS: Final[list[Outcome]] = [Returned({"n": 0}), Returned({"n": 1}), Failed(CallError("boom", "it broke"))]
-Choice = tuple[str, str, int]
-"""`begin` or `end`, the call's id, and the number of its outcome."""
+End = tuple[str, int]
+"""The id of a call that ends, and the number of its outcome."""
+Past = tuple[tuple[str, str], ...]
+"""What happened, in this order: `begun`, `done` or `failed`, and the call's id."""
 
 
 def new_plan(calls: list[dict[str, Any]]) -> Plan:
@@ -32,59 +34,80 @@ def new_plan(calls: list[dict[str, Any]]) -> Plan:
 
 
 class Outcomes:
-    """All outcomes of a plan, found step by step. `broken` holds the keys of the rules that some outcome breaks."""
+    """All outcomes of a plan, found end by end. `broken` holds the keys of the rules that some outcome breaks."""
 
-    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 1500) -> None:
-        self._calls, self._rules, self._left = calls, rules, most
+    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 100) -> None:
+        self._calls, self._rules = calls, rules
         self.broken: set[str] = set()
         self._never = {call.id for call in new_plan(calls).every_call() if call.state.status == "invalid"}
         self._seen: set[tuple[Any, ...]] = set()
-        stack: list[list[Choice]] = [[]]
-        while stack and self._left > 0:
-            made = stack.pop()
-            stack += [[*made, choice] for choice in self._play(made)]
-        self.complete = not stack
+        # A number that no condition reads changes nothing.
+        self._numbers = [0, 1, 2] if any(".n >" in call.get("_if", "") for call in calls) else [0, 2]
+        branches: list[tuple[list[End], list[Past]]] = [([], [()])]
+        while branches and most > 0:
+            most -= 1
+            branches += self._play(*branches.pop())
+        self.complete = not branches
         """Whether all outcomes were played."""
 
-    def _play(self, made: list[Choice]) -> list[Choice]:
-        """Play these choices from the beginning; return what may happen next."""
-        self._left -= 1
-        plan, history = new_plan(self._calls), list[tuple[str, Call]]()
-        ready, begun = {call.id: call for call in plan.take_ready()}, dict[str, Call]()
-        for what, id, number in made:
-            if what == "begin":
-                call = begun[id] = ready.pop(id)
-                self._note_broken(call, history)
-                history.append(("begun", call))
-            else:
-                call = begun.pop(id)
-                plan.home(call).end(call, _ENDS[number])
-                history.append(("failed" if isinstance(_ENDS[number], Failed) else "done", call))
-                ready |= {call.id: call for call in plan.take_ready()}
-        owed = [
-            (rule.key, call.id)
-            for rule in self._rules
-            if isinstance(rule, FollowedBy)
-            for call in unfollowed(rule, history, plan, self._never)
-        ]
-        if not ready and not begun:
-            self.broken |= {rule for rule, _ in owed}
-        key = (
-            tuple(owed),
-            tuple((call.id, call.state.status, str(call.state.result), call.id in begun) for call in plan.every_call()),
-            tuple(sorted(ready)),
-        )
-        if key in self._seen:
-            return []
-        self._seen.add(key)
-        return [("begin", id, 0) for id in ready] + [
-            ("end", id, number) for id in begun for number in range(len(_ENDS))
-        ]
+    def _play(self, ends: list[End], pasts: list[Past]) -> list[tuple[list[End], list[Past]]]:
+        """Play these ends, and go on until nothing is new; return the branches that were passed.
+
+        A plan does not learn which of its ready calls have begun: it is the same for each of `pasts`.
+        """
+        plan = new_plan(self._calls)
+        ready = {call.id: call for call in plan.take_ready()}
+        branches: list[tuple[list[End], list[Past]]] = []
+        for id, number in ends:
+            _end(plan, ready, id, number)
+        while found := self._next_ends(plan, ready, {id for id, _ in ends}, pasts):
+            end, pasts = found.popitem()
+            branches += [([*ends, other], later) for other, later in found.items()]
+            ends = [*ends, end]
+            _end(plan, ready, *end)
+        return branches
+
+    def _next_ends(
+        self, plan: Plan, ready: dict[str, Call], ended: set[str], pasts: list[Past]
+    ) -> dict[End, list[Past]]:
+        """Play each begin; return the ends that may be next, with what happened before them."""
+        found: dict[End, list[Past]] = {}
+        state = tuple((call.id, call.state.status, str(call.state.result)) for call in plan.every_call())
+        while pasts:
+            past = pasts.pop()
+            history = [(event, ready[id]) for event, id in past]
+            begun = {id for event, id in past if event == "begun"}
+            owed = tuple(
+                (rule.key, call.id)
+                for rule in self._rules
+                if isinstance(rule, FollowedBy)
+                for call in unfollowed(rule, history, plan, self._never)
+            )
+            key = (state, frozenset(begun), owed)
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            if ready.keys() == ended:
+                self.broken |= {rule for rule, _ in owed}
+            for id, call in ready.items():
+                if id not in begun:
+                    self._note_broken(call, history)
+                    pasts.append((*past, ("begun", id)))
+                elif id not in ended:
+                    for number in self._numbers:
+                        event = "failed" if isinstance(_ENDS[number], Failed) else "done"
+                        found.setdefault((id, number), []).append((*past, (event, id)))
+        return found
 
     def _note_broken(self, call: Call, history: list[tuple[str, Call]]) -> None:
         self.broken |= {
             rule.key for rule in self._rules if rule.subject == call.spec.tool_name and breaks(rule, call, history)
         }
+
+
+def _end(plan: Plan, ready: dict[str, Call], id: str, number: int) -> None:
+    plan.home(ready[id]).end(ready[id], _ENDS[number])
+    ready |= {call.id: call for call in plan.take_ready()}
 
 
 def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
