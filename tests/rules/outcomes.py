@@ -36,7 +36,7 @@ def new_plan(calls: list[dict[str, Any]]) -> Plan:
 class Outcomes:
     """All outcomes of a plan, found end by end. `broken` holds the keys of the rules that some outcome breaks."""
 
-    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 100) -> None:
+    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 50) -> None:
         self._calls, self._rules = calls, rules
         self.broken: set[str] = set()
         self._never = {call.id for call in new_plan(calls).every_call() if call.state.status == "invalid"}
