@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -70,6 +71,13 @@ def _no_settings_from_outside(no_perdure_settings: None) -> None:
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a process forget the secrets that a test has it keep: a text that ends as one of them begins is held back."""
     monkeypatch.setattr(secrets, "_known", set(secrets._known))
+
+
+@pytest.fixture(autouse=True)
+def _slow_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give no MCP server up whose program starts slowly on a busy machine. Only some tests load the module."""
+    if (connection := sys.modules.get("perdure.activities.mcp_connection")) is not None:
+        monkeypatch.setattr(connection, "CONNECT_TIMEOUT", HANG)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

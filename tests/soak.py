@@ -1,4 +1,4 @@
-"""How much is played: a share of it in the suite, all of it in a soak, and `SOAK=10 make soak` plays ten times as much."""
+"""How many cases are played: a share in the suite, all in a soak; `SOAK` multiplies the cases of tests marked `soak`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from perdure.activities import mcp_connection
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
@@ -41,12 +40,6 @@ def installed(*command: str) -> None:
         pytest.skip(f"{' '.join(command[:2])} took more than {PATIENCE} s")
     if done.returncode:
         pytest.skip(f"{' '.join(command[:2])} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-
-
-@pytest.fixture(autouse=True)
-def _slow_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that were just installed start slowly on a busy machine."""
-    monkeypatch.setattr(mcp_connection, "CONNECT_TIMEOUT", HANG)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ async def test_r6_8_three_hundred_requests_and_three_thousand_calls(dev_server: 
 
     # An answer that comes late on a busy machine would be asked for again, and the script be one ahead.
     async with harness(dev_server.client, [echo], watched, model_timeout=60) as it:
-        handle = await it.start(agent("echo", config={"max_requests": 400}))
+        handle = await it.start(agent("echo", config={"max_requests": 400, "deadline": 3600}))
         result = await handle.result()
         sizes = await executions(it.client, handle)
         calls: Any = loads(await answered(lambda: read_value(it.client, handle.id, "calls")))
