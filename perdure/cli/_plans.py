@@ -18,6 +18,7 @@ from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
 from perdure.runs.hosted_tools import file_problems
 from perdure.tools.tool import resolve_tools
+from perdure.values.formulas import parse_statements
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Missing
 
@@ -114,7 +115,7 @@ def _written(path: Path) -> Json:
 def _is_module(text: str) -> bool:
     """Whether Python text defines or imports names, which a script of calls never does."""
     try:
-        statements = ast.parse(text).body
+        statements = parse_statements(text)
     except (SyntaxError, ValueError):
         return False
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom

@@ -8,7 +8,7 @@ import keyword
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias, TypeVar
@@ -57,12 +57,36 @@ class Frame:
     variables: dict[str, Json] = field(default_factory=dict)
 
 
+_PARSE_ATTEMPTS: Final = 10
 FormulaStep: TypeAlias = Callable[[Frame], Json]
 T = TypeVar("T")
 
 
 def wrong(node: ast.AST, message: str) -> NoReturn:
     raise FormulaError(message, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
+
+
+def parse_expression(source: str) -> ast.expr:
+    """Return the syntax tree of a Python expression. Raises as `ast.parse`, but never `SystemError`."""
+    tree = _parse_python(source, "eval")
+    assert isinstance(tree, ast.Expression)
+    return tree.body
+
+
+def parse_statements(source: str) -> list[ast.stmt]:
+    """Return the syntax trees of Python statements. Raises as `ast.parse`, but never `SystemError`."""
+    tree = _parse_python(source, "exec")
+    assert isinstance(tree, ast.Module)
+    return tree.body
+
+
+def _parse_python(source: str, mode: str) -> ast.AST:
+    for _ in range(_PARSE_ATTEMPTS - 1):
+        # Python 3.11 and 3.12 count the depth of all threads' trees in one number. When the garbage collector runs
+        # during `ast.parse`, another thread can parse, too, and the count is wrong (cpython issue 106905).
+        with suppress(SystemError):
+            return ast.parse(source, mode=mode)
+    return ast.parse(source, mode=mode)
 
 
 class Nodes:
@@ -636,20 +660,20 @@ def parse_formula(text: str) -> Formula:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source, mode="eval")
+            body = parse_expression(source)
     except SyntaxError as error:
         column = error.offset or len(source) + 1
         raise FormulaError(f"the expression is not valid: {error.msg}", error.lineno or 1, column) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise FormulaError(f"this cannot be read: {str(error) or 'it is nested too deeply'}", 1, 1) from None
-    nodes = list(ast.walk(tree))
-    if len(nodes) > MAX_NODES:
+    nodes = list(ast.walk(body))
+    if len(nodes) >= MAX_NODES:  # the expression itself counts as one
         raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do so much", 1, 1)
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             _check_text(node, node.value)
     reader = FormulaParser()
-    step = reader.read(tree.body)
+    step = reader.read(body)
     return Formula(text, tuple(reader.references), step)
 
 

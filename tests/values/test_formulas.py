@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from perdure.errors import FormulaError, TooLargeError
 from perdure.plan import Plan
 from perdure.runs._output import resolve_output
 from perdure.values._formula_functions import EvaluationSteps
-from perdure.values.formulas import parse_formula
+from perdure.values.formulas import parse_expression, parse_formula, parse_statements
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import MISSING, Path, get
 from perdure.values.sizes import Sizes, TooManyBytesError
@@ -472,3 +474,30 @@ def test_r18_9_a_value_of_shared_parts_has_the_size_that_it_is_written_in(
     assert 0 <= new <= size
     with pytest.raises(TooManyBytesError):
         Sizes().of_composed(made, frozenset(), written - 1)
+
+
+@pytest.fixture
+def parsed_meanwhile() -> Iterator[list[str]]:
+    """Parse Python text during the next collections of garbage, as another thread may, once for each text of the list."""
+    texts: list[str] = []
+
+    def parse(phase: str, _: dict[str, int]) -> None:
+        if phase == "start" and texts:
+            ast.parse(texts.pop())
+
+    before = gc.get_threshold()
+    gc.callbacks.append(parse)
+    gc.set_threshold(1)
+    yield texts
+    gc.set_threshold(*before)
+    gc.callbacks.remove(parse)
+
+
+@pytest.mark.parametrize("read", [parse_expression, parse_statements])
+def test_r16_3_text_that_another_thread_parses_meanwhile_changes_nothing(
+    read: Callable[[str], Any], parsed_meanwhile: list[str]
+) -> None:
+    parsed_meanwhile.extend(["1"] * 100)
+    tree = read(f"[{','.join(['a + b'] * 60)}]")
+    assert "a + b, a + b" in ast.unparse(tree)
+    assert not parsed_meanwhile, "the text was not parsed while another was"

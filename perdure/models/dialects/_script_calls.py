@@ -14,7 +14,7 @@ from perdure.errors import JsonError, clip
 from perdure.models.dialects._script_values import NotAllowedError, ScriptValues, words
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan import IF, OWN_TOOLS
-from perdure.values.formulas import is_function, is_name, readable
+from perdure.values.formulas import is_function, is_name, parse_expression, readable
 from perdure.values.json import Json, JsonObject, check
 from perdure.values.references import Reference
 from perdure.values.templates import EXPR
@@ -218,7 +218,7 @@ def _parts(condition: Json) -> set[str]:
     source = readable(condition) if isinstance(condition, str) else None
     if source is None:
         return set()
-    node = ast.parse(source, mode="eval").body
+    node = parse_expression(source)
     return {ast.unparse(each) for each in (node.values if _is_all(node) else [node])}
 
 
@@ -234,12 +234,12 @@ def _excludes(before: Iterable[Set[str]], holds: Set[str]) -> bool:
 
 
 def _negated(formula: str) -> str:
-    return ast.unparse(ast.parse(f"not ({formula})", mode="eval"))
+    return ast.unparse(parse_expression(f"not ({formula})"))
 
 
 def conjunction(conditions: Iterable[str]) -> str:
     """Return the conjunction of all conditions as a formula, with only the necessary brackets."""
-    return ast.unparse(ast.parse(" and ".join(f"({part})" for part in conditions), mode="eval"))
+    return ast.unparse(parse_expression(" and ".join(f"({part})" for part in conditions)))
 
 
 def root(node: ast.expr) -> str:
@@ -596,14 +596,14 @@ def _condition(node: ast.expr, block: Block, values: ScriptValues) -> str:
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         return values.formula(node)
     if (source := readable(node.value)) is not None:
-        return values.formula(ast.parse(source, mode="eval").body)
+        return values.formula(parse_expression(source))
     if block.kind != "plan" or block.guards:
         raise NotAllowedError(node, "a condition in a loop, or under an if, is an expression: _if=a.ok or b.ok")
     return node.value
 
 
 def _reads(formula: str, name: str | None) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(ast.parse(formula, mode="eval")))
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(parse_expression(formula)))
 
 
 def _listed(node: ast.expr, block: Block) -> Json:

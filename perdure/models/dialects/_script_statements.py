@@ -27,7 +27,7 @@ from perdure.models.dialects._script_calls import (
 from perdure.models.dialects._script_values import NotAllowedError
 from perdure.models.dialects.common import END_OF_THOUGHT, last_marks_removed
 from perdure.models.requests import ReaderVocabulary
-from perdure.values.formulas import is_method
+from perdure.values.formulas import is_method, parse_expression, parse_statements
 from perdure.values.json import Json, JsonObject, check
 from perdure.values.templates import EXPR
 
@@ -74,7 +74,7 @@ class Statement:
 
 def _is_read(text: str) -> bool:
     try:
-        ast.parse(text)
+        parse_statements(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True
@@ -592,7 +592,7 @@ class ScriptPlan:
                 block.let(name, pairs, node)
                 continue
             whole, part = "[x for xs in {} if xs for x in xs]", "[x for x in {} if x is not None]"
-            added = ast.parse((whole if each.how == "list" else part).format(each.kept), mode="eval").body
+            added = parse_expression((whole if each.how == "list" else part).format(each.kept))
             for child in ast.walk(added):
                 ast.copy_location(child, node)
             self._add(ast.copy_location(ast.Name(name, ast.Load()), node), added, "list", block)

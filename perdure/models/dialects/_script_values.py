@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from perdure.errors import FormulaError
 from perdure.models.dialects.script_writer import CONSTANTS
-from perdure.values.formulas import is_function, parse_formula
+from perdure.values.formulas import is_function, parse_formula, parse_statements
 from perdure.values.json import Json
 from perdure.values.references import Reference
 from perdure.values.templates import EXPR
@@ -147,7 +147,7 @@ def parse(source: str) -> list[ast.stmt]:
     if len(source) > _LONG and (line := _long_f_string(source)):
         message = f"a line with an f-string in it may have {_LONG:,} characters"
         raise NotAllowedError(ast.Pass(lineno=line, col_offset=0), message)
-    return ast.parse(source).body
+    return parse_statements(source)
 
 
 def _long_f_string(source: str) -> int:

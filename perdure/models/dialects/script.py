@@ -25,6 +25,7 @@ from perdure.models.dialects.output_text import OutputText, output_so_far
 from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
+from perdure.values.formulas import parse_statements
 from perdure.values.json import LONG_INTEGER, Json, JsonObject, dumps, is_long_integer, shorten
 from perdure.values.templates import PLAIN
 
@@ -177,7 +178,7 @@ class ScriptReader:
         for line in source.split("\n") if _INDENTED.search(source) else [source]:
             if (targets := _TARGETS.match(line.lstrip())) is not None:
                 try:
-                    statement = ast.parse(f"{targets.group()}0").body[0]
+                    statement = parse_statements(f"{targets.group()}0")[0]
                     assert isinstance(statement, ast.Assign)
                     paths[Block({"input", "state", *self._vocabulary.kinds}).target(statement.targets)] = None
                 except (SyntaxError, ValueError, NotAllowedError, AssertionError):
