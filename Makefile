@@ -23,7 +23,7 @@ test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as man
 
 # These wait for no process and no clock. Those of them that measure CPU time are played beside the loops.
 PURE := $(addprefix tests/,approvals differential evals hooks models plan rules runs scripts sessions values)
-LOADED = $(filter-out $(PURE:%=%/),$(wildcard tests/*/)) tests/test_conformance.py tests/test_replay.py $(shell grep -rlF 'from tests.cpu ' $(PURE))
+LOADED = $(filter-out $(PURE:%=%/) %__pycache__/,$(wildcard tests/*/)) tests/test_conformance.py tests/test_replay.py $(shell grep -rlE --include='*.py' 'from tests.cpu |thread_time' $(PURE))
 test-loaded: $(DEV) ## The tests that wait or measure, with two busy loops beside them: none depends on the machine's seconds.
 	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(LOADED) $(ARGS)
 

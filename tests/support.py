@@ -57,7 +57,7 @@ ROOT = Path(__file__).parents[1]
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
 )
-"""The first of these browsers. Debian's headless shell uses half of the CPU time of the whole Chromium."""
+"""The first of these browsers. Debian's headless shell takes less CPU time than the whole Chromium."""
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
 T = TypeVar("T")
 

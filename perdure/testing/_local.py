@@ -231,7 +231,7 @@ async def run_locally(
     agents: str | os.PathLike[str] | None = None,
     functions: Collection[str] = (),
     approval_floor: Ask = "never",
-    timeout: float = 30.0,
+    timeout: float = 120.0,
     task_queue: str | None = None,
     data_converter: DataConverter | None = None,
     **worker: Any,
@@ -248,8 +248,8 @@ async def run_locally(
     (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a running server:
     its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`: modules whose
     functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: the most real seconds of a wait
-    (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's (default: files stay in
-    memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
+    (120; a run that cannot go on fails the test at once). `task_queue`: the queue's name (default: a new one).
+    `data_converter`: the client's (default: files stay in memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
     taken from the environment.
 
     At its end it raises `AssertionError` for answers that no Request used, Requests without an answer, people who had

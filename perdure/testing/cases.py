@@ -345,7 +345,7 @@ async def replay(
     tools: Iterable[ToolLike] = (),
     model: ScriptedModel | AsyncOpenAI | None = None,
     server: Server = "time-skipping",
-    timeout: float = 30.0,
+    timeout: float = 120.0,
 ) -> RunView:
     """Play a recorded run again, by default with the recorded answers and the recorded agent, and return its view.
 
