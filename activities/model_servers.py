@@ -75,6 +75,8 @@ class AnthropicServer:
 
     def __init__(self, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None) -> None:
         self._options: dict[str, Any] = {"max_retries": 0, "timeout": TIMEOUT, "http_client": http}
+        if not address and os.environ.get("ANTHROPIC_BASE_URL") == "":
+            address = _ANTHROPIC  # The client would take an empty variable for an address.
         self._options |= ({"base_url": address} if address else {}) | ({"api_key": key} if key else {})
         self._client: Any = None  # the library may be missing, also where types are checked
 
@@ -178,6 +180,8 @@ class BedrockServer:
         return None if found is None else found.get_frozen_credentials()
 
 
+_ANTHROPIC: Final = "https://api.anthropic.com"
+_OPENAI: Final = "https://api.openai.com/v1"
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _JSON: Final = {"content-type": "application/json"}
 
@@ -244,7 +248,8 @@ ADDRESSES: Final[dict[Provider, str]] = {
 def default_openai() -> AsyncOpenAI:
     """Return the client of `OPENAI_BASE_URL` and `OPENAI_API_KEY`. Raise `ApplicationError` without a key."""
     try:
-        return AsyncOpenAI(max_retries=0, timeout=TIMEOUT)
+        # The client would take an empty variable for an address.
+        return AsyncOpenAI(base_url=os.environ.get("OPENAI_BASE_URL") or _OPENAI, max_retries=0, timeout=TIMEOUT)
     except openai.OpenAIError:
         raise ApplicationError(
             "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) for the worker",

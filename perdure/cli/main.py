@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -27,6 +28,11 @@ def main(*words: str) -> None:
         sys.stderr.flush()
     except BrokenPipeError:
         code = 1  # The reader of the output, such as `head`, has closed the pipe.
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        code = 1
     # The SDK's threads may call into the interpreter while it shuts down, which sometimes aborts the process.
     # Everything is closed here, so end the process with the command's code.
     os._exit(code)

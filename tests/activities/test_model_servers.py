@@ -9,13 +9,15 @@ import sys
 
 import httpx2
 import pytest
-from openai import AsyncOpenAI
+from openai import APIConnectionError, AsyncOpenAI
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.model_servers import BedrockServer, load_library
+from perdure.activities.failures import model_failure
+from perdure.activities.model_servers import ADDRESSES, BedrockServer, connect, load_library
 from perdure.activities.requests import read_answer
 from perdure.models.dialects.registry import DIALECTS
+from perdure.models.model_names import Provider
 from perdure.models.requests import ReaderVocabulary
 from perdure.models.response_stream import ResponseStream
 from perdure.testing import ScriptedModel
@@ -30,6 +32,23 @@ async def test_a_missing_extra_is_one_line() -> None:
         "the provider 'anthropic' needs a library that is not installed (no_such_library): pip install 'perdure[anthropic]'"
     )
     assert raised.value.non_retryable
+
+
+@pytest.mark.parametrize(
+    ("provider", "host"),
+    [("openai", "api.openai.com"), ("openai-responses", "api.openai.com"), ("anthropic", "api.anthropic.com")],
+)
+async def test_an_empty_variable_is_no_address(provider: Provider, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESSES[provider], "")
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "any")
+    # A proxy that nothing serves: the request fails, and its error has the address.
+    for variable in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    with pytest.raises((httpx2.HTTPError, APIConnectionError)) as caught:
+        async with connect(provider).send({"model": "m", "messages": [], "stream": True}):
+            pass
+    assert f"https://{host}/" in model_failure(caught.value).message
 
 
 async def test_a_request_to_bedrock_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:

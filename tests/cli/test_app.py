@@ -77,3 +77,14 @@ def test_a_reader_that_closes_the_pipe_causes_no_traceback(tmp_path: Path) -> No
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"calls": [{"_tool": "now"}]}')
+    words = ["plan", "validate", str(tmp_path / "plan.json"), "--json"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "perdure", *words], cwd=ROOT, check=False, stdout=full, stderr=subprocess.PIPE
+        )
+    assert (done.returncode, done.stderr) == (1, b"the output cannot be written: No space left on device\n")
