@@ -249,8 +249,8 @@ async def run_locally(
     its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`: modules whose
     functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: the most real seconds of a wait
     (120; a run that cannot go on fails the test at once). `task_queue`: the queue's name (default: a new one).
-    `data_converter`: the client's (default: files stay in memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
-    taken from the environment.
+    `data_converter`: the client's (default: files stay in memory). `worker`: further options of
+    `perdure.hosting.worker.build_worker`. No key, address, codec or storage is taken from the environment.
 
     At its end it raises `AssertionError` for answers that no Request used, Requests without an answer, people who had
     nothing to decide, and faults that never happened.
