@@ -27,7 +27,7 @@ from perdure.errors import MediaError, RunError
 from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
 from perdure.runs.audit import verify_chain
-from tests.support import Harness, agent, harness, perdure, storage_fixture
+from tests.support import Harness, agent, harness, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -49,9 +49,16 @@ CALLS: dict[str, Any] = {
 @asynccontextmanager
 async def working(server: WorkflowEnvironment, **options: Any) -> AsyncIterator[tuple[Perdure, Harness, str]]:
     address = server.client.service_client.config.target_host
-    client = await Client.connect(address, data_converter=data_converter())
+    namespace = await new_namespace(server.client)  # an erasure looks at all workflows
+    client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
     async with harness(client, [long, recall], lambda _: CALLS, **options) as it:
         yield Perdure(client, task_queue=it.task_queue), it, f"tenant-{uuid.uuid4().hex[:8]}"
+
+
+def connection(api: Perdure) -> dict[str, str]:
+    """The environment of a command that connects as `api` does."""
+    address = api.client.service_client.config.target_host
+    return {"TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": api.client.namespace}
 
 
 async def until_listed(api: Perdure, tenant: str, runs: int) -> None:
@@ -95,7 +102,7 @@ async def test_r24_5_a_persons_runs_sessions_values_and_files_leave_and_those_of
         planned = await api.erase(tenant=tenant, sender="ann", dry_run=True)
         assert (planned.runs, planned.sessions, len(planned.session_runs)) == ([mine.id], ["own"], 1)
         assert len(values(storage)) == before
-        env = {"PERDURE_STORAGE": str(storage), "TEMPORAL_ADDRESS": api.client.service_client.config.target_host}
+        env = {"PERDURE_STORAGE": str(storage), **connection(api)}
         words = ("erase", "--tenant", tenant, "--sender", "ann")
         refused = await perdure(*words, env=env)
         assert (refused.code, "Add --yes" in refused.err) == (2, True)
@@ -159,7 +166,7 @@ async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_o
         [left] = planned.remaining
         assert (left.what, left.id, left.until > datetime.now(UTC).isoformat()) == ("evaluation", both.id, True)
         assert left.why.startswith("1 of its 2 cases are not ann's")
-        env = {"TEMPORAL_ADDRESS": api.client.service_client.config.target_host}
+        env = connection(api)
         done = await perdure("erase", "--tenant", tenant, "--sender", "ann", "--yes", env=env)
         assert done.out.startswith("removed 0 sessions, 3 runs, 1 evaluation, "), done.err
         assert f"  evaluation {own.id}\n" in done.out
@@ -198,7 +205,7 @@ async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
         ends = await retention_ends(api.client, {"*": "0.001s", other: "30d"}, datetime.now(UTC))
         assert ends[tenant] > ends[other]
         env = {
-            "TEMPORAL_ADDRESS": api.client.service_client.config.target_host,
+            **connection(api),
             "PERDURE_STORAGE": str(storage),
             "PERDURE_TASK_QUEUE": api.task_queue,
             "PERDURE_RETENTION": f"{tenant}=0.001s,{other}=30d",

@@ -32,7 +32,7 @@ from perdure.runs.what_if import Change
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.cli.test_commands import one_line, write
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, agent, harness, new_namespace, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 
@@ -69,9 +69,10 @@ def measure(text: str) -> int:
     return len(text)
 
 
-async def connect(server: WorkflowEnvironment) -> Client:
+async def connect(server: WorkflowEnvironment, namespace: str = "default") -> Client:
     """A client with the storage that the settings name."""
-    return await Client.connect(server.client.service_client.config.target_host, data_converter=data_converter())
+    address = server.client.service_client.config.target_host
+    return await Client.connect(address, namespace=namespace, data_converter=data_converter())
 
 
 def made(size: int) -> list[Any]:
@@ -281,7 +282,8 @@ async def test_r20_3_files_in_s3_through_a_fork_a_what_if_and_an_erasure(
         keys = [each["Key"] for each in s3.list_objects_v2(Bucket="values").get("Contents", [])]
         return [key for key in keys if key.startswith("files/")]
 
-    async with harness(await connect(dev_server), [draw, weigh], [*answers, *answers[1:], *answers]) as it:
+    client = await connect(dev_server, await new_namespace(dev_server.client))  # an erasure looks at all workflows
+    async with harness(client, [draw, weigh], [*answers, *answers[1:], *answers]) as it:
         perdure = Perdure(it.client, task_queue=it.task_queue)
         run = await perdure.start(drawer, {"photo": Image(data=PNG, name="p.png")}, tenant=tenant, sender="ann")
         assert await run.result(HANG) == f"{len(PNG)} bytes"
@@ -314,7 +316,8 @@ async def test_r24_5_a_persons_values_and_files_leave_s3_and_those_of_others_sta
         return sorted(each["Key"] for each in s3.list_objects_v2(Bucket="values").get("Contents", ()))
 
     file, shared = Media(data=b"only ann's", name="a.txt"), Media(data=b"both have it", name="b.txt")
-    async with harness(await connect(dev_server), [make, measure], [*made(300_000), *made(300_000)]) as it:
+    client = await connect(dev_server, await new_namespace(dev_server.client))  # an erasure looks at all workflows
+    async with harness(client, [make, measure], [*made(300_000), *made(300_000)]) as it:
         api, document = Perdure(it.client, task_queue=it.task_queue), Agent.of(agent("make", "measure"))
         for sender, files in (("ann", [file, shared]), ("bob", [shared])):
             run = await api.start(document, {"files": files}, id=f"{tenant}-{sender}", sender=sender, tenant=tenant)
