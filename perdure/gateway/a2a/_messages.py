@@ -32,6 +32,8 @@ _VIA: Final = "a2a/"
 """The prefix of the message's id in a decision's `via`."""
 _ASK_PERSON: Final = "ask_person"
 _KEYS: Final = {"interrupt", "decision", "reason", "params", "answer"}
+_QUESTION: Final = "question"
+_APPROVAL: Final = "approval"
 _WORDS: Final = re.compile(
     r"\s*(?:(approved?|yes)|(reject(?:ed)?|no))\b[\s.!]*(?:[:,]\s*(.*))?", re.IGNORECASE | re.DOTALL
 )
@@ -108,17 +110,24 @@ def _decision(data: JsonObject) -> InterruptAnswer:
     return found
 
 
-def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]]) -> InterruptAnswer:
-    """Return a text as the decision on the only request that waits.
+def single_request(run: str, waiting: Sequence[tuple[str, WaitingView]]) -> str:
+    """Return the only request that waits, for `decision_of`: its kind and its interrupt's id.
 
-    `run`: the last part of the id of the task's run. `waiting`: each request with the path of its run. Raises `HttpError` (422) for a text
-    without a decision, and if several requests wait.
+    `run`: the last part of the id of the task's run. `waiting`: each request with the path of its run. Raises `HttpError` (422) if several
+    requests wait.
     """
     if len(waiting) > 1:
         raise _wrong("parts", f"must be data parts, because {len(waiting)} requests wait: {DECIDES}")
     ((path, request),) = waiting
+    kind = _QUESTION if request.question else _APPROVAL
+    return f"{kind} {interrupt_id(below(run, path), request.call, request.digest)}"
+
+
+def decision_of(text: str, request: str) -> InterruptAnswer:
+    """Return a text as the decision on a request, as `single_request` returns it. Raises `HttpError` (422) for a text without a decision."""
+    kind, _, interrupt = request.partition(" ")
     decision: JsonObject
-    if request.question:
+    if kind == _QUESTION:
         decision = {"decision": "answer", "answer": text}
     else:
         found = _WORDS.fullmatch(text)
@@ -128,7 +137,7 @@ def decision_of(text: str, run: str, waiting: Sequence[tuple[str, WaitingView]])
             )
         reason: JsonObject = {"reason": found[3].strip()} if found[3] else {}
         decision = {"decision": "approve" if found[1] else "reject", **reason}
-    answer = interrupt_answer(interrupt_id(below(run, path), request.call, request.digest), decision)
+    answer = interrupt_answer(interrupt, decision)
     assert answer is not None
     return answer
 

@@ -71,6 +71,7 @@ from perdure.gateway.a2a._messages import (
     read,
     replied_calls,
     sent_with,
+    single_request,
 )
 from perdure.gateway.a2a._objects import (
     JSON,
@@ -384,12 +385,20 @@ class _MethodCall:
         """Send a message to an existing task: a decision, or a message to its active run."""
         view = await session.view_run(message.task)
         answers = list(message.decisions)
-        if not answers and view is not None and view.status == "running" and (waiting := await self._waiting(view)):
-            self.caller.check(APPROVE, "decide approval requests")
-            answers = [decision_of(message.text, message.task.rpartition("/")[2], waiting)]
-            await self._key(message).take()
-        elif not answers and await self._key(message).answer() is not None:
-            return  # this text has been taken as a decision before
+        if not answers:
+            key = self._key(message)
+            # A text decides one request, also if it is sent again while another waits.
+            request = await key.answer()
+            if request is None and view is not None and (waiting := await self._waiting(view)):
+                request = single_request(message.task.rpartition("/")[2], waiting)
+                decision_of(message.text, request)  # a text that decides nothing takes no key
+                if not await key.take(request):  # the same message was sent twice at once
+                    request = await key.answer()
+            if request == "":
+                return  # an earlier version has taken this text as a decision
+            if request is not None:
+                self.caller.check(APPROVE, "decide approval requests")
+                answers = [decision_of(message.text, request)]
         if answers:
             if f"{session.id}/{answers[0].run}" != message.task:
                 raise HttpError(422, "the message's parts decide for another task than its taskId")
@@ -411,7 +420,8 @@ class _MethodCall:
         )
 
     def _key(self, message: A2aMessage) -> RequestKey:
-        """Return the idempotency key of a text that is a decision: sent again, it must not become a message."""
+        """Return the idempotency key of a text that is a decision, with the request that it decides as its answer. Sent again, the text must
+        not become a message, or another decision."""
         caller = self.caller
         wanted = IdempotentStart.of(caller.tenant, caller.sender, f"a2a:{message.id}", [message.task, message.text])
         return RequestKey(self._gateway.perdure, caller.tenant, wanted)
