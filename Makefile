@@ -21,11 +21,8 @@ WORKERS ?= 3
 test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as many processes.
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
-# These wait for no process and no clock. Those of them that measure CPU time are played beside the loops.
-PURE := $(addprefix tests/,approvals differential evals hooks models plan rules runs scripts sessions values)
-LOADED = $(filter-out $(PURE:%=%/) %__pycache__/,$(wildcard tests/*/)) tests/test_conformance.py tests/test_replay.py $(shell grep -rlE --include='*.py' 'from tests.cpu |thread_time' $(PURE))
-test-loaded: $(DEV) ## The tests that wait or measure, with two busy loops beside them: none depends on the machine's seconds.
-	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(LOADED) $(ARGS)
+test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends on the machine's seconds.
+	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(ARGS)
 
 UNCACHED := runs plan_rules streaming approvals hooks hook_durability session session_hooks session_replies
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
@@ -34,11 +31,12 @@ test-uncached: $(DEV) ## The tests of workflows again, each replayed from its hi
 test-types: $(DEV) ## Check the public types and the docstrings' examples as a user's strict checkers do, and a project that installs the package.
 	@$(BIN)/python -m pytest -q -n 2 -m soak tests/test_public_types.py tests/test_packaging.py tests/docs/test_docstrings.py $(ARGS)
 
-# Most random cases are others each time: a quarter of them in each of four soaks finds as much as all in one.
+# A quarter of the random cases: most differ from soak to soak. The seeds of `tests/rules` do not, so their other
+# three quarters need SOAK=1.
 SOAK ?= 0.25
 SHARED := plan runs sessions models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \
   $(addprefix workflows/test_,differential.py loop_state.py size_limits.py)
-soak: $(DEV) ## The tests that take minutes, all random cases of those that the suite plays in part, and the loaded tests; SOAK=1 plays four times as many of the first.
+soak: $(DEV) ## The tests that take minutes, all random cases of those that the suite plays in part, and the loaded suite; SOAK=1 plays four times as many of the first.
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 3 -m soak --timeout 1200 $(ARGS)
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 2 --timeout 1200 $(SHARED:%=tests/%) $(ARGS)
 	@$(MAKE) -s test-loaded

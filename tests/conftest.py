@@ -75,7 +75,7 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _slow_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give no MCP server up whose program starts slowly on a busy machine. Only some tests load the module."""
+    """Let the program of an MCP server start slowly, as on a busy machine. Only some tests load the module."""
     if (connection := sys.modules.get("perdure.activities.mcp_connection")) is not None:
         monkeypatch.setattr(connection, "CONNECT_TIMEOUT", HANG)
 

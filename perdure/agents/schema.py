@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from perdure.runs.agent import AgentSpec, Config
+from perdure.values.formulas import parse_statements
 from perdure.values.json import JsonObject, SchemaPart, dumps
 from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
 
@@ -79,7 +80,7 @@ def described(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring under each field without the codes of rules, those of parent classes included."""
     found: dict[str, str] = {}
     for kind in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        body = parse_statements(textwrap.dedent(inspect.getsource(kind)))[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in zip(body.body, body.body[1:], strict=False):
             text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and below.value.value

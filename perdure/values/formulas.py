@@ -67,23 +67,24 @@ def wrong(node: ast.AST, message: str) -> NoReturn:
 
 
 def parse_expression(source: str) -> ast.expr:
-    """Return the syntax tree of a Python expression. Raises as `ast.parse`, but never `SystemError`."""
+    """Return the syntax tree of a Python expression. Raises as `ast.parse`."""
     tree = _parse_python(source, "eval")
     assert isinstance(tree, ast.Expression)
     return tree.body
 
 
 def parse_statements(source: str) -> list[ast.stmt]:
-    """Return the syntax trees of Python statements. Raises as `ast.parse`, but never `SystemError`."""
+    """Return the syntax trees of Python statements. Raises as `ast.parse`."""
     tree = _parse_python(source, "exec")
     assert isinstance(tree, ast.Module)
     return tree.body
 
 
 def _parse_python(source: str, mode: str) -> ast.AST:
+    # Python 3.11 and 3.12 count the depth of all threads' trees in one number. If the garbage collector runs during
+    # `ast.parse`, another thread can parse meanwhile. The count is wrong then, and `SystemError` is raised (cpython
+    # issue 106905).
     for _ in range(_PARSE_ATTEMPTS - 1):
-        # Python 3.11 and 3.12 count the depth of all threads' trees in one number. When the garbage collector runs
-        # during `ast.parse`, another thread can parse, too, and the count is wrong (cpython issue 106905).
         with suppress(SystemError):
             return ast.parse(source, mode=mode)
     return ast.parse(source, mode=mode)

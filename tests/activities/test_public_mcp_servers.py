@@ -61,7 +61,7 @@ def node_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def offered_by(*reported: str, **servers: dict[str, Any]) -> AsyncIterator[Registry]:
-    """The tools of these servers. `reported`: all that the connections report."""
+    """The tools of these servers. `reported`: the lines that the connections report, and no others."""
     registry, reports = Registry(), list[str]()
     config = McpConfig.model_validate({"mcpServers": servers})
     async with mcp_tools(config, registry, reports.append) as missing:

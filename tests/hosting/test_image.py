@@ -125,7 +125,7 @@ async def answers(address: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)  # Debian and the packages come from the network, and a busy machine unpacks them slowly
+@pytest.mark.timeout(1200)
 async def test_a_worker_and_a_gateway_in_the_image_run_an_agent(
     images: Images, dev_server: WorkflowEnvironment, agents: Path
 ) -> None:

@@ -36,7 +36,7 @@ def new_plan(calls: list[dict[str, Any]]) -> Plan:
 class Outcomes:
     """All outcomes of a plan, found end by end. `broken` holds the keys of the rules that some outcome breaks."""
 
-    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 50) -> None:
+    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 100) -> None:
         self._calls, self._rules = calls, rules
         self.broken: set[str] = set()
         self._never = {call.id for call in new_plan(calls).every_call() if call.state.status == "invalid"}
@@ -51,7 +51,7 @@ class Outcomes:
         """Whether all outcomes were played."""
 
     def _play(self, ends: list[End], pasts: list[Past]) -> list[tuple[list[End], list[Past]]]:
-        """Play these ends, and go on until nothing is new; return the branches that were passed.
+        """Play these ends, and go on until nothing is new; return the branches that it did not take.
 
         A plan does not learn which of its ready calls have begun: it is the same for each of `pasts`.
         """

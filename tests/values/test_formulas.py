@@ -346,7 +346,7 @@ class _NoRange(list[int]):
         return list(range(*bounds))
 
 
-def agrees(text: str) -> None:
+def assert_agrees_with_python(text: str) -> None:
     try:
         expected = eval(text, {"state": SMALL, "range": _NoRange})
     except Exception:
@@ -369,7 +369,7 @@ def agrees(text: str) -> None:
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(text=FORMULAS)
 def test_r16_3_a_formula_agrees_with_python(text: str) -> None:
-    agrees(text)
+    assert_agrees_with_python(text)
 
 
 @settings(max_examples=200)
@@ -404,7 +404,7 @@ WRITTEN = st.lists(
 ).map("".join)
 
 
-def never_past_its_bounds(text: str) -> None:
+def assert_within_bounds(text: str) -> None:
     try:
         formula = parse_formula(text)
         steps = EvaluationSteps()
@@ -418,14 +418,14 @@ def never_past_its_bounds(text: str) -> None:
 @settings(max_examples=500)
 @given(text=WRITTEN | FORMULAS)
 def test_r16_3_whatever_is_written_is_a_value_or_an_error(text: str) -> None:
-    never_past_its_bounds(text)
+    assert_within_bounds(text)
 
 
 @pytest.mark.soak
 @settings(max_examples=times(20_000), suppress_health_check=list(HealthCheck), deadline=None)
 @given(text=WRITTEN | FORMULAS)
 def test_r16_3_whatever_is_written_many_thousand_times(text: str) -> None:
-    never_past_its_bounds(text)
+    assert_within_bounds(text)
 
 
 SHARED = '[[""]*170]*190000'

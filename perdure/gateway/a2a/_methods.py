@@ -385,20 +385,11 @@ class _MethodCall:
         """Send a message to an existing task: a decision, or a message to its active run."""
         view = await session.view_run(message.task)
         answers = list(message.decisions)
-        if not answers:
-            key = self._key(message)
-            # A text decides one request, also if it is sent again while another waits.
-            request = await key.answer()
-            if request is None and view is not None and (waiting := await self._waiting(view)):
-                request = single_request(message.task.rpartition("/")[2], waiting)
-                decision_of(message.text, request)  # a text that decides nothing takes no key
-                if not await key.take(request):  # the same message was sent twice at once
-                    request = await key.answer()
-            if request == "":
-                return  # an earlier version has taken this text as a decision
-            if request is not None:
-                self.caller.check(APPROVE, "decide approval requests")
-                answers = [decision_of(message.text, request)]
+        if not answers and (request := await self._decided_request(message, view)) is not None:
+            if not request:
+                return  # an earlier version has delivered this text as a decision
+            self.caller.check(APPROVE, "decide approval requests")
+            answers = [decision_of(message.text, request)]
         if answers:
             if f"{session.id}/{answers[0].run}" != message.task:
                 raise HttpError(422, "the message's parts decide for another task than its taskId")
@@ -419,9 +410,22 @@ class _MethodCall:
             context=self.caller.context,
         )
 
+    async def _decided_request(self, message: A2aMessage, view: RunView | None) -> str | None:
+        """Return the request that a text decides, as `single_request` returns it; `None` for a message to the agent.
+
+        A text decides one request, also if it is sent again while another waits: its key keeps the request.
+        """
+        key = self._key(message)
+        request = await key.answer()
+        if request is None and view is not None and (waiting := await self._waiting(view)):
+            request = single_request(message.task.rpartition("/")[2], waiting)
+            decision_of(message.text, request)  # a text that decides nothing takes no key
+            if not await key.take(request):  # the same message was sent twice at once
+                request = await key.answer()
+        return request
+
     def _key(self, message: A2aMessage) -> RequestKey:
-        """Return the idempotency key of a text that is a decision, with the request that it decides as its answer. Sent again, the text must
-        not become a message, or another decision."""
+        """Return the idempotency key of a text that is a decision. Its answer names the request that the text decides."""
         caller = self.caller
         wanted = IdempotentStart.of(caller.tenant, caller.sender, f"a2a:{message.id}", [message.task, message.text])
         return RequestKey(self._gateway.perdure, caller.tenant, wanted)

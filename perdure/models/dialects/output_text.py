@@ -14,6 +14,7 @@ from typing import Final
 from perdure.errors import JsonError
 from perdure.models.dialects.common import FINAL_CHANNEL, CommentFilter, ThoughtFilter, settled
 from perdure.models.requests import OutputForm
+from perdure.values.formulas import parse_expression
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps, loads
 from perdure.values.references import DAGGER
 from perdure.values.templates import AS_JSON, EXPR, PLAIN, REMARK, TextForm
@@ -388,7 +389,7 @@ def output_so_far(source: str, form: OutputForm) -> tuple[str, TextForm]:
     body = _BODIES[quote].match(source, head.end())
     assert body is not None
     try:
-        text = ast.literal_eval(f"{quote}{body[0]}{quote}")
+        text = ast.literal_eval(parse_expression(f"{quote}{body[0]}{quote}"))
         text.encode()
     except (SyntaxError, ValueError):
         return "", PLAIN
