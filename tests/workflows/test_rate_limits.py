@@ -74,8 +74,8 @@ async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironme
     for name in ("model/m", "tool/ring"):
         started = sorted(time for each in times for time in each.get(f"{queue}/{name}", []))
         assert len(started) >= 6  # one that a held worker lost begins once more
-        # Two a second, and three at the beginning: a second and a half for six.
-        assert (started[-1] - started[0]).total_seconds() > 1.2
+        # Two a second, and three at the beginning: a second and a half for six. The server's clock is not exact.
+        assert (started[-1] - started[0]).total_seconds() > (len(started) - 3) / 2 - 0.3
 
 
 async def test_a_call_that_waits_for_its_turn_goes_on_when_nobody_limits_it_any_more(
