@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.queries import client
-from perdure.activities.secrets import masked, masked_value
+from perdure.activities.secrets import mask_text, mask_value
 from perdure.errors import AuditError, JsonError, SettingsError
 from perdure.queries import record_entries
 from perdure.runs.audit import (
@@ -53,7 +53,7 @@ _PAGE: Final = 1000
 @activity.defn(name=AUDIT_ACTIVITY)
 async def audit(batch: AuditBatch) -> None:
     """Send a run's entries to the audit workflow. A repeated attempt adds no line: the keys are the same."""
-    clean = AuditBatch.model_validate(masked_value(batch.as_json()))
+    clean = AuditBatch.model_validate(mask_value(batch.as_json()))
     await record_entries(client(), activity.info().task_queue, clean)
 
 
@@ -104,7 +104,9 @@ class AuditWriter:
             async with httpx2.AsyncClient(timeout=_ANSWERS_WITHIN) as http:
                 answer = await http.post(address, headers=headers, content=body.encode())
         except (httpx2.HTTPError, UnicodeError) as error:
-            raise ApplicationError(f"{host} cannot be reached: {masked(str(error)) or type(error).__name__}") from None
+            raise ApplicationError(
+                f"{host} cannot be reached: {mask_text(str(error)) or type(error).__name__}"
+            ) from None
         if not 200 <= answer.status_code < 300:
             raise ApplicationError(f"{host} answered with status {answer.status_code}")
         if kind == "application/json" and (refused := _rejected(answer.text)):
@@ -218,7 +220,7 @@ class AuditTable:
         except AuditError:
             raise
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            words = " ".join(masked(str(error)).split())  # the server's hint is on a separate line
+            words = " ".join(mask_text(str(error)).split())  # the server's hint is on a separate line
             raise AuditError(f"{self._name}: {words or type(error).__name__}") from None
 
 

@@ -22,12 +22,12 @@ from perdure.activities.active_executions import (
     is_only_attempt,
     report_begun,
 )
-from perdure.activities.failures import tellable, tool_failure
+from perdure.activities.failures import serializable_cause, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import keep_secret_here, masked_value
+from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, MediaError, ToolError
@@ -100,10 +100,10 @@ class ToolActivity:
                     result = function.dump(value.value if isinstance(value, Branch) else value)
                 await store.save(files)
                 size = _measured(call.tool, result, self._max_payload)
-                result, kept = await hooks.look(reads, before := masked_value(result))
+                result, kept = await hooks.look(reads, before := mask_value(result))
                 if result is not before or kept is not None:
                     size = _measured(call.tool, result, self._max_payload)
-                    result, kept = masked_value(result), masked_value(kept)
+                    result, kept = mask_value(result), mask_value(kept)
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
         except ServerInputError as error:
@@ -113,7 +113,7 @@ class ToolActivity:
         except Exception as error:
             if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
                 raise
-            raise tool_failure(error) from tellable(error)
+            raise tool_failure(error) from serializable_cause(error)
         attempt = activity.info().attempt
         return ToolResult(
             value=result,

@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.active_executions import ActiveExecutions, in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.http_addresses import names_host, post
-from perdure.activities.secrets import masked
+from perdure.activities.secrets import mask_text
 from perdure.errors import SettingsError, ToolError
 from perdure.hooks.answers import Refused
 from perdure.runs.notifications import (
@@ -190,7 +190,7 @@ async def _by_function(
     else:
         work = functools.partial(route.function, message)
         result = await in_thread(work, title, counts=lambda: underway.interrupted)
-    return _refused(masked(result.reason)) if isinstance(result, Refused) else Delivered()
+    return _refused(mask_text(result.reason)) if isinstance(result, Refused) else Delivered()
 
 
 async def _by_apprise(address: str, notification: Notification) -> Delivered:
@@ -228,7 +228,7 @@ def webhook_body(notification: Notification) -> JsonObject:
     return {"type": notification.kind, "timestamp": notification.at, "data": data}
 
 
-def signed(key: str, secret: str, body: str, at: datetime) -> dict[str, str]:
+def sign_webhook(key: str, secret: str, body: str, at: datetime) -> dict[str, str]:
     """Return the headers of a signed webhook: Standard Webhooks, `v1`."""
     id = webhook_id(key)
     return {
@@ -244,7 +244,7 @@ async def _post(
     address: str, hosts: Sequence[str], secret: str, notification: Notification, push: StatusPush | None = None
 ) -> Delivered:
     body = dumps(webhook_body(notification) if push is None else push.body)
-    headers = signed(notification.key, secret, body, datetime.now(UTC))
+    headers = sign_webhook(notification.key, secret, body, datetime.now(UTC))
     if push is not None and push.token:
         headers["x-a2a-notification-token"] = push.token
     if push is not None and push.authorization:

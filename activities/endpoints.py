@@ -15,7 +15,7 @@ from perdure.activities.failures import refusal_in
 from perdure.activities.model_servers import ADDRESSES, ChatServer, ModelServer, ResponsesServer, connect, endpoint_key
 from perdure.activities.secrets import keep_secret
 from perdure.models.model_names import Provider, parse_model
-from perdure.models.provider_errors import Refusal, step_down, without
+from perdure.models.provider_errors import Refusal, remove_features, step_down
 from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
@@ -82,7 +82,7 @@ class Endpoints:
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
         """Return the body to send now, without features that the server does not support."""
         unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
-        return without(body, unknown | refused)
+        return remove_features(body, unknown | refused)
 
     def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
         """Record which features of the body the server refused; return whether to send it again without them.

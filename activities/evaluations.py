@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import GONE, ask_other, other_run
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import mask_value
 from perdure.errors import SettingsError
 from perdure.runs.evaluation import (
     BAD_EVALUATORS,
@@ -67,7 +67,7 @@ class ScoreActivity:
         if score.problems and activity.info().attempt < _ATTEMPTS:
             raise ApplicationError("; ".join(score.problems), type="evaluator_failed")
         _count(wanted.agent, score)
-        return RunScore.model_validate(masked_value(score.as_json()))
+        return RunScore.model_validate(mask_value(score.as_json()))
 
     def _load(self, specs: list[Json]) -> list[Evaluator[Any, Any, Any]]:
         try:

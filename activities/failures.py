@@ -16,7 +16,7 @@ import openai
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from perdure.activities.secrets import masked
+from perdure.activities.secrets import mask_text
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.requests import (
@@ -120,7 +120,7 @@ def refusal_in(error: Exception) -> Refusal | None:
 def _failure(message: str, *details: Any, **options: Any) -> ApplicationError:
     """Create a failure without the worker's secrets. Its last detail is the number of the attempt that failed."""
     attempt = (activity.info().attempt,) if activity.in_activity() else ()
-    return ApplicationError(_text(masked(message)), *details, *attempt, **options)
+    return ApplicationError(_text(mask_text(message)), *details, *attempt, **options)
 
 
 def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
@@ -200,7 +200,7 @@ def _own_code(code: str) -> str:
     return f"tool.{code}" if code in RESERVED_CODES else code
 
 
-def tellable(error: Exception) -> Exception | None:
+def serializable_cause(error: Exception) -> Exception | None:
     """Return the error if it can be a failure's cause, because all of it is text (see `_text`)."""
     story = "".join(traceback.format_exception(error))
     return error if _text(story) == story else None

@@ -1,6 +1,6 @@
 """A supervised heartbeat: heartbeats while a body works, for every long activity.
 
-Each heartbeat is a billed Action; a query of the server's state of an activity is not. So a query (`look`) detects that
+Each heartbeat is a billed Action; a query of the server's state of an activity is not. So a query (`fetch_attempt_state`) detects that
 the activity is no longer wanted. A heartbeat is sent for progress, before the heartbeat timeout, and to receive a
 cancellation that a query has found.
 """
@@ -19,7 +19,7 @@ from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.active_executions import not_begun
-from perdure.activities.queries import AttemptState, client, look
+from perdure.activities.queries import AttemptState, client, fetch_attempt_state
 from perdure.queries import TIMEOUT
 
 SHORTEST: Final = 1.0
@@ -155,7 +155,7 @@ class Heartbeat:
             if beats:
                 self._beat()
             if not beats or self.on_look is not None:
-                found = await look()
+                found = await fetch_attempt_state()
                 if self.on_look is not None:
                     self.on_look(found)
                 if not found.wanted and not beats:

@@ -15,9 +15,9 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.active_executions import in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import fetch
-from perdure.activities.secrets import keep_secret_here, masked, masked_error, masked_value
+from perdure.activities.secrets import keep_secret_here, mask_error, mask_text, mask_value
 from perdure.errors import ToolError
-from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches
+from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches_tool
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import (
     HOOK_ACTIVITY,
@@ -73,7 +73,7 @@ class HookRegistry:
         """Return this worker's hooks of an event for a tool that are not among the recorded ones."""
         known = {each.name for each in wanted if each.event == event}
         mine = (each.ref for each in self if each.ref.event == event and each.ref.name not in known)
-        return [each for each in mine if matches(each, tools)]
+        return [each for each in mine if matches_tool(each, tools)]
 
 
 GONE: Final = "is missing: no worker had it in time"
@@ -91,7 +91,7 @@ async def call_hooks(registry: HookRegistry, hooks: Sequence[HookRef], event: Ho
         problem = GONE if function is None else await _call(function, hook, hearing)
         if problem is not None:
             _LOG.warning("the hook %s of %s %s", hook.name, hook.event, problem, extra=_place(event))
-            hearing.fail(hook, masked(problem))
+            hearing.fail(hook, mask_text(problem))
         if hearing.over:
             break
     return hearing
@@ -116,7 +116,7 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     if work.cancelled():
         return "was cancelled"
     if (error := work.exception()) is not None:
-        masked = masked_error(error) if isinstance(error, Exception) else error
+        masked = mask_error(error) if isinstance(error, Exception) else error
         _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=masked, extra=_place(given))
         return f"failed: {type(error.__cause__ or error).__name__} (details are in the worker's log)"
     try:
@@ -124,9 +124,7 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     except HookAnswerError as fault:
         return f"returned an answer that is not valid: {fault}"
     except Exception as fault:  # an event that a hook has made without its class's constructor
-        _LOG.error(
-            "the answer of the hook %s of %s cannot be read", hook.name, hook.event, exc_info=masked_error(fault)
-        )
+        _LOG.error("the answer of the hook %s of %s cannot be read", hook.name, hook.event, exc_info=mask_error(fault))
         return f"returned an answer that is not valid: reading it failed with {type(fault).__name__} (details are in the worker's log)"
     return None
 
@@ -169,7 +167,7 @@ class HookActivity:
                 ) from None
             keep_secret_here(event.context)
             hearing = await call_hooks(self._registry, wanted.hooks, event)
-        answer: HookAnswer = HookAnswer.model_validate(masked_value(answer_for_run(event, hearing).as_json()))
+        answer: HookAnswer = HookAnswer.model_validate(mask_value(answer_for_run(event, hearing).as_json()))
         return answer
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)

@@ -42,7 +42,7 @@ from perdure.activities.mcp_connection import (
 )
 from perdure.activities.queries import stores_files
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import masked
+from perdure.activities.secrets import mask_text
 from perdure.agents.media import Media
 from perdure.errors import JsonError, MediaError, ToolDefinitionError, ToolError, clip
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
@@ -182,7 +182,7 @@ class _ServerTools:
         self.trying: asyncio.Task[None] | None = None
         self._server = server
         self._registry = registry
-        self._report: Callable[[str], None] = lambda line: report(masked(line))
+        self._report: Callable[[str], None] = lambda line: report(mask_text(line))
         self._connection = Connection(name, server, self._register)
         self._reported: set[str] = set()
 

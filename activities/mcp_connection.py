@@ -72,7 +72,7 @@ from pydantic import (
 )
 
 from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
-from perdure.activities.secrets import keep_secret, masked
+from perdure.activities.secrets import keep_secret, mask_text
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
 from perdure.runs.caller_context import looks_secret
 from perdure.tools.server_input import ServerInput, ServerInputError
@@ -408,7 +408,7 @@ class StderrTail:
         while data := await reader.read(_KEPT):
             self._tail = (self._tail + data)[-_KEPT:]
             for line in data.decode(errors="replace").splitlines():
-                self._log.debug("%s", masked(line))
+                self._log.debug("%s", mask_text(line))
 
 
 CONNECT_TIMEOUT: Final = 10.0
@@ -791,7 +791,7 @@ class Connection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)
-        return masked(f"{said}; its last output: {words}" if (words := self._words.last) else said)
+        return mask_text(f"{said}; its last output: {words}" if (words := self._words.last) else said)
 
 
 def _has_tasks(client: Client) -> bool:

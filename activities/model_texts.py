@@ -10,7 +10,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import model_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.requests import read_answer
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import mask_value
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import SAMPLE_ACTIVITY, ReaderVocabulary, RequestResult, SampleInput, SampleResult
 from perdure.models.response_stream import ResponseStream
@@ -32,7 +32,7 @@ async def ask_for_text(endpoints: Endpoints, model: str, messages: list[JsonObje
     except Exception as error:
         raise model_failure(error, setting=endpoints.setting(model)) from None
     result = answer.result()
-    return result.model_copy(update={"text": masked_value(result.text)})
+    return result.model_copy(update={"text": mask_value(result.text)})
 
 
 class SampleActivity:

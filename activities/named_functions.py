@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread
 from perdure.activities.queries import fetch
-from perdure.activities.secrets import keep_secret_here, masked_value
+from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.modules import import_named
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.errors import JsonError
@@ -76,7 +76,7 @@ class ApproveActivity:
             check(answer, source="the approver's answer")
         except JsonError as error:
             raise _refused(str(error)) from None
-        return masked_value(answer)
+        return mask_value(answer)
 
 
 async def _fetch_view(call: str) -> JsonObject:

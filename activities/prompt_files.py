@@ -15,7 +15,7 @@ import yaml
 
 from perdure.errors import ProtocolError, ToolError
 from perdure.runs.agent import PromptConfig
-from perdure.runs.prompt_parts import BootstrapFile, PromptParts, Skill, cut, fitted
+from perdure.runs.prompt_parts import BootstrapFile, PromptParts, Skill, cut, fit_files
 from perdure.tools.decorator import tool
 from perdure.tools.tool import READ_SKILL
 from perdure.values.json import JsonObject
@@ -34,7 +34,7 @@ LONGEST_FILE_NAME: Final = 255
 
 def read_text(folder: Path, path: str, most: int) -> str:
     """Return the text of a file of at most so many bytes. Raises `ToolError`."""
-    with opened(folder, path, os.O_RDONLY) as handle:
+    with open_path(folder, path, os.O_RDONLY) as handle:
         size = os.fstat(handle).st_size
         if size > most:
             raise ToolError("too_large", f"{path} has {size:,} bytes; the limit is {most:,}")
@@ -69,7 +69,7 @@ def parts_of(path: str) -> list[str]:
 
 
 @contextmanager
-def walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> Iterator[int]:
+def open_folder(folder: Path, parts: list[str], path: str, *, make: bool = False) -> Iterator[int]:
     """Open the folder that the parts lead to, and yield its handle."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -88,9 +88,9 @@ def walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> 
 
 
 @contextmanager
-def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
+def open_path(folder: Path, path: str, flags: int) -> Iterator[int]:
     *way, name = parts_of(path)
-    with walked(folder, way, path) as parent:
+    with open_folder(folder, way, path) as parent:
         with skill_errors(path):
             # Not blocking: a pipe would wait forever for a writer.
             handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
@@ -204,12 +204,12 @@ def skill_tools(folder: Path) -> list[Callable[..., Any]]:
         if not _NAME.fullmatch(name):
             raise ToolError("no_such_skill", f"there is no skill {name[:LONGEST_NAME]!r}")
         try:
-            with opened(folder, f"{name}/{SKILL_FILE}", os.O_RDONLY):
+            with open_path(folder, f"{name}/{SKILL_FILE}", os.O_RDONLY):
                 pass
         except ToolError:
             raise ToolError("no_such_skill", f"this worker has no skill {name[:LONGEST_NAME]!r}") from None
         parts_of(path)  # no such path leads out of the skill's folder
-        with walked(folder, [name], name) as handle:
+        with open_folder(folder, [name], name) as handle:
             files = sorted(_files(handle)) if path == SKILL_FILE else []
         text = read_text(folder, f"{name}/{path}", MAX_SKILL_FILE)
         if path == SKILL_FILE:
@@ -262,7 +262,7 @@ class PromptFolders:
         while reader in tools:
             reader += "_"
         files = list(self._read_files(wanted, left_out))
-        return PromptParts(text=wanted.text, skills=skills, reader=reader, files=fitted(files), left_out=left_out)
+        return PromptParts(text=wanted.text, skills=skills, reader=reader, files=fit_files(files), left_out=left_out)
 
     def _read_skills(self, wanted: bool | list[str]) -> tuple[list[Skill], list[str]]:
         if not wanted:
@@ -292,7 +292,7 @@ class PromptFolders:
         inside = "" if wanted.workspace is True else wanted.workspace
         try:
             way = parts_of(inside) if inside not in ("", ".") else []
-            with walked(self._workspace, way, inside or "."):
+            with open_folder(self._workspace, way, inside or "."):
                 pass
         except ToolError as error:
             raise ProtocolError(f"config.prompt.workspace: {error.message}") from None

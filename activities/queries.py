@@ -144,7 +144,7 @@ class AttemptState:
     """Events of its run's history."""
 
 
-async def look() -> AttemptState:
+async def fetch_attempt_state() -> AttemptState:
     """Look at the server's state of this attempt, without a billed Action. Simultaneous looks of one run share one
     request.
     """

@@ -24,9 +24,9 @@ from perdure.activities.active_executions import TRACE, ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
-from perdure.activities.queries import AttemptState, fetch, look, own_run
+from perdure.activities.queries import AttemptState, fetch, fetch_attempt_state, own_run
 from perdure.activities.queue_rates import QueueRates
-from perdure.activities.secrets import known_secrets, masked, masked_error, masked_value
+from perdure.activities.secrets import known_secrets, mask_error, mask_text, mask_value
 from perdure.errors import RunError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
@@ -34,7 +34,7 @@ from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import Capabilities
 from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
-from perdure.models.response_stream import ResponseStream, interruption, joined
+from perdure.models.response_stream import ResponseStream, interruption, join_chunks
 from perdure.queries import answer_of
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import MASK
@@ -180,11 +180,11 @@ class AwsEvents:
 
 
 _CROWDED_BY: Final = 10
-"""Further answers for which `crowding` grows by 1."""
+"""Further answers for which `crowding_factor` grows by 1."""
 _MOST_CROWDED: Final = 3.0
 
 
-def crowding(answers: int) -> float:
+def crowding_factor(answers: int) -> float:
     """Return the factor for the pauses between reads and between deliveries, while this process streams that many `answers`.
 
     It is 1 for one answer, and `_MOST_CROWDED` at most. A wake-up costs as much CPU as the read of four tokens, and a
@@ -213,7 +213,7 @@ class Deliverer:
     """A sender of calls as they arrive, several together, so that long answers take few deliveries.
 
     The first call is sent almost at once. A call that reads a value is sent within a tenth of the time since the
-    Request. Any other call is sent within half of that time, a second at most. Both shares grow by `crowding`. Calls that
+    Request. Any other call is sent within half of that time, a second at most. Both shares grow by `crowding_factor`. Calls that
     arrive with the answer's end are not sent: an answer of one call needs no delivery.
 
     Leaving the context waits for a delivery under way. The activity's result carries calls that were not sent by then,
@@ -260,7 +260,7 @@ class Deliverer:
 
     def _share(self, part: float) -> float:
         elapsed = asyncio.get_running_loop().time() - self._requested_at
-        return min(_LONGEST_GATHERED, part * crowding(_Reading.active) * elapsed)
+        return min(_LONGEST_GATHERED, part * crowding_factor(_Reading.active) * elapsed)
 
     def _pause(self) -> float:
         """Return the minimum of seconds until the next delivery: the time of two calls, or a tenth of the answer's
@@ -485,7 +485,7 @@ class RequestActivity:
         title = f"Request {request.number} of {activity.info().workflow_id}"
         async with self._underway.working(title), supervised_heartbeat() as heart:
             near = _near(request)
-            seen = asyncio.create_task(look()) if near is None else None
+            seen = asyncio.create_task(fetch_attempt_state()) if near is None else None
             # A query fetches the context: a history does not hold queries, so it does not grow with every context
             # (R6.8). If the run is in this process, so is its context.
             try:
@@ -576,7 +576,7 @@ def _masked(result: RequestResult) -> RequestResult:
     names = ("calls", "output", "text", "reasoning", "problem", "refusal")
     fields = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
     fields["hosted"] = [use.model_dump() for use in result.hosted]
-    clean = masked_value(fields)
+    clean = mask_value(fields)
     if clean is fields:
         return result
     return result.model_copy(
@@ -592,7 +592,7 @@ def _words(error: Exception) -> str:
     try:
         return model_failure(error).message
     except Exception as bug:
-        activity.logger.error("an answer could not be read completely", exc_info=masked_error(bug))
+        activity.logger.error("an answer could not be read completely", exc_info=mask_error(bug))
         return f"the answer could not be read: {type(error).__name__}"
 
 
@@ -620,7 +620,7 @@ async def _with_media(context: RequestContext, capabilities: Capabilities) -> tu
 
 
 def _masked_text(data: bytes) -> bytes:
-    return masked(data.decode()).encode() if is_text(media_type(data)) else data
+    return mask_text(data.decode()).encode() if is_text(media_type(data)) else data
 
 
 _ATTEMPTS_OUTSIDE: Final = 3
@@ -637,9 +637,9 @@ def next_read(streamed: float, answers: int = 1) -> float:
     """Return the seconds until the next read of an answer, from the time that it has been streamed.
 
     A wake-up for each token costs as much as its read. So tokens are read together: after a second of streaming, new
-    tokens may be noticed 0.03 s later. The pause grows by `crowding` while this process streams several `answers`.
+    tokens may be noticed 0.03 s later. The pause grows by `crowding_factor` while this process streams several `answers`.
     """
-    return crowding(answers) * min(_LONGEST_READ, streamed * _SHARE_OF_READS)
+    return crowding_factor(answers) * min(_LONGEST_READ, streamed * _SHARE_OF_READS)
 
 
 async def read_answer(
@@ -771,12 +771,12 @@ def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deli
 def _take_documents(
     documents: list[Json], answer: ResponseStream, deliverer: Deliverer | None, event: str = ""
 ) -> None:
-    for document in joined(documents):
+    for document in join_chunks(documents):
         if (refusal := refusal_of(None, document, event=event)) is not None:
             raise RefusalError(refusal)
         closed = answer.take(document)
         if closed and deliverer is not None:
-            deliverer.add(masked_value(closed))
+            deliverer.add(mask_value(closed))
 
 
 def _documents(event: ServerSentEvent) -> list[Json]:

@@ -39,14 +39,14 @@ def keep_secret_here(context: JsonObject) -> None:
     _OF_ACTIVITY.set(frozenset(value for value in secrets_of(context) if len(value) >= _SHORTEST))
 
 
-def masked(text: str) -> str:
+def mask_text(text: str) -> str:
     """Return the text with every known secret replaced."""
     for secret in known_secrets():
         text = text.replace(secret, MASK)
     return text
 
 
-def masked_value(value: T) -> T:
+def mask_value(value: T) -> T:
     """Return the value with every secret in its texts replaced; the same object if it holds none."""
     plain: Any = value  # JSON of the same form
     text = dumps(plain)
@@ -62,7 +62,7 @@ def masked_details(details: Any) -> Any:
     """
     try:
         plain = to_jsonable_python(details, fallback=str)
-        found = masked_value(plain)
+        found = mask_value(plain)
     except (ValueError, RecursionError):  # not JSON: it cannot leave
         return details
     return details if found is plain else found
@@ -70,11 +70,11 @@ def masked_details(details: Any) -> Any:
 
 def _walk(value: Json) -> Any:
     if isinstance(value, str):
-        return masked(value)
+        return mask_text(value)
     if isinstance(value, list):
         return [_walk(item) for item in value]
     if isinstance(value, dict):
-        return {masked(key): _walk(item) for key, item in value.items()}
+        return {mask_text(key): _walk(item) for key, item in value.items()}
     return value
 
 
@@ -118,7 +118,7 @@ class _MaskingInbound(worker.ActivityInboundInterceptor):
         try:
             return await super().execute_activity(input)
         except Exception as error:
-            if (clean := masked_error(error)) is error:
+            if (clean := mask_error(error)) is error:
                 raise
             raise clean from None
 
@@ -128,20 +128,20 @@ class _MaskingOutbound(worker.ActivityOutboundInterceptor):
         super().heartbeat(*map(masked_details, details or begun_details()))
 
 
-def masked_error(error: Exception) -> Exception:
+def mask_error(error: Exception) -> Exception:
     """Return the error if it holds no secret; else an equivalent one, without its causes and traceback."""
     story = "".join(traceback.format_exception(error))
-    if masked(story) == story and not any(map(_holds_secret, causes_of(error))):
+    if mask_text(story) == story and not any(map(_holds_secret, causes_of(error))):
         return error
     message, type_name = str(error), type(error).__name__
     if isinstance(error, CancelledError):
-        return CancelledError(masked(message), *map(masked_details, error.details))
+        return CancelledError(mask_text(message), *map(masked_details, error.details))
     if not isinstance(error, ApplicationError):
-        return ApplicationError(masked(message), type=masked(type_name))
+        return ApplicationError(mask_text(message), type=mask_text(type_name))
     return ApplicationError(
-        masked(error.message),
+        mask_text(error.message),
         *map(masked_details, error.details),
-        type=masked(error.type or type_name),
+        type=mask_text(error.type or type_name),
         non_retryable=error.non_retryable,
         next_retry_delay=error.next_retry_delay,
         category=error.category,
@@ -152,4 +152,4 @@ def _holds_secret(error: BaseException) -> bool:
     """Whether attributes that a traceback does not show hold a secret."""
     details = [*error.details] if isinstance(error, ApplicationError | CancelledError) else []
     kind = error.type or "" if isinstance(error, ApplicationError) else ""
-    return masked(kind) != kind or any(masked_details(each) is not each for each in details)
+    return mask_text(kind) != kind or any(masked_details(each) is not each for each in details)

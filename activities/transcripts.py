@@ -34,7 +34,7 @@ from perdure.sessions.compaction import (
     SummaryInput,
     SummaryResult,
     SummarySource,
-    problem,
+    summary_problem,
 )
 from perdure.sessions.recall import recall as recalled
 from perdure.sessions.transcript import (
@@ -104,7 +104,7 @@ class SummaryActivity:
             summary.usage = summary.usage.plus(answer.usage)
             text = answer.text.strip()
             refused = None if answer.problem is None else str(answer.problem.get("message"))
-            summary.problem = refused if refused and not text else problem(text, source.text, source.most)
+            summary.problem = refused if refused and not text else summary_problem(text, source.text, source.most)
             if summary.problem is None:
                 summary.text = text
                 return

@@ -28,7 +28,7 @@ from perdure.activities.requests import Events
 from perdure.models.dialects.common import DialectRequest
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
-from perdure.models.response_stream import ResponseStream, joined
+from perdure.models.response_stream import ResponseStream, join_chunks
 from perdure.tools.tool import parse_tool
 from perdure.values.json import dumps
 
@@ -130,7 +130,7 @@ def _read() -> None:
     chunks: list[Any] = [{"choices": [{"delta": {"content": text[at : at + 4]}}]} for at in range(0, len(text), 4)]
     for first in range(0, len(chunks), TOGETHER):
         arrived = "".join(f"data: {dumps(chunk)}\n\n" for chunk in chunks[first : first + TOGETHER])
-        for document in joined([json.loads(event.data) for event in events.push(arrived.encode())]):
+        for document in join_chunks([json.loads(event.data) for event in events.push(arrived.encode())]):
             answer.take(document)
 
 

@@ -495,7 +495,7 @@ def clip(text: str, limit: int = MAX_PROBLEM) -> str:
     return f"{text[: kept - kept // 3]}{between}{text[-(kept // 3) :]}"
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun: `1 Request`, `2 Requests`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

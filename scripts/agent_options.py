@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from perdure.agents.schema import described
+from perdure.agents.schema import field_docstrings
 from perdure.approvals.policy import Policy
 from perdure.models.usage import Price
 from perdure.rules.rules import BaseRule
@@ -59,7 +59,7 @@ def options_source() -> str:
 
 def _lines(model: type[BaseModel], name: str) -> Iterator[str]:
     base = _NAMES.get(model.__base__, "TypedDict")
-    words = described(model)
+    words = field_docstrings(model)
     yield f"class {name}({base}, total=False):"
     yield from _docstring(model.__doc__ or "", _EXAMPLES[name])
     yield ""

@@ -13,8 +13,8 @@ import typer.main
 
 from perdure.agents.schema import config_table
 from perdure.cli.app import app
-from perdure.hosting.settings import Settings, about
-from perdure.hosting.settings_display import table
+from perdure.hosting.settings import Settings, setting_info
+from perdure.hosting.settings_display import render_settings
 from perdure.models.model_names import PROVIDERS
 from perdure.models.providers.capabilities import EXAMPLES, Capabilities, capabilities_of
 from perdure.runs.events import TOPICS
@@ -30,7 +30,7 @@ COMMANDS: Final = _DOCS / "commands.md"
 LIMITS: Final = _DOCS / "limits.md"
 MODELS: Final = _DOCS / "providers.md"
 OPTIONS: Final = _ROOT / "perdure" / "agents" / "options.py"
-PANELS: Final = {about(field).group for field in Settings.model_fields.values()}
+PANELS: Final = {setting_info(field).group for field in Settings.model_fields.values()}
 MARKS: Final = {
     PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
@@ -112,7 +112,7 @@ def flags() -> dict[str, list[str]]:
 
 def settings_table() -> str:
     """A table of all settings."""
-    return table(flags())
+    return render_settings(flags())
 
 
 TABLES: Final[dict[Path, Callable[[], str]]] = {

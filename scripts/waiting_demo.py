@@ -15,7 +15,7 @@ from perdure.activities.registry import load_tools
 from perdure.agents.files import read_agent
 from perdure.cli.demo import TASK
 from perdure.client.run_operations import AgentHandle, start_run
-from perdure.demo.scenario import SCRIPT, fill
+from perdure.demo.scenario import SCRIPT, write_files
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.runs.wire import WAITING_QUERY
@@ -28,7 +28,7 @@ async def waiting_demo(run_id: str) -> AsyncIterator[tuple[WorkflowEnvironment, 
     """A server with the run in it, its worker at work for as long as the context lasts."""
     agent, document = read_agent("perdure/demo/agents/devops.json")
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
-        fill(Path(folder))
+        write_files(Path(folder))
         async with ScriptedModel(SCRIPT, strict=False) as model, embedded_server(ui=False) as server:
             asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
             async with build_worker(server.client, load_tools(["perdure.demo.tools"]), model=asking):

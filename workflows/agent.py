@@ -16,9 +16,9 @@ from perdure.workflows.arguments import any_arguments, query_arguments, read_inp
 from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallRunner
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.claim_check import ParentRun, payloads_query, whole
+from perdure.workflows.claim_check import ParentRun, fetch_whole_input, payloads_query
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
-from perdure.workflows.dispatch import Dispatcher, Routing, full
+from perdure.workflows.dispatch import Dispatcher, Routing, full_reason
 from perdure.workflows.evaluations import start_score
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
@@ -63,7 +63,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.recall import recall
     from perdure.runs.run import RunState
     from perdure.runs.run_log import RunLog
-    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undo_outcomes
+    from perdure.runs.undo import EffectChunk, UndoBase, undo_outcomes, undo_stop_reason
     from perdure.runs.version_switches import (
         ASKS_BY_ACTIVITY,
         FIRST_CALLS_TIMED_LATER,
@@ -73,7 +73,7 @@ with workflow.unsafe.imports_passed_through():
         LEFT_LOOPS_END,
         LISTED_AGENT,
     )
-    from perdure.runs.views import Pages, details, fit_waiting, waiting_views
+    from perdure.runs.views import Pages, fit_waiting, progress_markdown, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
@@ -217,7 +217,7 @@ class RunDriver:
         if starts and await self._run_calls(0, _plan_as_result(plan)):
             return
         if run.undo is not None:
-            raise self._failure(stopped(run.undo.run_id, run.records.past.calls), UNDO_STOPPED)
+            raise self._failure(undo_stop_reason(run.undo.run_id, run.records.past.calls), UNDO_STOPPED)
         while True:
             await self._mailbox.wait_for_messages()
             self._check_limits(coming=run.progress.number + 1)
@@ -347,7 +347,7 @@ class RunDriver:
             clocked = self.run_input.clocked and not self._parent.late.done()
             following = self.run_input.model_copy(update={"clocked": clocked})
             self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
-        if (words := full(NEAR)) is not None:
+        if (words := full_reason(NEAR)) is not None:
             run.limits.reached = Limit("history", f"{words}, and the run's state is too large for a new execution")
 
     def _rests(self) -> bool:
@@ -453,7 +453,7 @@ class AgentWorkflow:
         Fails with an `ApplicationError` whose type is the reason, and whose detail is the result so far.
         """
         with self._notes.to_end(ApplicationError):
-            self._run_input = run_input = await whole(read_input(RunInput, arguments))
+            self._run_input = run_input = await fetch_whole_input(read_input(RunInput, arguments))
             run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
             run.records.collected = self.collected
             if self.keeps_log:
@@ -517,7 +517,7 @@ class AgentWorkflow:
 
     def details(self) -> str:
         """Return the run's details for the Web UI (R12.8)."""
-        return "" if self._run is None else details(self._run, workflow.info().workflow_id)
+        return "" if self._run is None else progress_markdown(self._run, workflow.info().workflow_id)
 
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`, for replays."""

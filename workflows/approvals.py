@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.arguments import only
+from perdure.workflows.arguments import single_argument
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
@@ -113,7 +113,7 @@ class RunApprovals:
         is judged this early.
         """
         try:
-            raw, update = only(sent), workflow.current_update_info()
+            raw, update = single_argument(sent), workflow.current_update_info()
             if update is not None and self.resets.is_own(update.id):
                 self.judge(raw)
             else:
@@ -125,7 +125,7 @@ class RunApprovals:
     def check_policy(self, sent: Sequence[Json]) -> None:
         """Check a change of policy as `check` does a decision."""
         try:
-            parse_policy(only(sent))
+            parse_policy(single_argument(sent))
         except DecisionError:
             observe(metrics.refused(_update_id()))
             raise
@@ -173,7 +173,7 @@ class RunApprovals:
     async def note(self, sent: Sequence[Json], kind: DecisionKind | None = None) -> None:
         """Apply a decision that came by signal. A signal has no answer, so a rejection is kept for `show`."""
         try:
-            self.decide(await self.counted(only(sent)), kind)
+            self.decide(await self.counted(single_argument(sent)), kind)
         except DecisionError as error:
             self.refuse(sent, error)
 
@@ -182,7 +182,7 @@ class RunApprovals:
         its sender may not wait any longer.
         """
         try:
-            raw = await self.counted(only(sent), _update_id())
+            raw = await self.counted(single_argument(sent), _update_id())
         except DecisionError as error:
             self.refuse(sent, error)
             raise
@@ -212,7 +212,7 @@ class RunApprovals:
     async def change_policy_now(self, sent: Sequence[Json]) -> JsonObject:
         """Change the policy by update, as `decide_now` does a decision."""
         try:
-            change = await self.counted_policy(only(sent), _update_id())
+            change = await self.counted_policy(single_argument(sent), _update_id())
             if kept := self.approval_queue.guard.kept_quorum(change):
                 raise DecisionError(kept)
         except DecisionError as error:
@@ -223,7 +223,7 @@ class RunApprovals:
     async def note_policy(self, sent: Sequence[Json]) -> None:
         """Change the policy by signal."""
         try:
-            self.change_policy(await self.counted_policy(only(sent)))
+            self.change_policy(await self.counted_policy(single_argument(sent)))
         except DecisionError as error:
             self.refuse(sent, error)
 
@@ -331,7 +331,7 @@ class ApprovalWaits:
         self._agent_run.journal.waits(approval_request)
         tool = "" if approval_request.call is None else metrics.tool_of(approval_request.call)
         observe(
-            metrics.waits(
+            metrics.waiting_observation(
                 approval_request.id, tool, question=approval_request.question, client=approval_request.is_with_client
             )
         )

@@ -86,7 +86,7 @@ def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-def only(sent: Sequence[Json]) -> Json:
+def single_argument(sent: Sequence[Json]) -> Json:
     """Return the one argument of a signal or an update. Raise `DecisionError` for none, or more than one."""
     if len(sent) != 1:
         raise DecisionError(f"expected one JSON object, not {len(sent) or 'no'} arguments")

@@ -20,7 +20,7 @@ from temporalio.exceptions import (
 from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
-from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number
+from perdure.workflows.dispatch import Dispatcher, full_reason, next_task, task_number
 from perdure.workflows.executions import run_existing, run_tool, sleep_until, tool_reads
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
     from perdure.rules import RULE_BROKEN, RuleRecord
     from perdure.runs import metrics
-    from perdure.runs.budget import rivals
+    from perdure.runs.budget import count_rivals
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.ledger import reservation_of
@@ -112,7 +112,7 @@ class CallRunner:
         self._budget_share = BudgetShare(
             run.limits.pool,
             usage=lambda: run.progress.usage,
-            rivals=lambda: rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
+            rivals=lambda: count_rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
         )
 
@@ -225,7 +225,7 @@ class CallRunner:
         self.loop.ended = []
 
     def _why_stop(self) -> Limit | None:
-        if self.loop.limit is None and (words := full()) is not None:
+        if self.loop.limit is None and (words := full_reason()) is not None:
             self._agent_run.limits.reached = self._agent_run.limits.reached or Limit("history", words)
             return self._agent_run.limits.reached
         return self.loop.limit

@@ -41,7 +41,7 @@ def payloads_query(handler: Callable[..., R]) -> Callable[..., R]:
     return workflow.query(name=PAYLOADS_QUERY, description=description)(query_arguments(handler))
 
 
-async def whole(argument: I) -> I:
+async def fetch_whole_input(argument: I) -> I:
     """Return the input with its large values. They are recorded here: the parent run may end, or be replayed, later."""
     if not argument.asks:
         return argument

@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.fork import FORK_FORM
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunState
-    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, encode_snapshot
+    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, encode_snapshot, estimate_snapshot_size
     from perdure.runs.version_switches import CARRIES_LESS
     from perdure.runs.wire import RunInput
     from perdure.sessions.wire import SessionInput
@@ -63,7 +63,7 @@ class ContinueAsNew:
         keeps = run.prepared.keeps_version
         if not should_continue_as_new(keeps=keeps):
             return
-        most, size = run.prepared.max_payload, carried(run)
+        most, size = run.prepared.max_payload, estimate_snapshot_size(run)
         if not self._attempts.worth(size, most):
             return
         run.progress.worked = worked

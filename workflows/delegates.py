@@ -33,10 +33,10 @@ with workflow.unsafe.imports_passed_through():
         LATE,
         SPENT_ACTIVITY,
         SpentBudget,
+        child_input,
         deadline_of,
-        handed,
         input_size,
-        referred,
+        refer_large_values,
         too_deep,
     )
     from perdure.runs.limits import Budget
@@ -106,7 +106,7 @@ async def run_delegate(
 
     def make_input() -> RunInput | LoopInput:
         nonlocal argument
-        made = handed(call, plan.values(call), run, budget)
+        made = child_input(call, plan.values(call), run, budget)
         if isinstance(made, CallError):
             raise NotStartedError(made.code, made.message)
         argument, call.state.attempts = made, 1
@@ -180,7 +180,7 @@ async def _result(
     async def start() -> ChildWorkflowHandle[Any, Any]:
         return await workflow.start_child_workflow(
             AGENT_WORKFLOW if isinstance(argument, RunInput) else LOOP_WORKFLOW,
-            referred(sent) if asks else sent,
+            refer_large_values(sent) if asks else sent,
             id=child.id,
             result_type=RunResult if isinstance(argument, RunInput) else LoopState,
             task_queue=child.task_queue,

@@ -261,7 +261,7 @@ class Dispatcher:
             self.children.signal_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
 
 
-def full(part: float = OVER) -> str | None:
+def full_reason(part: float = OVER) -> str | None:
     """Return the reason why this execution's history has room for only a last Request; `None` while it has more
     (R18.4).
     """

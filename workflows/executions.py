@@ -114,7 +114,7 @@ async def run_tool(
                 raise
             if queue is not None and sender.routing is not None and await sender.routing.lifted(error, tool):
                 continue
-            attempts, outcome = failed(call, error, patience.attempts_left)
+            attempts, outcome = parse_failure(call, error, patience.attempts_left)
             call.state.attempts = patience.started + attempts
             pause = patience.pause(outcome.error.code, attempts, workflow.time())
             if pause is None:
@@ -177,7 +177,7 @@ _TIMEOUTS = {
 }
 
 
-def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
+def parse_failure(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
     """Return the number of begun `attempts`, as far as the failure tells, and the failure of a call's activity (R6.6)."""
     tool, cause = call.spec.known_tool, error.cause
     if isinstance(cause, ApplicationError):

@@ -19,7 +19,7 @@ from perdure.workflows.observability import now, observe
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
     from perdure.errors import CallError
-    from perdure.hooks.answers import AFTER, BEFORE, PERSIST, WITHHELD, Hooks, unanswered
+    from perdure.hooks.answers import AFTER, BEFORE, PERSIST, WITHHELD, Hooks, answer_without_hook
     from perdure.hooks.events import (
         HOOK_ACTIVITY,
         NO_SUCH_HOOK,
@@ -140,7 +140,7 @@ class ExecutionHooks:
                 raise
             gone = kind_of(error) == NO_SUCH_HOOK
             words = "is missing: no worker has it" if gone else f"could not be called: {message_of(error)}"
-            return unanswered(wanted, words)
+            return answer_without_hook(wanted, words)
         finally:
             self._events.pop(key, None)
         return answer
@@ -156,7 +156,7 @@ BOOTSTRAP: Final = "agent_bootstrap"
 END: Final = "agent_end"
 
 
-async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system: str) -> RunInput | None:
+async def apply_start_hooks(hooking: ExecutionHooks, run_input: RunInput, agent: str, system: str) -> RunInput | None:
     """Return the run's input where a hook has changed it or its `system` text, else `None`.
 
     Fail with `refused_by_hook` where a hook refuses.

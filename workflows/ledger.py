@@ -7,7 +7,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 from temporalio import workflow
 
-from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input, read_one
+from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one, single_argument
 from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import should_continue_as_new
 
@@ -101,7 +101,7 @@ class LedgerWorkflow:
     def grant(self, approval: Sent[StandingApproval]) -> StandingAnswer:
         """Keep a standing approval, or return the reason for a refusal."""
         try:
-            wanted = parse_standing_approval(only(approval))
+            wanted = parse_standing_approval(single_argument(approval))
         except DecisionError as error:
             return StandingAnswer(refused=str(error))
         return self._noted("granted", wanted.by, self._standing.grant(wanted, self._now))

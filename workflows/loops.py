@@ -11,12 +11,12 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.approvals import SessionReports
-from perdure.workflows.arguments import any_arguments, only, read_input
+from perdure.workflows.arguments import any_arguments, read_input, single_argument
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import ParentRun, payloads_query, whole
+from perdure.workflows.claim_check import ParentRun, fetch_whole_input, payloads_query
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
-from perdure.workflows.dispatch import Dispatcher, full
+from perdure.workflows.dispatch import Dispatcher, full_reason
 from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 
@@ -31,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.runs.sent_texts import added
+    from perdure.runs.sent_texts import merge_digests
     from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
@@ -57,7 +57,7 @@ class LoopWorkflow:
     @workflow.run
     async def run(self, *arguments: Any) -> LoopState:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
-        loop = await whole(read_input(LoopInput, arguments))
+        loop = await fetch_whole_input(read_input(LoopInput, arguments))
         self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
         if self._parent.raised is not None:
             self._driver.raise_budget(self._parent.raised)
@@ -129,7 +129,7 @@ class PolicyChanges:
     def note(self, sent: Sequence[Any]) -> None:
         """Change the policy of running and later iterations. An invalid change has no effect."""
         try:
-            change = parse_policy(only(sent))
+            change = parse_policy(single_argument(sent))
         except DecisionError:
             return
         self._change = self._change.changed(change)
@@ -180,7 +180,7 @@ class LoopDriver:
                 loop.approval = self._policy.over(loop.approval)
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
-            if (words := full(NEAR)) is not None:
+            if (words := full_reason(NEAR)) is not None:
                 self._give_up(words)
         if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
             record = self.state.rule_record
@@ -242,7 +242,7 @@ class LoopDriver:
     @property
     def _pauses(self) -> bool:
         """Whether this execution's history is too long to begin another iteration."""
-        return full(NEAR) is not None if self._stays else should_continue_as_new(keeps=self._loop.keeps_version)
+        return full_reason(NEAR) is not None if self._stays else should_continue_as_new(keeps=self._loop.keeps_version)
 
     @property
     def _over(self) -> bool:
@@ -285,7 +285,7 @@ class LoopDriver:
             nonlocal used, record
             used, record = spent_budget.usage, spent_budget.rule_record
             state.usage.include(spent_budget.usage)
-            state.sent = added(state.sent, spent_budget.sent)
+            state.sent = merge_digests(state.sent, spent_budget.sent)
 
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from temporalio import workflow
 
-from perdure.workflows.arguments import only
+from perdure.workflows.arguments import single_argument
 from perdure.workflows.calls import CallRunner
 
 with workflow.unsafe.imports_passed_through():
@@ -46,11 +46,11 @@ class Mailbox:
             self._early.append(sent)
             return
         try:
-            message = context.accept(self._run.progress, only(sent))
+            message = context.accept(self._run.progress, single_argument(sent))
             if message is None:
                 return
             self._run.note_requesters()
-            self._run.note("message", only(sent))
+            self._run.note("message", single_argument(sent))
             self._run.journal.message_accepted(message)
         except DecisionError as error:
             self._refuse(sent, error)
@@ -72,14 +72,14 @@ class Mailbox:
 
     def check_withdrawal(self, sent: Sequence[Json]) -> None:
         """Raise `DecisionError` where no message of this id can be withdrawn."""
-        context.check_withdrawal(self._progress, only(sent))
+        context.check_withdrawal(self._progress, single_argument(sent))
 
     def withdraw(self, sent: Sequence[Json]) -> JsonObject:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}` (R10.7). Raise `DecisionError`."""
-        taken = context.withdraw(self._progress, only(sent))
+        taken = context.withdraw(self._progress, single_argument(sent))
         if self._run is not None:
             self._run.note_requesters()
-            self._run.note("withdrawn", only(sent))
+            self._run.note("withdrawn", single_argument(sent))
             self._run.journal.withdrawn(str(taken["id"]))
         return taken
 

@@ -12,16 +12,16 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
-from perdure.workflows.hooks import ExecutionHooks, begin, bootstrap
+from perdure.workflows.hooks import ExecutionHooks, apply_start_hooks, bootstrap
 from perdure.workflows.notifications import notify_refused
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.policy import Guard, Policy, parse_policy, stricter
+    from perdure.approvals.policy import Guard, Policy, parse_policy, stricter_level
     from perdure.errors import ProtocolError
     from perdure.hooks.answers import Hooks
     from perdure.plan import NO_SUCH_TOOL
-    from perdure.rules import RuleBook, merged, roles_of
+    from perdure.rules import RuleBook, merge_rules, roles_of
     from perdure.runs import metrics
     from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
     from perdure.runs.caller_context import check_context
@@ -92,7 +92,9 @@ async def _prepare(
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, context.hosted, run_input, prepared, change)
     if earlier is None:
-        if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
+        if (
+            changed := await apply_start_hooks(hooking, run_input, agent.name, "\n\n".join(context.system))
+        ) is not None:
             run_input = changed
             agent, context, _ = _read(run_input)
         prepared = await bootstrap(hooking, run_input, agent.name, prepared)
@@ -238,7 +240,7 @@ def _set_guard(
     """Set the policy's three layers; earlier changes by signals stay. A delegate has its parent's floor too."""
     guard = Guard(
         agent.config.approval,
-        floor=stricter(prepared.floor, run_input.floor),
+        floor=stricter_level(prepared.floor, run_input.floor),
         change=change.changed(people.approval_queue.guard.change),
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
@@ -248,7 +250,7 @@ def _set_guard(
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
         raise ApplicationError(problems[0], type=REFUSED, non_retryable=True)
     people.approval_queue.rules = RuleBook(
-        merged(agent.config.rules, prepared.worker_rules, run_input.rules),
+        merge_rules(agent.config.rules, prepared.worker_rules, run_input.rules),
         None if run_input.rule_record is None else run_input.rule_record.model_copy(deep=True),
         roles=roles_of(run_input.whose.context),
         prefix=f"{workflow.info().workflow_id}/",

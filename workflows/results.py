@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import WorkClock
     from perdure.runs.records import record
     from perdure.runs.run import RunState
-    from perdure.runs.views import fit, result_for_parent, run_view
+    from perdure.runs.views import fit_result, result_for_parent, run_view
     from perdure.runs.wire import MODEL_REFUSED, RunResult, RunView
     from perdure.values.limits import MAX_MESSAGE
 
@@ -23,7 +23,7 @@ def view_of(run: RunState | None) -> RunView:
     """Return the run's present state, for `show` and `watch`."""
     if run is None:
         return RunView(run_id=workflow.info().workflow_id)
-    return fit(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
+    return fit_result(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
 
 
 def _whole_view(run: RunState) -> RunView:
@@ -53,7 +53,7 @@ def result_of(run: RunState, clock: WorkClock) -> RunResult:
     if workflow.info().parent is not None:
         result.rule_record = run.rule_record
     count = run.records.count(run.plan) if result.calls else 0
-    return fit(result, run.prepared.max_payload, run.sizes, calls=count)
+    return fit_result(result, run.prepared.max_payload, run.sizes, calls=count)
 
 
 def failure_of(run: RunState, clock: WorkClock, message: str, kind: str) -> ApplicationError:

@@ -10,9 +10,9 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input
+from perdure.workflows.arguments import any_arguments, query_arguments, read_input, single_argument
 from perdure.workflows.claim_check import payloads_query
-from perdure.workflows.dispatch import full
+from perdure.workflows.dispatch import full_reason
 from perdure.workflows.observability import now
 from perdure.workflows.session_driver import SessionDriver, update_run
 from perdure.workflows.session_hooks import SessionHooks
@@ -293,7 +293,7 @@ class SessionWorkflow:
         """Parse the one argument as this type. Raise `MessageRefusedError` for anything else, and where the session has ended."""
         self._driver.check_open()
         try:
-            return kind.model_validate(only(sent))
+            return kind.model_validate(single_argument(sent))
         except ValidationError as error:
             raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
         except (DecisionError, ProtocolError) as error:
@@ -331,7 +331,7 @@ class SessionWorkflow:
         kept = self._kept
         if kept.message_queue.judge(message) is not None:
             return
-        if (words := full(NEAR)) is not None:
+        if (words := full_reason(NEAR)) is not None:
             raise MessageRefusedError(
                 f"{words}; it continues as new when its run has ended: send the message again then"
             )

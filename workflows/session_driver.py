@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError, RunError
     from perdure.runs.audit import AUDIT_PATCH, AuditBatch, entry
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
-    from perdure.runs.delegates import input_size, referred
+    from perdure.runs.delegates import input_size, refer_large_values
     from perdure.runs.routes import Delivered
     from perdure.runs.version_switches import ASKS_BY_ACTIVITY, LEFT_CHILDREN_END
     from perdure.runs.wire import (
@@ -379,7 +379,7 @@ class ChildRun:
     async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
         return await workflow.start_child_workflow(
             AGENT_WORKFLOW,
-            referred(self.run_input) if asks else self.run_input,
+            refer_large_values(self.run_input) if asks else self.run_input,
             id=self.id,
             result_type=RunResult,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,

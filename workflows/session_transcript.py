@@ -40,8 +40,8 @@ with workflow.unsafe.imports_passed_through():
         SummarySource,
         Why,
         compacted,
+        compaction_reason,
         cut_of,
-        due,
     )
     from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
     from perdure.sessions.state import SessionState
@@ -94,7 +94,7 @@ class TranscriptTasks:
     async def _tend(self, models: JsonObject, why: Why | None) -> str | None:
         transcript = self._kept.transcript
         words = None
-        while (reason := why or due(transcript)) is not None:
+        while (reason := why or compaction_reason(transcript)) is not None:
             entry = await self._compact(transcript, models, reason)
             if entry is None and self._held_back is not None:
                 words = f"not compacted: {self._held_back}"

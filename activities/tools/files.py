@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
-from perdure.activities.prompt_files import parts_of, read_text, skill_errors, walked
+from perdure.activities.prompt_files import open_folder, parts_of, read_text, skill_errors
 from perdure.errors import ToolDefinitionError, ToolError
 from perdure.tools.decorator import tool
 
@@ -61,7 +61,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         if len(data) > MAX_BYTES:
             raise ToolError("too_large", f"{len(data):,} bytes; the limit is {MAX_BYTES:,}")
         *way, name = parts_of(path)
-        with walked(folder, way, path, make=True) as parent:
+        with open_folder(folder, way, path, make=True) as parent:
             _refuse_odd(parent, name, path)
             with skill_errors(path):
                 _put(parent, name, data)
@@ -74,7 +74,10 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         Args:
             path: relative to the folder, with /.
         """
-        with walked(folder, [] if path in (".", "") else parts_of(path), path) as handle, os.scandir(handle) as entries:
+        with (
+            open_folder(folder, [] if path in (".", "") else parts_of(path), path) as handle,
+            os.scandir(handle) as entries,
+        ):
             found = list(itertools.islice(entries, MAX_LISTED + 1))
             if len(found) > MAX_LISTED:
                 raise ToolError("too_many", f"{path} has more than {MAX_LISTED:,} entries")

@@ -65,7 +65,7 @@ def _session_or_run(id: str) -> str:
     return id.partition("/")[0] if id.startswith(SESSION_PREFIX) else id
 
 
-def versioned(document: JsonObject, name: str) -> JsonObject:
+def add_version(document: JsonObject, name: str) -> JsonObject:
     """Return the document with this agent's `name`, and a version: its own, or the beginning of its digest."""
     return {**document, "name": name, "version": document.get("version") or digest(document, _DIGITS)}
 
@@ -73,7 +73,7 @@ def versioned(document: JsonObject, name: str) -> JsonObject:
 def versions_of(stable: JsonObject, candidate: JsonObject) -> tuple[JsonObject, JsonObject]:
     """Return both documents with the agent's name and their versions. Raise `AgentError` if both have the same version."""
     name = str(stable.get("name"))
-    first, second = versioned(stable, name), versioned(candidate, name)
+    first, second = add_version(stable, name), add_version(candidate, name)
     if first["version"] == second["version"]:
         raise AgentError(
             f"the agent {name!r} and its candidate have the same version, {shorten(first['version'], 60)}: give each file "

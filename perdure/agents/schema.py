@@ -58,7 +58,7 @@ def config_table() -> str:
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
-    words = described(model)
+    words = field_docstrings(model)
     for name, field in model.model_fields.items():
         inner = _model_of(field.annotation)
         if inner is not None and field.default_factory is not None and name not in ("fast", "smart"):
@@ -76,7 +76,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
 _RULES: Final = re.compile(r" \(R\d[^)]*\)")
 
 
-def described(model: type[BaseModel]) -> dict[str, str]:
+def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring under each field without the codes of rules, those of parent classes included."""
     found: dict[str, str] = {}
     for kind in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
@@ -98,7 +98,10 @@ def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
     schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions |= schema.pop("$defs", {})
     for kind in [model, *_inside(model)]:
-        described_schema, words = (schema if kind is model else definitions.get(kind.__name__, {})), described(kind)
+        described_schema, words = (
+            (schema if kind is model else definitions.get(kind.__name__, {})),
+            field_docstrings(kind),
+        )
         if "description" in described_schema:
             described_schema["description"] = _RULES.sub("", described_schema["description"])
         for name, field in kind.model_fields.items():

@@ -24,7 +24,7 @@ from perdure.tools.tool import READ_SKILL, Tool, check_rule
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
 from perdure.values.problems import first_problem, none_of, problem_at
-from perdure.values.provenance import OTHERS, UNKNOWN_ORIGINS, Origins, in_words, plain, untrusted
+from perdure.values.provenance import OTHERS, UNKNOWN_ORIGINS, Origins, in_words, rule_name, untrusted_sources
 from perdure.values.schemas import Schema
 
 UNTRUSTED: Final = "untrusted"
@@ -48,7 +48,7 @@ class Flow(BaseModel):
     def meets(self, tool: str, param: str | None, name: str) -> bool:
         """Whether the rule applies to this source in this parameter of this tool; `param=None` is the call itself."""
         there = self.to in (ANY, tool) or (param is not None and self.to == f"{tool}.{param}")
-        return there and self.source in (ANY, plain(name), UNTRUSTED if name.startswith(OTHERS) else None)
+        return there and self.source in (ANY, rule_name(name), UNTRUSTED if name.startswith(OTHERS) else None)
 
     def may_meet(self, tool: str) -> bool:
         return self.to in (ANY, tool) or self.to.startswith(f"{tool}.")
@@ -97,7 +97,7 @@ def _flows_of(origins: Origins) -> Iterator[tuple[str | None, str]]:
     for param, sources in origins.params.items():
         for name in sorted(sources):
             yield param, name
-    for name in sorted(origins.written if not origins.params else untrusted(origins.written)):
+    for name in sorted(origins.written if not origins.params else untrusted_sources(origins.written)):
         yield None, name
 
 
@@ -167,7 +167,7 @@ def parse_policy(raw: Json, *, source: str = "the policy") -> Policy:
         raise DecisionError(f"{source} is not valid: {first_problem(error, raw, model=Policy)}") from None
 
 
-def stricter(one: Ask, other: Ask) -> Ask:
+def stricter_level(one: Ask, other: Ask) -> Ask:
     """Return the stricter level, for a run with two floors: its worker's, and that of the parent run, which may have
     another worker."""
     return max(one, other, key=ASKS.index)
@@ -240,7 +240,9 @@ class Guard:
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7). A call that the change makes stricter needs approval, even if its tool was
         remembered before."""
-        stricter_all = "ask" in change.model_fields_set and stricter(self.policy.ask, change.ask) != self.policy.ask
+        stricter_all = (
+            "ask" in change.model_fields_set and stricter_level(self.policy.ask, change.ask) != self.policy.ask
+        )
         forgotten = (
             list(self.remembered) if stricter_all else [n for n, rule in change.tools.items() if rule != "never"]
         )
@@ -251,7 +253,7 @@ class Guard:
 
     def only_tightens(self, change: Policy) -> bool:
         """Whether the change removes no approval."""
-        stricter_all = stricter(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
+        stricter_all = stricter_level(self.policy.ask, change.ask) == change.ask or "ask" not in change.model_fields_set
         return (
             change.model_fields_set <= {"ask", "tools"}
             and stricter_all
@@ -385,7 +387,11 @@ def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None
     """
     if not (others := origins.by_others):
         return frozenset()
-    names = {name for name, sources in origins.params.items() if untrusted(origins.written) or untrusted(sources)}
+    names = {
+        name
+        for name, sources in origins.params.items()
+        if untrusted_sources(origins.written) or untrusted_sources(sources)
+    }
     if params is None or not origins.read or not names <= params.keys():
         return None
     return frozenset({digest([[*sorted(others)], {name: params[name] for name in names}])})

@@ -21,7 +21,7 @@ from perdure.checking.tasks import TASKS, ExpectedCall, Task
 from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import TASK_QUEUE, Settings, changed
+from perdure.hosting.settings import TASK_QUEUE, Settings, replace_settings
 from perdure.hosting.worker import build_worker
 from perdure.models.usage import Price
 from perdure.runs.wire import CallView, RunView
@@ -129,7 +129,7 @@ async def check_models(
     async with embedded_server(ui=False) as server:
         tools = load_tools(["perdure.checking.tools"])
         # The settings of workers (approvals, rates, …) do not apply to a check of models.
-        plain = changed(Settings.model_construct(), {"prices": prices})
+        plain = replace_settings(Settings.model_construct(), {"prices": prices})
         worker = build_worker(server.client, tools, settings=plain, endpoints=endpoints)
         async with worker:
             bench = _Bench(server.client, parallel, timeout, on_result)

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from perdure.agents.json_files import json_option
 from perdure.approvals.requests import WaitingView
-from perdure.cli._console import harmless, read_key, screen, table
+from perdure.cli._console import get_console, make_table, read_key, strip_control_characters
 from perdure.cli._execute import CommandError, Json, RunId, connected, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured, local_user
-from perdure.cli._run_view import deciding
-from perdure.client.selection import WaitingRequest, age
+from perdure.cli._options import local_user, with_settings
+from perdure.cli._run_view import decision_commands
+from perdure.client.selection import WaitingRequest, format_age
 from perdure.errors import RunError
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps, loads
@@ -68,9 +68,11 @@ def approvals(
     if as_json:
         print(dumps([one.as_json() for one in waiting]))
     else:
-        _print_rows([_whole_row(one) for one in waiting], [deciding(one.run_id, one.request) for one in waiting])
+        _print_rows(
+            [_whole_row(one) for one in waiting], [decision_commands(one.run_id, one.request) for one in waiting]
+        )
     for why in silent:
-        screen(stderr=True).print(why, soft_wrap=True, markup=False)
+        get_console(stderr=True).print(why, soft_wrap=True, markup=False)
 
 
 def _print_page(found: Any, as_json: bool) -> None:
@@ -78,9 +80,10 @@ def _print_page(found: Any, as_json: bool) -> None:
         print(dumps([one.as_json() for one in found.waiting]))
     else:
         _print_rows(
-            [_listed_row(one) for one in found.waiting], [deciding(one.run_id, one.entry) for one in found.waiting]
+            [_listed_row(one) for one in found.waiting],
+            [decision_commands(one.run_id, one.entry) for one in found.waiting],
         )
-    out = screen(stderr=True)
+    out = get_console(stderr=True)
     for run, more in found.unnamed.items():
         out.print(f"{more} more calls of {run}: perdure approvals {run}")
     if found.following is not None:
@@ -91,22 +94,22 @@ def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
     if not rows:
         print("no call waits for a person")
         return
-    console = screen()
+    console = get_console()
     titles = ("question", "asked by", "agent", "waits", "run", "call")
     gives, drops = ("question",), ("agent", "asked by", "waits")
-    console.print(table(titles, rows, console.width, gives=gives, drops=drops))
+    console.print(make_table(titles, rows, console.width, gives=gives, drops=drops))
     print(commands[0])
 
 
 def _listed_row(one: Any) -> list[str]:
     entry = one.entry
-    return [entry.sentence, one.sender or "", one.agent, age(entry.requested_at), one.run_id, entry.call]
+    return [entry.sentence, one.sender or "", one.agent, format_age(entry.requested_at), one.run_id, entry.call]
 
 
 def _whole_row(one: Any) -> list[str]:
     request = one.request
     asked = "\n".join([request.sentence, *request.ways, *request.rules, *_no_undo(request)])
-    return [asked, request.sender, request.agent, age(request.requested_at), one.run_id, request.call]
+    return [asked, request.sender, request.agent, format_age(request.requested_at), one.run_id, request.call]
 
 
 def _shown(request: Any) -> JsonObject:
@@ -209,7 +212,7 @@ def answer(
 
 
 @approvals_app.command()
-@configured(flags={"inbox_token": "--token"})
+@with_settings(flags={"inbox_token": "--token"})
 def inbox(
     settings: Settings,
     host: Annotated[
@@ -255,7 +258,7 @@ def _edited(one: Any) -> tuple[Any, str]:
 
 def _walk(run_id: str | None, by: str) -> None:
     """Ask for a decision on one waiting request after the other, until `q`."""
-    console = screen()
+    console = get_console()
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:
@@ -323,7 +326,7 @@ def _person(request: Any) -> list[RenderableType]:
     of += [f"session {request.session}"] if request.session else []
     lines = [", ".join(of), f"last message: {' '.join(request.said.split())}" if request.said else ""]
     lines += [f"informed: {', '.join(each.words for each in request.informed)}" if request.informed else ""]
-    return [Text(harmless(line), style="dim") for line in lines if line]
+    return [Text(strip_control_characters(line), style="dim") for line in lines if line]
 
 
 def _panel(one: Any) -> RenderableType:
@@ -337,7 +340,7 @@ def _panel(one: Any) -> RenderableType:
             body,
             *map(Text, [*request.ways, *request.rules, *_no_undo(request)]),
         ),
-        subtitle=f"{one.run_id}, call {request.call}; waits for {age(request.requested_at)}",
+        subtitle=f"{one.run_id}, call {request.call}; waits for {format_age(request.requested_at)}",
         subtitle_align="left",
     )
 

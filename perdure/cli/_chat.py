@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from perdure.cli._chat_view import ChatView, PendingApproval, approval_lines
-from perdure.cli._console import harmless
+from perdure.cli._console import strip_control_characters
 from perdure.cli._execute import FAILED
 from perdure.cli._run_view import print_waiting
 from perdure.errors import MediaError, NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
@@ -83,7 +83,10 @@ class Chat:
             words = entry.get("text") or f"({entry.get('why') or 'no text'})"
             mine = entry["type"] == "message"
             self.print_line(
-                Text(harmless(f"{entry['sender']}: {words}" if mine else words), style="dim bold" if mine else "dim")
+                Text(
+                    strip_control_characters(f"{entry['sender']}: {words}" if mine else words),
+                    style="dim bold" if mine else "dim",
+                )
             )
         self._from = "now"
         self._there.set()
@@ -132,7 +135,7 @@ class Chat:
                 return True
             await self._send(text)
         except PerdureError as error:
-            self.print_line(Text(f"  {harmless(str(error))}", style="red"))
+            self.print_line(Text(f"  {strip_control_characters(str(error))}", style="red"))
         return True
 
     async def _send(self, text: str) -> None:
@@ -183,7 +186,7 @@ class Chat:
         try:
             await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
         except PerdureError as error:
-            self.print_line(Text(f"  {harmless(str(error))}", style="red"))
+            self.print_line(Text(f"  {strip_control_characters(str(error))}", style="red"))
             await self._show_pending(waits)  # show the present request, if the call still waits
             if waits.view is None:
                 self.picture.decided(waits)
@@ -243,7 +246,7 @@ def _read_file(line: str) -> Media:
 
 
 def _attached(file: Media) -> str:
-    return f"attached to your next message: {harmless(file.value.line)}"
+    return f"attached to your next message: {strip_control_characters(file.value.line)}"
 
 
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perdure.cli._chat import Chat
-from perdure.cli._console import harmless
+from perdure.cli._console import strip_control_characters
 from perdure.cli._execute import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Terminal:
                 return INTERRUPTED
             self._interrupted = False
             if text.strip():
-                self._print_line(Text.assemble((_HERE, "bold cyan"), (harmless(text), "bold")))
+                self._print_line(Text.assemble((_HERE, "bold cyan"), (strip_control_characters(text), "bold")))
                 if text.strip() in ("/quit", "/exit"):
                     return 0
                 self._lines.put_nowait(text)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from perdure.approvals.requests import WaitingView, ask_words, plan_words
-from perdure.cli._console import harmless
+from perdure.cli._console import strip_control_characters
 from perdure.cli._event_commands import hosted_words
 from perdure.cli._run_view import STYLE
 from perdure.runs.event_stream import EventAdapter
@@ -135,7 +135,7 @@ class ChatView(EventAdapter[Text, None]):
             beside = data.get("accepted") and not data.get("output")
             self._writing = _Writing() if beside or not data.get("accepted") else self._writing
             if beside and str(data.get("text", "")).strip():
-                yield Text(harmless(str(data["text"])).strip(), style="dim")
+                yield Text(strip_control_characters(str(data["text"])).strip(), style="dim")
 
     def on_reasoning(self, event: Event) -> Iterator[Text]:
         data = event.data
@@ -205,7 +205,7 @@ class ChatView(EventAdapter[Text, None]):
         data = event.data
         self._writing, self._asking = _Writing(), ""
         if data.get("text"):
-            yield Text(harmless(str(data["text"])).rstrip(), style="")
+            yield Text(strip_control_characters(str(data["text"])).rstrip(), style="")
         elif data.get("reason"):
             yield _line(f"  no answer: {data['reason']}", "red")
 
@@ -230,9 +230,9 @@ class ChatView(EventAdapter[Text, None]):
     def _written(self, width: int) -> list[Text]:
         text = Text()
         if self._writing.thought and not self._writing.text:
-            text.append(harmless(self._writing.thought[-4000:]), style="dim italic")
-        text.append(harmless(self._writing.text[-20_000:]))
-        return wrapped(text, width) if text.plain.strip() else []
+            text.append(strip_control_characters(self._writing.thought[-4000:]), style="dim italic")
+        text.append(strip_control_characters(self._writing.text[-20_000:]))
+        return wrap_lines(text, width) if text.plain.strip() else []
 
     def _running(self) -> Iterator[Text]:
         calls = list(self._calls.values())
@@ -264,7 +264,7 @@ class ChatView(EventAdapter[Text, None]):
             )
 
 
-def wrapped(text: Text, width: int) -> list[Text]:
+def wrap_lines(text: Text, width: int) -> list[Text]:
     """Return a text in lines of this width."""
     from rich.console import Console
 
@@ -305,7 +305,7 @@ def _whole(text: str, style: str = "") -> Text:
 
 
 def _one_line(text: str) -> str:
-    return harmless(text).replace("\n", " ")
+    return strip_control_characters(text).replace("\n", " ")
 
 
 def _params(params: Any) -> str:

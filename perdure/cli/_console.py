@@ -29,7 +29,7 @@ WIDTH_OF_A_PIPE: Final = 200
 _PLAIN: Final = {"…": "...", "–": "-", "·": "-", "→": "->", "†": "+", "“": '"', "”": '"', "€": "EUR"}
 
 
-def screen(*, stderr: bool = False) -> Console:
+def get_console(*, stderr: bool = False) -> Console:
     """Return rich's console; for a pipe, without padding at the end of lines."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty() or "FORCE_COLOR" in os.environ:
@@ -41,7 +41,7 @@ def screen(*, stderr: bool = False) -> Console:
 
 
 class _Harmless(RenderHook):
-    """Makes all text for a terminal `harmless`; rich's own styles and controls stay."""
+    """Makes all text for a terminal safe by `strip_control_characters`; rich's own styles and controls stay."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [each if isinstance(each, Control) else _HarmlessText(each) for each in renderables]
@@ -53,7 +53,7 @@ class _HarmlessText:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self._renderable, options):
-            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+            yield segment if segment.control else Segment(strip_control_characters(segment.text), segment.style)
 
 
 class _Unfilled:
@@ -70,7 +70,7 @@ class _Unfilled:
         return getattr(self._stream, name)
 
 
-def harmless(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """Return text of a model or a person without control characters and marks that change the text's direction."""
     return _ORDERS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
@@ -107,7 +107,7 @@ _LEAST: Final = 8
 """The least width of a column that is cut."""
 
 
-def table(
+def make_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[str | Text]],
     width: int,

@@ -12,10 +12,10 @@ import click
 import typer
 
 from perdure.agents.json_files import json_option
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._execute import FAILED, USAGE, CommandError, Json, RunId, connected, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured, local_user, write_file
+from perdure.cli._options import local_user, with_settings, write_file
 from perdure.client.selection import read_since
 from perdure.errors import RunError, SettingsError
 from perdure.hosting.settings import Settings
@@ -38,7 +38,7 @@ def export(run_id: RunId, out: Out = None) -> None:
 
 
 @exports_app.command("import")
-@configured("task_queue")
+@with_settings("task_queue")
 def import_(
     settings: Settings,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that `export` or `session export` wrote.")],
@@ -84,7 +84,7 @@ erasure_app = Commands()
 
 
 @erasure_app.command()
-@configured("task_queue", "audit", "retention")
+@with_settings("task_queue", "audit", "retention")
 def erase(
     settings: Settings,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; by default no tenant.")] = "",
@@ -171,7 +171,7 @@ def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> 
 
 def _tenant_label(report: ErasureReport, is_one_of_many: bool) -> str:
     """Return the tenant of a report as the beginning of its line; empty if it is the only report."""
-    return f"{harmless(report.tenant) or 'no tenant'}: " if is_one_of_many else ""
+    return f"{strip_control_characters(report.tenant) or 'no tenant'}: " if is_one_of_many else ""
 
 
 def _counts(report: ErasureReport) -> str:
@@ -187,7 +187,7 @@ def _counts(report: ErasureReport) -> str:
 
 
 def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
-    out = screen()
+    out = get_console()
     if not reports and not as_json:
         out.print("no data is older than its tenant's retention")
     for report in reports:
@@ -199,11 +199,14 @@ def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
         runs = [*report.runs, *report.session_runs]
         for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):
             for id in ids:
-                out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
+                out.print(strip_control_characters(f"  {name} {id}"), markup=False, soft_wrap=True)
         if report.remaining:
-            rows = [(each.what, harmless(each.id), harmless(each.why), each.until) for each in report.remaining]
+            rows = [
+                (each.what, strip_control_characters(each.id), strip_control_characters(each.why), each.until)
+                for each in report.remaining
+            ]
             out.print("remains:")
-            out.print(table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))
+            out.print(make_table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))
 
 
 codec_app = Commands(
@@ -212,7 +215,7 @@ codec_app = Commands(
 
 
 @codec_app.command("status")
-@configured("codec_keys")
+@with_settings("codec_keys")
 def codec_status(
     settings: Settings,
     query: Annotated[
@@ -226,7 +229,7 @@ def codec_status(
     if as_json:
         print(dumps({"newest": here[0] if here else None, "keys": [each.as_json() for each in uses]}))
         return
-    out = screen()
+    out = get_console()
     rows = []
     for name in [*here, *(each.key for each in uses if each.key not in here)]:
         use = next((each for each in uses if each.key == name), None)
@@ -239,7 +242,7 @@ def codec_status(
         out.print("no workflow has an encrypted value")
         return
     titles = ("key", "here", "open", "ended", "files", "needed until")
-    out.print(table(titles, rows, out.width, right=("open", "ended", "files")))
+    out.print(make_table(titles, rows, out.width, right=("open", "ended", "files")))
 
 
 @codec_app.command("rewrite")
@@ -249,7 +252,7 @@ def codec_rewrite(as_json: Json = False) -> None:
     if as_json:
         print(dumps(report.as_json()))
     else:
-        out = screen()
+        out = get_console()
         out.print(f"{report.workflows:,} workflows and {report.files:,} files use the key {report.key}", markup=False)
         for id in report.remaining:
             is_file = id.startswith("file ")
@@ -263,7 +266,7 @@ audit_app = Commands(no_args_is_help=True, help="The audit log: decisions, rejec
 
 
 @audit_app.command("verify")
-@configured("audit_token")
+@with_settings("audit_token")
 def audit_verify(
     settings: Settings,
     places: Annotated[

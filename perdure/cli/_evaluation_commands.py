@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.text import Text
 
 from perdure.agents.agent import Agent
-from perdure.cli._console import screen, table
+from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
-from perdure.cli._options import configured, write_file
+from perdure.cli._options import with_settings, write_file
 from perdure.client.selection import Selection
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
@@ -48,7 +48,7 @@ _REASONS: Final = 3
 
 
 @evaluations_app.command("eval")
-@configured("agents", "task_queue")
+@with_settings("agents", "task_queue")
 def evaluate(
     settings: Settings,
     cases: Annotated[
@@ -133,9 +133,9 @@ def evaluate(
     if as_json:
         print(dumps(result.as_json() | ({} if compared is None else {"comparison": compared.as_json()})))
     else:
-        print_evaluation(screen(), result)
+        print_evaluation(get_console(), result)
         if compared is not None:
-            print_comparison(screen(), compared)
+            print_comparison(get_console(), compared)
     if at_least is not None and not result.is_at_least(at_least):
         raise SystemExit(FAILED)
 
@@ -179,7 +179,7 @@ def print_evaluation(console: Console, result: EvaluationResult) -> None:
     cells += [_cells(row, "all cases", several) for row in totals]
     right = ("passed", "95 %", "requests", "tokens", "cost", "seconds")
     console.print(
-        table(titles, cells, console.width, gives=("case", "failed"), drops=("requests", "seconds"), right=right)
+        make_table(titles, cells, console.width, gives=("case", "failed"), drops=("requests", "seconds"), right=right)
     )
     for row in rows:
         for reason in row.reasons[:_REASONS]:

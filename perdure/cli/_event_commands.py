@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perdure.approvals.requests import ask_words, plan_words
-from perdure.cli._console import harmless, screen
+from perdure.cli._console import get_console, strip_control_characters
 from perdure.cli._execute import USAGE, CommandError, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.errors import CursorError
@@ -44,7 +44,7 @@ class EventPrinter:
         for words in filter(None, _WORDS.fold(event)):
             style = _STYLES.get(event.phase, "")
             head = (f"{event.at[11:23]} {event.topic:<9} ", "dim")
-            line = Text.assemble(head, (harmless(words).replace("\n", " "), style))
+            line = Text.assemble(head, (strip_control_characters(words).replace("\n", " "), style))
             self._console.print(line, overflow="ellipsis", no_wrap=True)
 
     def rest(self) -> None:
@@ -59,7 +59,9 @@ class EventPrinter:
             self._writing = event.topic
             self._console.print(Text(f"{event.at[11:23]} {event.topic:<9} ", style="dim"), end="")
         style = "dim" if event.topic == "reasoning" else ""
-        self._console.print(Text(harmless(str(event.data["text"])), style=style), end="", soft_wrap=True)
+        self._console.print(
+            Text(strip_control_characters(str(event.data["text"])), style=style), end="", soft_wrap=True
+        )
 
 
 _STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", "reset": "yellow", "update": "yellow"}
@@ -204,7 +206,7 @@ def events(
                 raise CommandError(f"--from: {error}", USAGE) from None
 
     async def follow(perdure: Perdure) -> None:
-        printer = None if as_json or not sys.stdout.isatty() else EventPrinter(screen())
+        printer = None if as_json or not sys.stdout.isatty() else EventPrinter(get_console())
         try:
             async with aclosing(perdure.events(id, from_, names, tenant=tenant)) as found:
                 async for event in found:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from perdure.agents.json_files import json_option
-from perdure.cli._console import harmless
+from perdure.cli._console import strip_control_characters
 from perdure.errors import InputError, MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
-from perdure.values.problems import meant
+from perdure.values.problems import suggest_name
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -43,7 +43,7 @@ class CommandError(Exception):
 def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
     """Raise `CommandError` for a value that is not one of the choices; `None` means no value."""
     if value is not None and value not in choices:
-        near = meant(value, choices)
+        near = suggest_name(value, choices)
         hint = f"; did you mean {near!r}?" if near else ""
         raise CommandError(f"{option}: {value!r} is not one of {', '.join(choices)}{hint}", USAGE)
 
@@ -72,7 +72,7 @@ def one_line_errors() -> Iterator[None]:
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
     """Print a line for each mistake, and exit."""
     for line in lines or [message]:
-        print(f"perdure: {harmless(' '.join(line.split()))}", file=sys.stderr)
+        print(f"perdure: {strip_control_characters(' '.join(line.split()))}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -14,22 +14,22 @@ from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
-from perdure.gateway.app import check_agents_folder, check_reachable, create_app, health
-from perdure.gateway.http_server import run_start_hooks, run_stop_hooks, served
+from perdure.gateway.app import check_agents_folder, check_reachable, create_app, health_adapter
+from perdure.gateway.http_server import run_start_hooks, run_stop_hooks, serve_app
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.gateway.webhooks import triggers
+from perdure.gateway.webhooks import triggers_adapter
 from perdure.hosting import dev, logs
-from perdure.hosting.connection import connect, reached
-from perdure.hosting.process import interrupts
+from perdure.hosting.connection import connect, connect_with_retry
+from perdure.hosting.process import queue_interrupts
 from perdure.hosting.server import free_port
-from perdure.hosting.settings import Settings, changed, flag
+from perdure.hosting.settings import Settings, flag, replace_settings
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.adapter import pages, sign_in
 
 ADAPTERS: Final[tuple[AdapterMaker, ...]] = (
-    health,
-    triggers,
+    health_adapter,
+    triggers_adapter,
     openai_adapter,
     mcp_adapter,
     agui_adapter,
@@ -56,7 +56,7 @@ async def gateway(
     hooks = load_tools(settings.tools).hooks
     address = ""
     try:
-        async with served(
+        async with serve_app(
             app,
             None if quiet else "Gateway ",
             settings.gateway_host,
@@ -79,8 +79,8 @@ async def serve(settings: Settings) -> None:
     check_agents_folder(settings)
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = silent_runtime()
-    client = await reached(lambda: connect(runtime), settings.wait)
-    with interrupts() as interrupted:  # around all: after a second signal, the gateway still answers its callers
+    client = await connect_with_retry(lambda: connect(runtime), settings.wait)
+    with queue_interrupts() as interrupted:  # around all: after a second signal, the gateway still answers its callers
         async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
             gc.collect()
             gc.freeze()  # otherwise the collector scans all imported objects for a large body, and blocks answers for 0.2 s
@@ -94,7 +94,7 @@ async def serve_dev(settings: Settings) -> None:
     known |= {} if settings.web_ui else {"web_ui": f"http://localhost:{known['dev_ui_port']}"}
     if not settings.pages_url and settings.gateway_port:
         known["pages_url"] = f"http://{settings.gateway_host}:{settings.gateway_port}"
-    settings = changed(settings, known)
+    settings = replace_settings(settings, known)
     await dev.serve_dev(
         settings,
         lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings, option=flag("gateway_port")),

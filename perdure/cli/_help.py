@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perdure.cli._console import harmless
+from perdure.cli._console import strip_control_characters
 
 SITE: Final = "https://perdure.example"
 """The URL of the site, as in `pyproject.toml`."""
@@ -283,7 +283,7 @@ def _usage_problem(error: Any) -> str:
         return message
     context = error.ctx
     words = " ".join(_words(error, message).split()).rstrip(".")
-    line = f"{context.command_path if context else 'perdure'}: {harmless(words)}"
+    line = f"{context.command_path if context else 'perdure'}: {strip_control_characters(words)}"
     return f"{line}{'' if line.endswith('?') else '.'} {_usage(context)}" if context else line
 
 

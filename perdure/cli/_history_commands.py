@@ -14,11 +14,11 @@ from rich.text import Text
 from perdure.agents.agent import Agent
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import parse_policy
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._execute import FAILED, USAGE, CommandError, Json, RunId, connected, execute, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
-from perdure.cli._options import configured, local_user, write_file
+from perdure.cli._options import local_user, with_settings, write_file
 from perdure.cli._run_view import started_and_shown
 from perdure.client.selection import Selection
 from perdure.errors import RunError, clip
@@ -43,7 +43,7 @@ _RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 
 
 @histories_app.command()
-@configured("agents")
+@with_settings("agents")
 def fork(
     settings: Settings,
     run_id: RunId,
@@ -101,7 +101,7 @@ def fork(
 
 
 @histories_app.command("what-if")
-@configured("agents", "endpoints", "prices")
+@with_settings("agents", "endpoints", "prices")
 def what_if(
     settings: Settings,
     run_ids: Annotated[
@@ -149,7 +149,7 @@ def what_if(
         found = None if agent_file is None else Agent.read_to_run(agent_file, folder=settings.agents_folder)
 
     async def play(perdure: Perdure) -> WhatIfReport:
-        progress = screen(stderr=True)
+        progress = get_console(stderr=True)
         count = 0
 
         def note(_: RunReport) -> None:
@@ -173,7 +173,7 @@ def what_if(
     if as_json:
         print(dumps(report.as_json()))
     else:
-        _print_what_if(screen(), report, show_all=show_all)
+        _print_what_if(get_console(), report, show_all=show_all)
     if html is not None:
         from perdure.pages.what_if import what_if_page  # only this option needs the templates
 
@@ -195,7 +195,7 @@ def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:
 
 
 @histories_app.command()
-@configured("workflows")
+@with_settings("workflows")
 def replay(
     settings: Settings,
     what: Annotated[
@@ -331,7 +331,7 @@ def undo(
         if as_json:
             print(dumps(plan.as_json()), file=sys.stdout if dry_run else sys.stderr)
         else:
-            print_plan(screen(stderr=not dry_run), plan)
+            print_plan(get_console(stderr=not dry_run), plan)
         if dry_run:
             return
         if plan.undoes and not typer.confirm(f"undo {len(plan.undoes)} calls of {run_id}?", err=True):
@@ -363,9 +363,9 @@ def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[
             each.tool,
             "will be undone" if each.call in now else each.status,
             f"{each.undo}({shorten(each.params, 80)})" if each.params else ", ".join(each.below) or each.undo,
-            harmless(each.reason),
+            strip_control_characters(each.reason),
         )
         for each in effects
     ]
     if rows:
-        console.print(table(("call", "tool", "effect", "undo", "why"), rows, console.width, gives=("why", "undo")))
+        console.print(make_table(("call", "tool", "effect", "undo", "why"), rows, console.width, gives=("why", "undo")))

@@ -14,7 +14,7 @@ import typer
 
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
-from perdure.cli._console import screen, table, wait_line
+from perdure.cli._console import get_console, make_table, wait_line
 from perdure.cli._execute import USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import built_from
@@ -221,9 +221,9 @@ def limits(
         )
         for account in found
     ]
-    console = screen()
+    console = get_console()
     console.print(
-        table(
+        make_table(
             ["account", "since", "used", "times"],
             rows,
             console.width,
@@ -289,7 +289,7 @@ def _print_rows(rows: list[ListedRun]) -> None:
     if not rows:
         print("no runs")
         return
-    console = screen()
+    console = get_console()
     titles = ["run", "status", "why", "waits", "cost", "started", "ended"]
     shown = [[*_cells(row), _local(row.started_at), _local(row.ended_at)] for row in rows]
     drops = ["ended", "why", "cost", "started"]
@@ -297,7 +297,7 @@ def _print_rows(rows: list[ListedRun]) -> None:
         titles.insert(1, "version")
         shown = [[cells[0], row.version or "", *cells[1:]] for row, cells in zip(rows, shown, strict=True)]
         drops.insert(3, "version")
-    console.print(table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
+    console.print(make_table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
     if first := next((row for row in rows if row.waiting), None):
         print(f"list the waiting calls: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
 

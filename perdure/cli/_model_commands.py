@@ -12,10 +12,10 @@ from rich.text import Text
 
 from perdure.checking.report import CheckReport, Row, TaskResult
 from perdure.checking.tasks import TASKS, Task
-from perdure.cli._console import screen
+from perdure.cli._console import get_console
 from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import with_settings
 from perdure.hosting.settings import Settings
 from perdure.models.model_names import parse_model
 from perdure.values.json import JsonObject, dumps
@@ -26,7 +26,7 @@ DIALECTS = ("solution", "tools", "script")
 
 
 @models_app.command()
-@configured("endpoints", "prices", flags={"fast_model": "--fast", "smart_model": "--smart"})
+@with_settings("endpoints", "prices", flags={"fast_model": "--fast", "smart_model": "--smart"})
 def check(
     settings: Settings,
     dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
@@ -46,7 +46,7 @@ def check(
     with one_line_errors():
         dialects = _chosen("--dialect", dialect, {name: name for name in DIALECTS})
         tasks = _chosen("--task", task, {each.name: each for each in TASKS})
-    console = screen(stderr=True)
+    console = get_console(stderr=True)
 
     def print_result(played: TaskResult) -> None:
         words = "ok" if played.passed else played.problems[0]
@@ -58,7 +58,7 @@ def check(
     if as_json:
         print(dumps(report.as_json()))
     else:
-        print_report(screen(), report)
+        print_report(get_console(), report)
     raise SystemExit(FAILED if report.recommendation.config is None else 0)
 
 

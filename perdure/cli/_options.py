@@ -14,18 +14,28 @@ from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 import typer
 
 from perdure.cli._execute import USAGE, CommandError, one_line_errors
-from perdure.hosting.settings import CONFIG, GATEWAY, PAGES, Settings, about, flag, load, using, variable
+from perdure.hosting.settings import (
+    CONFIG,
+    GATEWAY,
+    PAGES,
+    Settings,
+    apply_settings,
+    flag,
+    load,
+    setting_info,
+    variable_name,
+)
 from perdure.hosting.settings_display import shown_default
 
 ALL: Final = tuple(Settings.model_fields)
 WORKER: Final = tuple(
-    name for name, field in Settings.model_fields.items() if about(field).group not in (GATEWAY, PAGES)
+    name for name, field in Settings.model_fields.items() if setting_info(field).group not in (GATEWAY, PAGES)
 )
 """The settings of `perdure worker`."""
 SERVE: Final = {
     name: flag(name.removeprefix("gateway_"))
     for name, field in Settings.model_fields.items()
-    if about(field).group == GATEWAY
+    if setting_info(field).group == GATEWAY
 }
 """The settings of `perdure serve`, with flags without the prefix `gateway`."""
 DEV: Final = tuple(name for name in WORKER if name not in ("tools_only", "wait"))
@@ -35,7 +45,7 @@ NONE: Final[Mapping[str, str]] = {}
 _CONFIG = typer.Option("--config", metavar="FILE", help=f"The file of settings; {CONFIG}, or perdure.toml here.")
 
 
-def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds flags for these settings to a command. Its parameter `settings` receives those in
     force.
 
@@ -53,7 +63,7 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
                         raise CommandError(f"--config: the file {config} does not exist", USAGE)
                     os.environ[CONFIG] = config  # for code that reads settings here, and for child processes
                 settings = load(said, chosen)
-            with using(settings):
+            with apply_settings(settings):
                 command(settings=settings, **given)
 
         options = {name: (_option(name, words), None) for name, words in chosen.items()}
@@ -111,13 +121,13 @@ def _option(name: str, words: str) -> Any:
     """Return one flag. Its text is parsed with all settings, so that an invalid value has the same error everywhere."""
     field = Settings.model_fields[name]
     switch = field.annotation is bool
-    help = f"{field.description}. [{variable(name)}; {shown_default(name)}]"
+    help = f"{field.description}. [{variable_name(name)}; {shown_default(name)}]"
     option = typer.Option(
         f"{words}/--no-{words[2:]}" if switch else words,
         help=help,
-        metavar=None if switch else about(field).form,
+        metavar=None if switch else setting_info(field).form,
         show_default=False,
-        rich_help_panel=about(field).group,
+        rich_help_panel=setting_info(field).group,
     )
     return Annotated[bool | None if switch else str | None, option]
 

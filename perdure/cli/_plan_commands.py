@@ -13,17 +13,17 @@ from rich.text import Text
 
 from perdure.agents.files import Planned
 from perdure.agents.json_files import json_option
-from perdure.cli._console import screen, table
+from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured, write_file
+from perdure.cli._options import with_settings, write_file
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
 from perdure.plan import Call, SimulatedCall, Simulation, simulate
 from perdure.rules import RULE_BROKEN
 from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
 from perdure.runs.undo import without_undo
-from perdure.runs.views import ways
+from perdure.runs.views import source_lines
 from perdure.values.json import JsonObject, dumps
 from perdure.values.provenance import BY_OTHERS
 from perdure.values.references import MISSING
@@ -63,7 +63,7 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an
 
 
 @plan_app.command()
-@configured("tools")
+@with_settings("tools")
 def validate(
     settings: Settings,
     file: File,
@@ -115,7 +115,7 @@ def validate(
 
 
 @plan_app.command("simulate")
-@configured("tools")
+@with_settings("tools")
 def simulate_command(
     settings: Settings,
     file: File,
@@ -143,7 +143,7 @@ def simulate_command(
 
 
 @plan_app.command()
-@configured("tools")
+@with_settings("tools")
 def draw(
     settings: Settings,
     file: File,
@@ -180,9 +180,9 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
 
 def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> CheckedPlan:
     """Read the plan of a file. With named modules, its tools are those of a worker with these options."""
-    from perdure.cli._plans import look  # only these commands need the parsers of all dialects
+    from perdure.cli._plans import check_plan_file  # only these commands need the parsers of all dialects
 
-    return look(
+    return check_plan_file(
         file,
         registry_of(settings).definitions() if agent is not None or settings.tools else {},
         agent=agent,
@@ -243,7 +243,7 @@ def _as_json(simulation: Simulation) -> JsonObject:
             "end": step.end,
             "status": step.status,
             "approval": step.asks,
-            "sources": ways(step.call, model=False),
+            "sources": source_lines(step.call, model=False),
             "reason": step.call.state.reason or (step.call.state.error.message if step.call.state.error else None),
             **(
                 {}
@@ -258,10 +258,10 @@ def _as_json(simulation: Simulation) -> JsonObject:
 
 
 def _print_simulation(simulation: Simulation) -> None:
-    console = screen()
+    console = get_console()
     titles = ("level", "call", "tool", "from", "to", "approval", "status")
     rows = [_row(step) for step in sorted(simulation.steps, key=lambda s: (s.start is None, s.level, s.call.index))]
-    console.print(table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
+    console.print(make_table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
     for step in simulation.steps:
         if step.inside is not None and step.start is not None:
             console.print(_round(step), highlight=False)

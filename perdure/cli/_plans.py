@@ -37,7 +37,7 @@ class CheckedPlan(NamedTuple):
         return judge_plan(self.planned.checked(), RuleBook(self.rules))
 
 
-def look(
+def check_plan_file(
     path: Path,
     known: Mapping[str, JsonObject],
     *,

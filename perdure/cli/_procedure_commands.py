@@ -10,10 +10,10 @@ import typer
 
 from perdure.agents.files import read_agent, write_procedure
 from perdure.agents.json_files import json_option
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._execute import USAGE, CommandError, Json, connected, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import configured, local_user
+from perdure.cli._options import local_user, with_settings
 from perdure.hosting.settings import Settings
 from perdure.runs.procedures import Procedure
 from perdure.runs.standing_approvals import STANDING_SHARED, StandingApproval
@@ -23,7 +23,7 @@ procedures_app = Commands()
 
 
 @procedures_app.command()
-@configured("agents")
+@with_settings("agents")
 def promote(
     settings: Settings,
     runs: Annotated[list[str], typer.Argument(metavar="ID…", help="A completed run; with --like, several runs.")],
@@ -85,7 +85,7 @@ def _print_procedure(procedure: Procedure) -> None:
     lines += [f"frozen {place}: {shorten(value, 60)}" for place, value in procedure.frozen.items()]
     lines += [f"note: {note}" for note in procedure.notes]
     for line in lines:
-        print(harmless(line), file=sys.stderr)
+        print(strip_control_characters(line), file=sys.stderr)
 
 
 _STANDING_HELP = "Standing approvals: a person's approval of a procedure's coming runs."
@@ -94,7 +94,7 @@ Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenan
 
 
 @standing_app.command("grant")
-@configured("agents")
+@with_settings("agents")
 def grant(
     settings: Settings,
     procedure: Annotated[
@@ -161,10 +161,10 @@ def list_standing(tenant: Tenant = "", as_json: Json = False) -> None:
     elif not found:
         print("the tenant has no standing approval")
     else:
-        console = screen()
+        console = get_console()
         titles = ("name", "procedure", "status", "runs", "until", "granted", "bounds", "from")
         rows = [_standing_row(each) for each in found]
-        console.print(table(titles, rows, console.width, gives=("bounds", "from"), drops=("from", "bounds")))
+        console.print(make_table(titles, rows, console.width, gives=("bounds", "from"), drops=("from", "bounds")))
 
 
 @standing_app.command("revoke")
@@ -183,11 +183,11 @@ def revoke(
 def _standing_row(each: StandingApproval) -> tuple[str, ...]:
     return (
         each.name,
-        harmless(each.procedure),
-        harmless(f"revoked by {each.revoked_by}") if each.revoked_by else each.status,
+        strip_control_characters(each.procedure),
+        strip_control_characters(f"revoked by {each.revoked_by}") if each.revoked_by else each.status,
         f"{each.used:,} of {each.uses:,}",
         each.until[:16].replace("T", " "),
-        f"{harmless(each.by)}, {each.granted_at[:10]}",
+        f"{strip_control_characters(each.by)}, {each.granted_at[:10]}",
         shorten(each.bounds, 60) if each.bounds else "",
         ", ".join(each.sources),
     )

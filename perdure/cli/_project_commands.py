@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli._console import screen, table
+from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import USAGE, CommandError, Json, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import ALL, configured, write_file
+from perdure.cli._options import ALL, with_settings, write_file
 from perdure.hosting.settings import Settings, unknown_variables
-from perdure.hosting.settings_display import shown
+from perdure.hosting.settings_display import list_settings
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import JsonObject, dumps
 
@@ -187,7 +187,7 @@ def init(
 
 
 @starting_app.command()
-@configured("tools", "files", "http_hosts", "http_private", "commands", "mcp")
+@with_settings("tools", "files", "http_hosts", "http_private", "commands", "mcp")
 def tools(settings: Settings, as_json: Json = False) -> None:
     """List the tools that a worker with these options offers."""
     found = execute(lambda: _tools(settings))
@@ -199,16 +199,16 @@ def tools(settings: Settings, as_json: Json = False) -> None:
         danger = "safe" if definition.get("_safe") else "dangerous" if definition.get("_dangerous") else ""
         about = str(definition.get("description", "")).strip().partition("\n")[0]
         rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), danger, about))
-    console = screen()
-    console.print(table(("tool", "parameters", "is", "does"), rows, console.width, gives=("does", "parameters")))
+    console = get_console()
+    console.print(make_table(("tool", "parameters", "is", "does"), rows, console.width, gives=("does", "parameters")))
 
 
 async def _tools(settings: Settings) -> dict[str, JsonObject]:
     """Return all tools. Start the MCP servers to list theirs."""
-    from perdure.hosting.equipment import equipped, registry_of  # as for a worker
+    from perdure.hosting.equipment import keep_mcp_tools, registry_of  # as for a worker
 
     registry = registry_of(settings)
-    async with equipped(settings.model_copy(update={"agents": None}), registry):
+    async with keep_mcp_tools(settings.model_copy(update={"agents": None}), registry):
         return registry.definitions()
 
 
@@ -236,10 +236,10 @@ def schema(
 
 
 @starting_app.command("settings")
-@configured(*ALL)
+@with_settings(*ALL)
 def print_settings(settings: Settings, as_json: Json = False) -> None:
     """Print the settings in force and the source of each. Secrets are masked."""
-    rows = shown(settings)
+    rows = list_settings(settings)
     if as_json:
         print(dumps({row.name: {"value": row.value, "source": row.source} for row in rows}))
     else:
@@ -249,6 +249,6 @@ def print_settings(settings: Settings, as_json: Json = False) -> None:
         for row in rows:
             value = row.value if isinstance(row.value, str) else dumps(row.value)
             table.add_row(row.name, Text(value), row.source, style="dim" if row.source == "default" else None)
-        screen().print(table)
+        get_console().print(table)
     for problem in unknown_variables():
         typer.echo(f"perdure: {problem}", err=True)

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from perdure.agents.agent import Agent
 from perdure.agents.rollouts import Rollout, read_rollouts, write_rollouts
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._execute import USAGE, CommandError, Json, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Since, check_since
-from perdure.cli._options import configured
+from perdure.cli._options import with_settings
 from perdure.hosting.settings import Settings
 from perdure.values.json import dumps
 from perdure.values.problems import first_problem
@@ -26,7 +26,7 @@ rollout_app = Commands(no_args_is_help=True, help="Rollouts: a candidate version
 
 
 @rollout_app.command("start")
-@configured("agents")
+@with_settings("agents")
 def start(
     settings: Settings,
     agent: Name,
@@ -59,7 +59,7 @@ def start(
 
 
 @rollout_app.command("stop")
-@configured("agents")
+@with_settings("agents")
 def stop(settings: Settings, agent: Name) -> None:
     """Roll back: new runs use the agent's own file again. Started runs keep their version."""
     with one_line_errors():
@@ -71,7 +71,7 @@ def stop(settings: Settings, agent: Name) -> None:
 
 
 @rollout_app.command("show")
-@configured("agents")
+@with_settings("agents")
 def show(
     settings: Settings,
     agent: Name,
@@ -106,11 +106,11 @@ def show(
         "seconds",
         "score",
     )
-    screen().print(
-        table(
+    get_console().print(
+        make_table(
             titles,
             [_cells(each) for each in found],
-            screen().width,
+            get_console().width,
             gives=("version",),
             drops=("stopped", "waiting", "seconds"),
             right=titles[1:],
@@ -121,7 +121,7 @@ def show(
 def _sentence(agent: str, rollout: Rollout) -> str:
     parts = [f"{rollout.share:g} % of new runs"] if rollout.share else []
     parts += [f"those of {', '.join(rollout.tenants)}"] if rollout.tenants else []
-    return harmless(f"{' and '.join(parts) or 'no new runs'} of {agent} use {rollout.candidate}")
+    return strip_control_characters(f"{' and '.join(parts) or 'no new runs'} of {agent} use {rollout.candidate}")
 
 
 def _cells(each: VersionFigures) -> list[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS
-from perdure.cli._console import harmless, screen
+from perdure.cli._console import get_console, strip_control_characters
 from perdure.cli._execute import (
     FAILED,
     INTERRUPTED,
@@ -29,7 +29,7 @@ from perdure.cli._execute import (
     one_line_errors,
 )
 from perdure.cli._help import Commands
-from perdure.cli._options import configured, local_user
+from perdure.cli._options import local_user, with_settings
 from perdure.cli._run_view import (
     LiveRun,
     print_exchanges,
@@ -56,7 +56,7 @@ runs_app = Commands()
 
 
 @runs_app.command()
-@configured("task_queue", "agents")
+@with_settings("task_queue", "agents")
 def run(
     settings: Settings,
     agent: Annotated[
@@ -215,16 +215,16 @@ def show(
     elif as_json:
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
-        print_run(screen(), view)
+        print_run(get_console(), view)
         if view.status == "running":
             return
         effects, score = connected(lambda perdure: _read_effects_and_score(perdure.get_run(run_id)))
         if effects:
             from perdure.cli._history_commands import print_effects
 
-            print_effects(screen(), effects)
+            print_effects(get_console(), effects)
         if score is not None:
-            screen().print(Text(f"score: {score}"), soft_wrap=True)
+            get_console().print(Text(f"score: {score}"), soft_wrap=True)
 
 
 async def _read_effects_and_score(run: Run) -> tuple[Sequence[Effect], RunScore | None]:
@@ -274,7 +274,7 @@ def _finish(view: RunView, as_json: bool) -> None:
     if as_json:
         print(dumps(view.result().as_json()))
     else:
-        print_result(screen(), view)
+        print_result(get_console(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)
 
 
@@ -298,7 +298,7 @@ async def _read_view(run: Run, *, verbose: bool = False, aside: bool = False) ->
     """Return the run's view. With `verbose`, print all prompts and answers first, with `aside` on stderr."""
     view = await run.view()
     if verbose:
-        print_exchanges(screen(stderr=aside), await run.exchanges())
+        print_exchanges(get_console(stderr=aside), await run.exchanges())
     return view
 
 
@@ -307,13 +307,13 @@ async def _watch(run: Run, *, verbose: bool = False) -> RunView:
     await run.view()
     view = await _follow(run)
     if verbose:
-        print_exchanges(screen(), await run.exchanges())
+        print_exchanges(get_console(), await run.exchanges())
     return view
 
 
 async def _follow(run: Run) -> RunView:
     view = RunView(run_id=run.id)
-    console = screen()
+    console = get_console()
     with LiveRun(console) as live:
         async for view in run.views():
             live.show(view)
@@ -332,4 +332,4 @@ async def _wait(run: Run) -> RunView:
 
 async def _print_troubles(run: Run) -> None:
     async for trouble in run.troubles():
-        print(f"perdure: {harmless(str(trouble))}", file=sys.stderr)
+        print(f"perdure: {strip_control_characters(str(trouble))}", file=sys.stderr)

@@ -16,15 +16,15 @@ from rich.segment import Segment
 from rich.text import Text
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
-from perdure.cli._console import harmless, screen, table, wait_line
+from perdure.cli._console import get_console, make_table, strip_control_characters, wait_line
 from perdure.cli._execute import FAILED, connected
-from perdure.errors import counted
+from perdure.errors import pluralize
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
 from perdure.models.usage import Usage
 from perdure.runs.notifications import NotificationView
-from perdure.runs.prompt_parts import TOKEN, alike, characters, costs
+from perdure.runs.prompt_parts import TOKEN, characters, common_prefix_length, costs
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject, dumps, shorten
 from perdure.values.media import without_media
@@ -61,12 +61,12 @@ def owner_lines(owner: RunOwner) -> list[str]:
     named = (("sender", owner.sender), ("tenant", owner.tenant), ("session", owner.session))
     parts = [f"{name} {value}" for name, value in named if value]
     parts += [f"context {dumps(owner.context)}"] if owner.context else []
-    return [harmless(", ".join(parts))] if parts else []
+    return [strip_control_characters(", ".join(parts))] if parts else []
 
 
 def run_table(view: RunView, width: int) -> RenderableType:
     """Return the whole run: each Request with its model and its calls. Their references are shown if the `width` permits."""
-    about = [harmless(f"version {view.version} of {view.agent}")] if view.version else []
+    about = [strip_control_characters(f"version {view.version} of {view.agent}")] if view.version else []
     parts: list[RenderableType] = [Text(line, style="dim") for line in [*about, *owner_lines(view.owner)]]
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
     for number in numbers:
@@ -77,7 +77,10 @@ def run_table(view: RunView, width: int) -> RenderableType:
             parts.append(Text(f"  {wait_line(view.wait)}", style="yellow"))
         if calls:
             parts.append(_calls_table(calls, view, width))
-    parts += [Text(harmless(line), style="yellow" if line.startswith("violated") else "dim") for line in view.rules]
+    parts += [
+        Text(strip_control_characters(line), style="yellow" if line.startswith("violated") else "dim")
+        for line in view.rules
+    ]
     if view.trouble:
         parts.append(Text(view.trouble, style="bold red"))
     return Group(*parts)
@@ -120,7 +123,7 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
     ]
     titles = ("call", "tool", "reads", "writes", "when", "status")
     gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
-    shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
+    shown = make_table(titles, rows, width - _INDENT, gives=gives, drops=drops)
     waiting = {request.call: request for request in view.waiting}
     notes = [line for call in calls for line in _lines(call, view.run_id, waiting)]
     return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
@@ -183,7 +186,7 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
     )
 
 
-def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
+def decision_commands(run_id: str, one: WaitingEntry | WaitingView) -> str:
     """Return the commands for a decision, ready to be pasted."""
     named = f"{shlex.quote(run_id)} {one.call}"
     if one.question:
@@ -193,13 +196,13 @@ def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
 
 def _roles(one: WaitingEntry | WaitingView) -> str:
     """Return the options that name the roles of a quorum."""
-    return "".join(f" --role {shlex.quote(harmless(each))}" for each in one.roles)
+    return "".join(f" --role {shlex.quote(strip_control_characters(each))}" for each in one.roles)
 
 
 def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
     """Return the question on one line, and the commands for a decision."""
-    words = " ".join(harmless(one.sentence).split())
-    return f"perdure: {one.call} waits for a person: {words}\n{deciding(run_id, one)}"
+    words = " ".join(strip_control_characters(one.sentence).split())
+    return f"perdure: {one.call} waits for a person: {words}\n{decision_commands(run_id, one)}"
 
 
 async def print_waiting(run: Run) -> None:
@@ -243,7 +246,7 @@ def started_and_shown(
     if as_json:
         print(dumps(view.result().as_json()))
     else:
-        print_result(screen(), view)
+        print_result(get_console(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)
 
 
@@ -262,7 +265,7 @@ def print_result(console: Console, view: RunView) -> None:
     cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
         Text(
-            f"{counted(view.requests, 'Request')} · {counted(len(view.calls), 'call')} · errors: {len(view.errors)} · "
+            f"{pluralize(view.requests, 'Request')} · {pluralize(len(view.calls), 'call')} · errors: {len(view.errors)} · "
             f"tokens: {_tokens(usage)}{cost}",
             style="dim",
         )
@@ -270,7 +273,7 @@ def print_result(console: Console, view: RunView) -> None:
     if len(usage.by_model) > 1:
         for model, used in usage.by_model.items():
             cost = "" if used.cost is None else f", ${used.cost:.4f}"
-            line = f"  {model}: {counted(used.requests, 'Request')}, {_tokens(used)}{cost}"
+            line = f"  {model}: {pluralize(used.requests, 'Request')}, {_tokens(used)}{cost}"
             console.print(Text(line, style="dim"))
 
 
@@ -283,8 +286,8 @@ def notification_lines(notification: NotificationView) -> Iterator[Text]:
     """Yield a line for each route of a notification, with its outcome."""
     call = f" {notification.call}" if notification.call else ""
     for route in notification.routes:
-        why = f": {harmless(route.why)}" if route.why else ""
-        line = f"{notification.kind}{call} → {harmless(route.route)}: {route.status}{why}"
+        why = f": {strip_control_characters(route.why)}" if route.why else ""
+        line = f"{notification.kind}{call} → {strip_control_characters(route.route)}: {route.status}{why}"
         yield Text(line, style={"delivered": "dim", "sending": "dim"}.get(route.status, "yellow"))
 
 
@@ -335,7 +338,7 @@ class FittedView:
 
     def _above(self, count: int) -> str:
         done = sum(call.status == "done" for call in self._view.calls)
-        return f"… {counted(count, 'line')} above; {counted(len(self._view.log), 'Request')}, {done} of {counted(len(self._view.calls), 'call')} done"
+        return f"… {pluralize(count, 'line')} above; {pluralize(len(self._view.log), 'Request')}, {done} of {pluralize(len(self._view.calls), 'call')} done"
 
 
 def _joined(lines: list[list[Segment]]) -> Iterator[Segment]:
@@ -430,7 +433,7 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
     if as_json:
         print(dumps({"runId": run_id, "requests": exchanges}))
         return
-    out = screen()
+    out = get_console()
     if not exchanges:
         out.print(Text(f"{run_id} has made no Request yet"))
         return
@@ -441,7 +444,7 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
         soft_wrap=True,
     )
     rows = [(each["part"], f"{each['characters']:,}", f"{each['tokens']:,}") for each in last["parts"]]
-    out.print(table(("part", "characters", "tokens"), rows, out.width, gives=("part",)))
+    out.print(make_table(("part", "characters", "tokens"), rows, out.width, gives=("part",)))
     for line in last.get("leftOut", ()):
         out.print(Text(f"left out: {line}", style="yellow"))
     for each in exchanges:
@@ -449,7 +452,10 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
 
 
 def _exchanges_as_json(found: list[Exchange]) -> list[JsonObject]:
-    begins = [0, *(alike(one.context.messages, other.context.messages) for one, other in pairwise(found))]
+    begins = [
+        0,
+        *(common_prefix_length(one.context.messages, other.context.messages) for one, other in pairwise(found)),
+    ]
     rows = []
     for exchange, begun in zip(found, begins, strict=True):
         context, usage = exchange.context, None if exchange.answer is None else exchange.answer.usage

@@ -13,7 +13,7 @@ import typer
 from perdure.agents.agent import Agent
 from perdure.agents.files import example_input
 from perdure.agents.json_files import json_option
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._execute import (
     FAILED,
     USAGE,
@@ -27,7 +27,7 @@ from perdure.cli._execute import (
     one_line_errors,
 )
 from perdure.cli._help import Commands
-from perdure.cli._options import configured
+from perdure.cli._options import with_settings
 from perdure.errors import ScheduleError
 from perdure.hosting.settings import Settings
 from perdure.runs.schedules import OVERLAPS, check_agent_name, with_time
@@ -56,7 +56,7 @@ schedule_app = Commands(no_args_is_help=True, help="Schedules: runs of an agent 
 
 
 @schedule_app.command("create")
-@configured("task_queue", "agents")
+@with_settings("task_queue", "agents")
 def create(
     settings: Settings,
     name: Name,
@@ -161,13 +161,13 @@ def list_schedules(tenant: Tenant = "", as_json: Json = False) -> None:
     elif not schedules:
         print("no schedules")
     else:
-        out = screen()
+        out = get_console()
         rows = [
             (each.name, each.agent, _when(each), _next(each), each.runs[0].run_id if each.runs else "")
             for each in schedules
         ]
         titles = ("schedule", "agent", "when", "next", "last run")
-        out.print(table(titles, rows, out.width, gives=("last run", "when"), drops=("last run", "agent")))
+        out.print(make_table(titles, rows, out.width, gives=("last run", "when"), drops=("last run", "agent")))
 
 
 @schedule_app.command("show")
@@ -177,7 +177,7 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
     if as_json:
         print(dumps(view.as_json()))
         return
-    out = screen()
+    out = get_console()
     lines = [
         f"{view.name}: {view.agent}, {_when(view)}",
         f"overlap {view.overlap}, catch-up {view.catchup:g} s, jitter {view.jitter:g} s, task queue {view.task_queue}",
@@ -197,7 +197,7 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
         *(f"works {run_id}" for run_id in view.running),
     ]
     for line in lines:
-        out.print(harmless(line), markup=False, highlight=False)
+        out.print(strip_control_characters(line), markup=False, highlight=False)
 
 
 @schedule_app.command("pause")

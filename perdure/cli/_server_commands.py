@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from perdure.cli._console import screen, table
+from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import FAILED, USAGE, CommandError, Context, Json, context_option, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import DEV, SERVE, WORKER, configured
+from perdure.cli._options import DEV, SERVE, WORKER, with_settings
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
@@ -20,7 +20,7 @@ servers_app = Commands()
 
 
 @servers_app.command()
-@configured(*WORKER)
+@with_settings(*WORKER)
 def worker(settings: Settings) -> None:
     """Run a Perdure worker. Connection settings are Temporal's own: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles, …"""
     from perdure.hosting.worker import serve  # only this command needs a model's client and Temporal's worker
@@ -29,7 +29,7 @@ def worker(settings: Settings) -> None:
 
 
 @servers_app.command()
-@configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
+@with_settings("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
     """Serve the gateway, the HTTP API of agents, sessions and runs, until Ctrl-C. Several gateways may run in parallel."""
     from perdure.cli._gateway import serve as serve_gateway  # a web server is not needed by any other command
@@ -38,7 +38,7 @@ def serve(settings: Settings) -> None:
 
 
 @servers_app.command()
-@configured(
+@with_settings(
     *DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db", "dev_reload": "--reload"}
 )
 def dev(settings: Settings) -> None:
@@ -49,7 +49,7 @@ def dev(settings: Settings) -> None:
 
 
 @servers_app.command("codec-server")
-@configured(flags={"codec_token": "--token", "codec_origin": "--origin"})
+@with_settings(flags={"codec_token": "--token", "codec_origin": "--origin"})
 def codec_server(
     settings: Settings,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -62,7 +62,7 @@ def codec_server(
 
 
 @servers_app.command()
-@configured(flags={"dev_ui_port": "--ui-port"})
+@with_settings(flags={"dev_ui_port": "--ui-port"})
 def demo(
     settings: Settings,
     yes: Annotated[bool, typer.Option("--yes", help="Approve calls that wait for a person.")] = False,
@@ -82,7 +82,7 @@ _FILE: Final = {"gateway_tokens": "--tokens"}
 
 
 @token_app.command("new")
-@configured(flags=_FILE)
+@with_settings(flags=_FILE)
 def new(
     settings: Settings,
     sender: Annotated[
@@ -122,13 +122,13 @@ def new(
         print(dumps({"id": entry.id, "token": token}))
     else:
         print(token)
-        screen(stderr=True).print(
+        get_console(stderr=True).print(
             f"its id is {entry.id}; store the token now: {path} has only its digest", soft_wrap=True, markup=False
         )
 
 
 @token_app.command("list")
-@configured(flags=_FILE)
+@with_settings(flags=_FILE)
 def list_tokens(settings: Settings, as_json: Json = False) -> None:
     """List the file's tokens: ids, senders, tenants and rights."""
     from perdure.gateway.callers import read_tokens
@@ -139,7 +139,7 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
         shown = [entry.model_copy(update={"context": masked_context(entry.context)}) for entry in entries]
         print(dumps([entry.model_dump(mode="json", exclude={"sha256"}) for entry in shown]))
         return
-    console = screen()
+    console = get_console()
     rows = [
         [
             each.id,
@@ -152,7 +152,7 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
         for each in entries
     ]
     console.print(
-        table(
+        make_table(
             ("id", "tenant", "sender", "rights", "roles", "until"),
             rows,
             console.width,
@@ -163,7 +163,7 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
 
 
 @token_app.command("revoke")
-@configured(flags=_FILE)
+@with_settings(flags=_FILE)
 def revoke(settings: Settings, id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")]) -> None:
     """Remove a token from the file. Within a second the gateway rejects the token and its sign-ins."""
     from perdure.gateway.callers import read_tokens, write_tokens
@@ -186,7 +186,7 @@ def _file(settings: Settings) -> Path:
 
 
 @trigger_app.command("check")
-@configured("agents")
+@with_settings("agents")
 def check_triggers(
     settings: Settings, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of triggers.")]
 ) -> None:
@@ -197,9 +197,9 @@ def check_triggers(
         found, faults = trigger_faults(file, settings.agents_folder)
         if faults:
             raise CommandError(f"{file} has faults", USAGE, [f"{file}: {fault}" for fault in faults])
-    console = screen()
+    console = get_console()
     rows = [
         [name, each.scheme, each.agent, ", ".join(each.on) or "every event", "message" if each.session else "run"]
         for name, each in sorted(found.items())
     ]
-    console.print(table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("agent", "on")))
+    console.print(make_table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("agent", "on")))

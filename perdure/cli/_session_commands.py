@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.cli._console import harmless, screen, table
+from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._data_commands import Out, write_export
 from perdure.cli._execute import (
     FAILED,
@@ -29,7 +29,7 @@ from perdure.cli._execute import (
     one_line_errors,
 )
 from perdure.cli._help import CommandGroup, Commands
-from perdure.cli._options import configured, local_user
+from perdure.cli._options import local_user, with_settings
 from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
@@ -82,7 +82,7 @@ session_app = Commands(no_args_is_help=True, help="Sessions: conversations of ma
 
 
 @agent_app.command(_SEND, hidden=True)
-@configured("task_queue", "agents")
+@with_settings("task_queue", "agents")
 def say(
     settings: Settings,
     session: Key,
@@ -182,7 +182,7 @@ def wait(
 
 
 @agent_app.command("check")
-@configured("agents")
+@with_settings("agents")
 def check(
     settings: Settings,
     agent: Annotated[
@@ -205,7 +205,7 @@ def check(
     if as_json:
         print(dumps(facts))
         return
-    out = screen()
+    out = get_console()
     for name in ("tools", "delegates", "hooks"):
         out.print(f"{name}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
     for part in found.not_carried:
@@ -242,16 +242,16 @@ def show(
 
     view = connected(ask)
     if view.trouble:
-        print(f"perdure: {harmless(view.trouble)}", file=sys.stderr)
+        print(f"perdure: {strip_control_characters(view.trouble)}", file=sys.stderr)
     if as_json:
         print(dumps(view.as_json()))
         return
-    out = screen()
+    out = get_console()
     whose = f", tenant {tenant}" if tenant else ""
     out.print(f"{view.session}: {view.agent}, {view.status}{whose}", markup=False)
     if view.queue:
         rows = [(each.message_id, each.sender, each.mode, shorten_text(each.text, 80)) for each in view.queue]
-        out.print(table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
+        out.print(make_table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
     if view.archived_through:
         words = (
             f"entries 1 to {view.archived_through:,} are archived: perdure session show {shlex.quote(session)} --all"
@@ -266,7 +266,7 @@ def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
     """Print a session's entries, and new ones as they arrive, until its end or Ctrl-C. With --json, print one line of JSON each."""
 
     async def follow(perdure: Perdure) -> None:
-        out = screen()
+        out = get_console()
         async with aclosing(perdure.session(session, tenant=tenant).watch()) as entries:
             async for entry in entries:
                 if as_json:
@@ -298,9 +298,11 @@ def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
         rows = [
             (each.session, each.title, each.agent or "", each.since.isoformat(timespec="seconds")) for each in sessions
         ]
-        out = screen()
+        out = get_console()
         titles = ("session", "first message", "agent", "since")
-        out.print(table(titles, rows, out.width, gives=("first message", "session", "agent"), drops=("first message",)))
+        out.print(
+            make_table(titles, rows, out.width, gives=("first message", "session", "agent"), drops=("first message",))
+        )
     if not as_json and (others or tenant):
         there = "these are" if sessions else "there are none"
         more = f"; others are of {_others(others)}" if others else ""
@@ -488,7 +490,7 @@ chat_app = Commands()
 
 
 @chat_app.command("chat")
-@configured("task_queue", "agents")
+@with_settings("task_queue", "agents")
 def chat(
     settings: Settings,
     agent: Annotated[

@@ -18,16 +18,16 @@ from rich.text import Text
 from perdure.activities.registry import Registry, load_tools
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
-from perdure.cli._console import next_key, screen
+from perdure.cli._console import get_console, next_key
 from perdure.cli._execute import FAILED, INTERRUPTED, USAGE, CommandError
 from perdure.cli._gateway import gateway
 from perdure.cli._run_view import LiveRun, print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
-from perdure.demo.scenario import SCRIPT, fill
+from perdure.demo.scenario import SCRIPT, write_files
 from perdure.hosting.process import until_interrupted
 from perdure.hosting.server import embedded_server, free_port
-from perdure.hosting.settings import Settings, changed
+from perdure.hosting.settings import Settings, replace_settings
 from perdure.hosting.worker import build_worker
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import Pace, ScriptedModel
@@ -40,14 +40,16 @@ PACE = Pace(first_token=0.4, per_token=0.004)
 
 async def run_demo(*, stay: bool, model: str, ui_port: int, yes: bool) -> None:
     """Run the demo; with `yes`, without questions. Raises `CommandError` if the run does not complete."""
-    console = screen()
+    console = get_console()
     ui_port = ui_port or free_port()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-demo-")))
-        fill(folder)
+        write_files(folder)
         client_of_model = await stack.enter_async_context(_model(model, console))
         server = await stack.enter_async_context(embedded_server(ui_port=ui_port))
-        settings = changed(Settings.model_construct(), {"gateway_port": 0, "web_ui": f"http://localhost:{ui_port}"})
+        settings = replace_settings(
+            Settings.model_construct(), {"gateway_port": 0, "web_ui": f"http://localhost:{ui_port}"}
+        )
         await stack.enter_async_context(
             build_worker(server.client, _registry(), model=client_of_model, tools_only=False)
         )

@@ -36,7 +36,7 @@ from perdure.runs.events import (
     Topic,
     WrittenText,
     as_topic,
-    clipped,
+    clip_value,
     last_reset,
     parse_cursor,
 )
@@ -333,7 +333,7 @@ class EventSource:
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
             is_session = (await self._handle.describe()).workflow_type != AGENT_WORKFLOW
             view = await answer_of(self._handle, SHOW if is_session else RUN_QUERY)
-        small, _, _ = clipped(view, MAX_EVENT_DATA)
+        small, _, _ = clip_value(view, MAX_EVENT_DATA)
         return small if isinstance(small, dict) else {}
 
     async def _rest(self, description: WorkflowExecutionDescription | None, quiet: float) -> None:
@@ -418,7 +418,7 @@ class EventRelay:
         `patient`: wait at the beginning until a worker answers. `awaits_score`: wait for the score. Raises the
         error that prevents the first read.
         """
-        cursor = place(from_, session=False)
+        cursor = start_cursor(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
             await _begun(source, bell, patient=patient)
             resets = source.stream.resets
@@ -449,7 +449,7 @@ class EventRelay:
 
     async def session(self, id: str, from_: str | None, topics: frozenset[Topic]) -> AsyncGenerator[Event, None]:
         """Yield the events of a session and of its runs, until the session has ended."""
-        cursor = place(from_, session=True)
+        cursor = start_cursor(from_, session=True)
         bell = asyncio.Event()
         with self._watching(id, bell, topics) as own, ExitStack() as stack:
             await _begun(own, bell)
@@ -516,7 +516,7 @@ def parse_topics(topics: Iterable[str] | None) -> frozenset[Topic]:
     return frozenset(found)
 
 
-def place(from_: str | None, *, session: bool) -> Cursor | None:
+def start_cursor(from_: str | None, *, session: bool) -> Cursor | None:
     """Return the cursor to begin at; `None`: begin with the present. Raises `CursorError` for an invalid cursor."""
     if from_ == NOW:
         return None

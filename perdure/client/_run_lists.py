@@ -24,7 +24,7 @@ from perdure.client.selection import (
     Selection,
     SessionPage,
     of_tenant,
-    quoted,
+    quote_text,
     schedule_name,
 )
 from perdure.errors import RunError, ServerRefusalError
@@ -167,7 +167,7 @@ async def list_tenants(client: Client) -> list[str]:
     try:
         while len(found) < TENANTS:
             # The server does not list the values of an attribute: each query leaves out the tenants that are known.
-            others = "".join(f" AND {TENANT_ATTRIBUTE} != {quoted(tenant)}" for tenant in found)
+            others = "".join(f" AND {TENANT_ATTRIBUTE} != {quote_text(tenant)}" for tenant in found)
             query = f"{kinds} AND {TENANT_ATTRIBUTE} IS NOT NULL{others}"
             named = {
                 tenant

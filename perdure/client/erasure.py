@@ -29,7 +29,7 @@ from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
 from perdure.client.errors import UNANSWERED
 from perdure.client.evaluations import fetch_plan
 from perdure.client.schedules import Schedule, walk_schedules
-from perdure.client.selection import of_tenant, quoted
+from perdure.client.selection import of_tenant, quote_text
 from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
@@ -315,7 +315,7 @@ class Eraser:
     async def _runs(self, sessions: set[str]) -> list[_Target]:
         parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", of_tenant(self._tenant)]
         if self._sender is not None:
-            parts.append(f"{SENDER_ATTRIBUTE} = {quoted(self._sender[:LONGEST_KEYWORD])}")
+            parts.append(f"{SENDER_ATTRIBUTE} = {quote_text(self._sender[:LONGEST_KEYWORD])}")
         if self._before is not None:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
         found: dict[str, _Target] = {}
@@ -369,7 +369,7 @@ class Eraser:
         checked.
         """
         types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
-        found = await self._newest(f"{types} AND WorkflowId STARTS_WITH {quoted(evaluation + '-')}")
+        found = await self._newest(f"{types} AND WorkflowId STARTS_WITH {quote_text(evaluation + '-')}")
         scored = {id for id, each in found.items() if each.parent_id == evaluation}
         started = {id for id, each in found.items() if each.parent_id == scored_id(id)}
         return started | {id.removesuffix(scored_id("")) for id in scored}
@@ -403,7 +403,7 @@ class Eraser:
         nothing.
         """
         found: dict[str, Execution] = {}
-        for query in (f"WorkflowId = {quoted(id)}", f"WorkflowId STARTS_WITH {quoted(id + '/')}"):
+        for query in (f"WorkflowId = {quote_text(id)}", f"WorkflowId STARTS_WITH {quote_text(id + '/')}"):
             async for each in self._client.list_workflows(query):
                 found[each.run_id] = each
         others = tuple(f"{each.id}/" for each in found.values() if not _is_part(each, id))

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError, ServerRefusalError
-from perdure.hosting.connection import no_namespace, unreachable
+from perdure.hosting.connection import no_namespace, unreachable_error
 from perdure.runs.wire import RunView
 
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
@@ -81,7 +81,7 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
         if not str(error).startswith(_NOT_CONNECTED):
             raise
         address, namespace = client.service_client.config.target_host, client.namespace
-        raise unreachable(error, {"target_host": address, "namespace": namespace}) from None
+        raise unreachable_error(error, {"target_host": address, "namespace": namespace}) from None
     except RPCError as error:
         if any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details):
             raise no_namespace(client) from None

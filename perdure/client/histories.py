@@ -29,7 +29,7 @@ from temporalio.worker import (
 )
 
 from perdure.approvals.requests import MessageFate
-from perdure.client.selection import quoted
+from perdure.client.selection import quote_text
 from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
@@ -73,7 +73,7 @@ WORKFLOWS: Final[dict[str, type]] = {
 """All workflow types of Perdure, and the classes that replay them. Hooks and versions change no command of a replay."""
 
 
-async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
+async def execution_histories(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
     """Yield the histories of a run's executions, first to last (R6.8). Raises `RunError` if the run does not exist."""
     try:
         description = await client.get_workflow_handle(run_id).describe()
@@ -105,7 +105,7 @@ def started_below(history: WorkflowHistory) -> list[tuple[str, str]]:
     return found
 
 
-async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
+async def family_histories(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
     """Yield the histories of a run or session and of all workflows below it, with all executions that the server still
     keeps.
     """
@@ -113,7 +113,7 @@ async def family(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
     while left:
         current = left.pop(0)
         try:
-            async for history in executions(client, current):
+            async for history in execution_histories(client, current):
                 yield history
                 left += [below for below, _ in started_below(history) if below not in left]
         except RunError:
@@ -212,7 +212,7 @@ async def replay_each(
                 continue
             assert client is not None
             top = await _workflow_named(client, name, tenant)
-            async for history in family(client, top):
+            async for history in family_histories(client, top):
                 named = name if history.workflow_id == top else None
                 yield await replay_history(history, converter, named, users)
         except (RunError, SettingsError) as error:
@@ -239,7 +239,7 @@ async def replay_running(
 
     Raises `RunError` for a query that the server refuses.
     """
-    kinds = ", ".join(quoted(kind) for kind in (*WORKFLOWS, *users))
+    kinds = ", ".join(quote_text(kind) for kind in (*WORKFLOWS, *users))
     wanted = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Running'" + (f" AND ({query})" if query else "")
     try:
         found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
@@ -311,7 +311,7 @@ async def audit_run(client: Client, run_id: str) -> Audit:
     """Replay a run's history and return its data; no worker has to run. Raises `RunError` if another program wrote the
     history.
     """
-    return await audit_histories(run_id, executions(client, run_id), client.data_converter)
+    return await audit_histories(run_id, execution_histories(client, run_id), client.data_converter)
 
 
 async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> Audit:

@@ -33,7 +33,7 @@ from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.client.versions import VersionFigures, compare
 from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
-from perdure.hosting.connection import connect, reached, with_converter
+from perdure.hosting.connection import connect, connect_with_retry, with_converter
 from perdure.hosting.settings import in_force
 from perdure.queries import has_worker, list_accounts, list_standing_approvals
 from perdure.queries.media_store import MediaStore
@@ -108,7 +108,7 @@ class Perdure:
         def connected() -> Awaitable[Client]:
             return connect(runtime, profile=profile, **options)
 
-        client = await (reached(connected, wait) if wait > 0 and not lazy else connected())
+        client = await (connect_with_retry(connected, wait) if wait > 0 and not lazy else connected())
         return cls(client, task_queue=task_queue)
 
     async def start(

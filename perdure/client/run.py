@@ -20,7 +20,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations
-from perdure.client._event_relay import parse_topics, place, relay_of
+from perdure.client._event_relay import parse_topics, relay_of, start_cursor
 from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, task_failure
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
@@ -173,7 +173,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            found = await run_operations.ended(self._client, self.id, timeout)
+            found = await run_operations.wait_for_result(self._client, self.id, timeout)
             if found is None:
                 raise run_failed(await run_operations.fetch_run(self._client, self.id))
         output: Any = loads(await self.value("output")) if found.output_size else found.output
@@ -203,7 +203,7 @@ class Run(Generic[OutputT]):
         """
         # R10.1
         with clear_errors(self._client, self.id):
-            return await run_operations.waited(self._client, self.id, timeout)
+            return await run_operations.wait_for_status(self._client, self.id, timeout)
 
     async def view(self) -> RunView:
         """Return the run as it is now or as it ended: Requests, calls, state, usage. Raises `NoWorkerError` if no
@@ -276,7 +276,7 @@ class Run(Generic[OutputT]):
         # R10.14, R10.15
         with clear_errors(self._client, self.id):
             names = None if topics is None else [*topics]
-            kinds, _ = parse_topics(names), place(from_, session=False)
+            kinds, _ = parse_topics(names), start_cursor(from_, session=False)
             await run_operations.describe(self.handle)
             relayed = relay_of(self._client).run(
                 self.id, from_, kinds, awaits_score=names is not None and "score" in names

@@ -34,7 +34,7 @@ from perdure.client._pending_activities import (
 from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, schedule_of, start_attributes
 from perdure.client.errors import no_answer
 from perdure.client.selection import RunOrigin
-from perdure.client.tenancy import owned_memo, share
+from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
@@ -124,7 +124,7 @@ async def start_run(
             static_summary=summary(_task(agent, run_input)),
             static_details=agent.description or None,
             memo=owned_memo(tenant) | dict(memo or {}),
-            priority=share(tenant, priority or agent.config.priority),
+            priority=queue_priority(tenant, priority or agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}; show it with: perdure show {run_id}") from None
@@ -358,7 +358,7 @@ async def _result(handle: AgentHandle) -> RunResult | None:
         return RunResult(run_id=handle.id, status="failed", error=message)
 
 
-async def ended(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
+async def wait_for_result(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:
     """Wait for the run's end, and return its result; `None` if it has none.
 
     Raises `RunTimeoutError` after `timeout` seconds, also with the reason if no worker runs; the run continues (R10.1).
@@ -417,16 +417,16 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
-    """Wait for the run's end, and return its view, whatever its status. Raises as `ended` does."""
-    await ended(client, run_id, timeout)
+    """Wait for the run's end, and return its view, whatever its status. Raises as `wait_for_result` does."""
+    await wait_for_result(client, run_id, timeout)
     return await fetch_run(client, run_id)
 
 
-async def waited(client: Client, run_id: str, timeout: float) -> WaitResult:
+async def wait_for_status(client: Client, run_id: str, timeout: float) -> WaitResult:
     """Wait for the run's end, and return its status, or `timeout` (R10.1)."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     with contextlib.suppress(RunTimeoutError):
-        await ended(client, run_id, timeout)
+        await wait_for_result(client, run_id, timeout)
     found = await describe(handle)
     status = "running" if found.status is None else STATUS[found.status]
     began = found.start_time.isoformat(timespec="milliseconds")
@@ -490,7 +490,7 @@ async def start_undo(
             static_summary=summary(f"undo of {run_id}"),
             static_details=agent.description or None,
             memo=owned_memo(owner.tenant or None),
-            priority=share(owner.tenant or None, agent.config.priority),
+            priority=queue_priority(owner.tenant or None, agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"{run_id} is already being undone: perdure show {found.next_id}") from None

@@ -49,7 +49,7 @@ class RunTree:
             return True
         if view.log and view.log[-1].status == "running":
             return False
-        busy = [joined(path, call.id) for call in view.calls if call.status in ("running", "ready")]
+        busy = [join_ids(path, call.id) for call in view.calls if call.status in ("running", "ready")]
         return bool(view.waiting or busy) and all(map(self._rests_below, busy))
 
     def _rests_below(self, path: str) -> bool:
@@ -59,7 +59,7 @@ class RunTree:
         return bool(running) and all(self._rests(each, view) for each, view in running)
 
 
-def joined(path: str, id: str) -> str:
+def join_ids(path: str, id: str) -> str:
     """Return an id in the run at this path, as the outermost run's id for it."""
     return f"{path}/{id}" if path else id
 
@@ -100,7 +100,9 @@ class RunTreeReader:
 
         Raises `RunError` if one of the runs does not answer.
         """
-        paths = {joined(run.id, path) if path else run.id: path for path, request in tree.waiting if not request.client}
+        paths = {
+            join_ids(run.id, path) if path else run.id: path for path, request in tree.waiting if not request.client
+        }
         found, problems = await waiting_in(run.client, paths)
         if problems:
             raise problems[0]

@@ -40,7 +40,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.client._run_lists import AGENT, names_attribute, start_attributes
 from perdure.client.errors import clear_errors
 from perdure.client.selection import of_tenant, schedule_id, schedule_name
-from perdure.client.tenancy import TENANT_MEMO, owned_memo, share
+from perdure.client.tenancy import TENANT_MEMO, owned_memo, queue_priority
 from perdure.errors import InputError, RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
 from perdure.queries import SearchAttributes
@@ -275,7 +275,7 @@ class Schedule:
                 memo=owned_memo(self.tenant),
                 typed_search_attributes=TypedSearchAttributes(owner),
                 static_summary=summary(f"{agent}, by the schedule {self.name}"),
-                priority=share(self.tenant, check_priority(priority)),
+                priority=queue_priority(self.tenant, check_priority(priority)),
             )
             schedule = temporal.Schedule(action=action, spec=spec, policy=policy, state=state)
             try:

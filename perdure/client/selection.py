@@ -104,7 +104,7 @@ class Selection:
             (VERSION_ATTRIBUTE, self.version),
             (STOP_ATTRIBUTE, self.reason),
         )
-        parts += [f"{name} = {quoted(value[:LONGEST_KEYWORD])}" for name, value in conditions if value is not None]
+        parts += [f"{name} = {quote_text(value[:LONGEST_KEYWORD])}" for name, value in conditions if value is not None]
         if self.tenant is not None:
             parts.append(of_tenant(self.tenant))
         if self.status is not None:
@@ -120,7 +120,7 @@ class Selection:
         if self.outermost:
             parts.append(f"(ParentWorkflowId IS NULL OR ParentWorkflowId STARTS_WITH '{SESSION_PREFIX}')")
         if self.schedule is not None:
-            parts.append(f"{SCHEDULE_ATTRIBUTE} = {quoted(schedule_id(self.schedule, self.tenant or ''))}")
+            parts.append(f"{SCHEDULE_ATTRIBUTE} = {quote_text(schedule_id(self.schedule, self.tenant or ''))}")
         if self.query is not None:
             parts.append(f"({self.query})")
         return " AND ".join(parts)
@@ -130,7 +130,7 @@ def of_tenant(tenant: str) -> str:
     """Return the query for runs and sessions of this tenant, or without a tenant (`""`)."""
     if not tenant:
         return f"{TENANT_ATTRIBUTE} IS NULL"
-    return f"{TENANT_ATTRIBUTE} = {quoted(tenant[:LONGEST_KEYWORD])}"
+    return f"{TENANT_ATTRIBUTE} = {quote_text(tenant[:LONGEST_KEYWORD])}"
 
 
 _SCHEDULE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -165,7 +165,7 @@ def read_since(text: str, now: datetime) -> datetime:
         raise RunError(f"{shorten(text, 40)} is not a time: use 90min, 2h, 3d, or 2026-01-31T08:00") from None
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Quote a text for a query. Raise `RunError` for a text that no server accepts there."""
     if "\0" in text:
         raise RunError(f"{shorten(text, 40)} has a character that cannot be printed")
@@ -388,7 +388,7 @@ class SessionPage:
     """Names the page after this one; `None`: this was the last."""
 
 
-def age(since: str) -> str:
+def format_age(since: str) -> str:
     """Return the age of a time in ISO 8601, in the largest unit that is at least one."""
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):

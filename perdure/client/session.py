@@ -360,7 +360,7 @@ class Session:
         ```
         """
         kept = _description(metadata or {})
-        await session_operations.begin(self._address, kept, self._rules, self._task_queue)
+        await session_operations.begin_session(self._address, kept, self._rules, self._task_queue)
         return SessionInfo(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
 
     async def about(self) -> SessionInfo:
@@ -741,7 +741,7 @@ class Session:
         if fate.run_id is None:
             return fate
         found = await SessionReader(self._client, self.id).end_of(fate.run_id)
-        return found if found is not None else await session_operations.past(self._client, fate)
+        return found if found is not None else await session_operations.fetch_former_fate(self._client, fate)
 
     async def _over(self) -> str | None:
         """Return the status of a session that was ended from outside; `None`: it was not, or the server does not
@@ -756,7 +756,7 @@ class Session:
 
     async def _until_ended(self, run_id: str) -> None:
         try:
-            await run_operations.ended(self._client, run_id)
+            await run_operations.wait_for_result(self._client, run_id)
         except RPCError as error:
             if error.status not in UNANSWERED and "not found" not in error.message:
                 raise
@@ -790,7 +790,9 @@ class Session:
             return None, await failing(self._client, self.id)
         runs = fate.state == "running"
         started = (
-            await session_operations.started(self._client, fate.run_id) if runs and fate.run_id is not None else None
+            await session_operations.fetch_start_time(self._client, fate.run_id)
+            if runs and fate.run_id is not None
+            else None
         )
         under_way = fate.run_id if runs else fate.under_way
         return started, None if under_way is None else await failing(self._client, under_way)

@@ -28,7 +28,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.client._pending_activities import unanswered
 from perdure.client._run_lists import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
 from perdure.client.errors import UNANSWERED, clear_errors, silent_server
-from perdure.client.tenancy import owned_memo, share
+from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
 from perdure.runs.provenance import CONVERSATION
@@ -163,7 +163,7 @@ async def _update_with_start(
         task_queue=task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         memo={KEY_MEMO: session.key, TITLE_MEMO: first_line(message.text), **owned_memo(session.tenant)},
-        priority=share(session.tenant, given.rules.priority or agent.parsed.config.priority),
+        priority=queue_priority(session.tenant, given.rules.priority or agent.parsed.config.priority),
         search_attributes=start_attributes(agent.name, None, session.tenant) if given.searchable else None,
         static_summary=f"session {session.key}: {agent.name}"[:200],
         static_details=agent.description or None,
@@ -250,7 +250,7 @@ def clear_session_errors(client: Client, key: str) -> Iterator[None]:
         raise RunNotFoundError(f"there is no session {key!r} in namespace {client.namespace!r}") from None
 
 
-async def past(client: Client, fate: Fate) -> Fate:
+async def fetch_former_fate(client: Client, fate: Fate) -> Fate:
     """Return the end of a run that the session no longer has, from the server."""
     if fate.run_id is None:
         return fate
@@ -271,7 +271,7 @@ async def past(client: Client, fate: Fate) -> Fate:
     )
 
 
-async def started(client: Client, run_id: str) -> str | None:
+async def fetch_start_time(client: Client, run_id: str) -> str | None:
     """Return the time of a run's start, as text; `None` if the server does not know it."""
     try:
         return (await client.get_workflow_handle(run_id).describe()).start_time.isoformat(timespec="milliseconds")
@@ -311,7 +311,7 @@ async def _forget(client: Client, id: str) -> None:
                 continue  # it is already deleted
 
 
-async def begin(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
+async def begin_session(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
     """Start a session that has no agent yet. Raises `RunExistsError` if the key has a session."""
     given = SessionInput(key=session.key, tenant=session.tenant, rules=rules, metadata=description.metadata)
     await start_session(session, given, task_queue)
@@ -340,7 +340,7 @@ async def start_session(session: Address, given: SessionInput, task_queue: str, 
                         **({TITLE_MEMO: title} if title else {}),
                         **owned_memo(session.tenant),
                     },
-                    priority=share(session.tenant, given.rules.priority),
+                    priority=queue_priority(session.tenant, given.rules.priority),
                     search_attributes=start_attributes(agent, None, session.tenant) if searchable else None,
                     static_summary=f"session {session.key}{f': {agent}' if agent else ''}"[:200],
                 )

@@ -31,7 +31,7 @@ def owned_memo(tenant: str | None) -> dict[str, str]:
     return {TENANT_MEMO: tenant} if tenant else {}
 
 
-def share(tenant: str | None, priority: int | None = None) -> Priority:
+def queue_priority(tenant: str | None, priority: int | None = None) -> Priority:
     """Return the place of an execution in the task queue; its activities and child workflows inherit it.
 
     Work of a smaller `priority` comes first. Within one priority each tenant has the same share, however long its
@@ -153,7 +153,7 @@ class IdempotentStart:
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 execution_timeout=_UNSERVED,
                 memo=self.memo() | owned_memo(tenant) | ({_ANSWER_MEMO: answer} if answer else {}),
-                priority=share(tenant),
+                priority=queue_priority(tenant),
                 static_summary="an idempotency key",
             )
         except WorkflowAlreadyStartedError:

@@ -42,7 +42,7 @@ FIRST: JsonObject = {
 }
 
 
-def second(request: ChatRequest) -> JsonObject:
+def second_plan(request: ChatRequest) -> JsonObject:
     """Compress the dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
     cleaned = ["†state.logs"] if "logs" in _state(request) else []
     return {
@@ -61,7 +61,7 @@ def second(request: ChatRequest) -> JsonObject:
     }
 
 
-def last(request: ChatRequest) -> JsonObject:
+def final_answer(request: ChatRequest) -> JsonObject:
     """Return the answer, from the report that the prompt shows."""
     report = _state(request).get("report", {})
     freed = report.get("freedBytes", 0)
@@ -79,13 +79,13 @@ def _state(request: ChatRequest) -> JsonObject:
     return state
 
 
-SCRIPT = [Turn(FIRST), Turn(second), Turn(last)]
+SCRIPT = [Turn(FIRST), Turn(second_plan), Turn(final_answer)]
 
 
 DAY = 86400.0
 
 
-def fill(root: Path, seed: int = 7) -> None:
+def write_files(root: Path, seed: int = 7) -> None:
     """Write about 60 MB: rotated logs of several ages, a cache that does not compress, and a database dump that does."""
     chance = random.Random(seed)
     for folder in ("logs", "cache", "dumps"):

@@ -58,7 +58,7 @@ class RequestKey:
             return await self.wanted.take(self.perdure.client, self.tenant, self.perdure.task_queue, answer)
 
 
-def reused() -> HttpError:
+def key_reused_error() -> HttpError:
     """Return the error for a key of another request. Its header stops OpenAI's clients from a retry."""
     words = "the Idempotency-Key belongs to another request: use another key, or send the same request again"
     return HttpError(
@@ -71,4 +71,4 @@ def _reused() -> Iterator[None]:
     try:
         yield
     except RunExistsError:
-        raise reused() from None
+        raise key_reused_error() from None

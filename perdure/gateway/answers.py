@@ -90,20 +90,20 @@ async def answers_of_results(
     found, last = [], None
     for run, path in dict.fromkeys((each.run, each.path) for each in results):
         try:
-            view = await (await find_run(below(f"{session.id}/{run}", path))).view()
+            view = await (await find_run(id_below(f"{session.id}/{run}", path))).view()
         except RunNotFoundError:
             continue
         last = f"{session.id}/{run}"
         waiting = {request.call: request for request in view.waiting if request.client}
         for each in results:
             if (each.run, each.path) == (run, path) and (request := waiting.get(each.call)) is not None:
-                interrupt = interrupt_id(below(run, path), each.call, request.digest)
+                interrupt = interrupt_id(id_below(run, path), each.call, request.digest)
                 decision = each.decision | {"call": each.call, "digest": request.digest}
                 found.append(InterruptAnswer(interrupt, run, path, each.call, decision))
     return found, last
 
 
-def below(run: str, path: str) -> str:
+def id_below(run: str, path: str) -> str:
     """Return the id, or its last part, of the run at a path below a run."""
     return f"{run}/{path}" if path else run
 
@@ -122,7 +122,7 @@ async def decide(
     """
     late = []
     for path in dict.fromkeys(answer.path for answer in answers):
-        run = await find_run(below(run_id, path))
+        run = await find_run(id_below(run_id, path))
         own = [answer for answer in answers if answer.path == path]
         late += await _decide(run, await run.view() if path else view, own, caller)
     return late
@@ -242,7 +242,7 @@ class AnswerEvents(EventAdapter[Form, RunView]):
 
     def _call_id(self, call: str, path: str = "") -> str:
         """Return the client's id of a call of the run at this path."""
-        return f"{below(self._run, path)}:{call}"
+        return f"{id_below(self._run, path)}:{call}"
 
     shows_state: ClassVar[bool] = False
     """Whether the run's state is a part of the answer."""

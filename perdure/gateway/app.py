@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import mask_value
 from perdure.client.perdure import Perdure
 from perdure.errors import PerdureError, SettingsError, clip
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
@@ -229,7 +229,7 @@ class _Framed(BaseRoute):
         batch = [self._entry(scope, caller, f"{id}/{right}", right, status, has) for right, has in used.items()]
         if batch:
             queue = self._gateway.perdure.task_queue
-            clean = AuditBatch.model_validate(masked_value(AuditBatch(entries=batch).as_json()))
+            clean = AuditBatch.model_validate(mask_value(AuditBatch(entries=batch).as_json()))
             await record_entries(self._gateway.perdure.client, queue, clean)
 
     def _entry(self, scope: Scope, caller: Caller, key: str, right: str, status: int, has: bool) -> AuditEntry:
@@ -374,7 +374,7 @@ def check_reachable(settings: Settings) -> None:
         )
 
 
-def health(gateway: Gateway) -> Adapter:
+def health_adapter(gateway: Gateway) -> Adapter:
     """Return the adapter of the two paths. Everybody may call them; the answer is one word."""
 
     async def live(_: Request) -> Response:

@@ -120,7 +120,7 @@ class Guards:
 
     def scheme(self, request: Request) -> str:
         """Return the client's scheme: `http` or `https`."""
-        return forwarded(request, self._proxies)[1]
+        return client_address(request, self._proxies)[1]
 
     def admits(self, request: Request) -> bool:
         """Whether the request has a valid bearer token or sign-in session. Raises `TooManyGuessesError`."""
@@ -195,7 +195,7 @@ class Guards:
 
     def address(self, request: Request) -> str:
         """Return the client's address behind the trusted proxies; for IPv6 the network, because one machine has many addresses."""
-        return _network(forwarded(request, self._proxies)[0])
+        return _network(client_address(request, self._proxies)[0])
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
         """Set the browser's sign-in cookie. It holds the token's id only."""
@@ -279,7 +279,7 @@ def _person(packed: str) -> Caller:
     return Caller(tenant, sender, frozenset(rights), f"person-{until}-{who}", frozenset(roles))
 
 
-def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
+def client_address(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
     """Return the client's address and scheme: the connection's, or those that the last trusted proxy reports."""
     host, scheme = "" if request.client is None else request.client.host, request.url.scheme
     if not _is_in(host, proxies):

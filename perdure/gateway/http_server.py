@@ -45,7 +45,7 @@ class _Patient(H11Protocol):
 
 
 @asynccontextmanager
-async def served(
+async def serve_app(
     app: Starlette,
     name: str | None,
     host: str,

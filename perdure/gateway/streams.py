@@ -30,7 +30,7 @@ RETRY: Final = 2_000
 _log: Final = logging.getLogger("perdure.gateway")
 
 
-def frame(data: str, *, event: str = "", id: str = "") -> str:
+def encode_event(data: str, *, event: str = "", id: str = "") -> str:
     """Return one event in the wire format, with one `data` field for each line."""
     head = (f"id: {id}\n" if id else "") + (f"event: {event}\n" if event else "")
     # Only these characters end a line for every reader.
@@ -127,7 +127,7 @@ class EventStream(Response):
             async with asyncio.timeout(READS_WITHIN):
                 await send({"type": "http.response.body", "body": text.encode(errors="replace"), "more_body": True})
 
-        left: asyncio.Future[Any] = asyncio.ensure_future(gone(receive))
+        left: asyncio.Future[Any] = asyncio.ensure_future(until_disconnected(receive))
         stops: asyncio.Future[Any] = asyncio.ensure_future(self._gateway.stopping.wait())
         looked = asyncio.get_running_loop().time()
         try:
@@ -174,7 +174,9 @@ class _Coming:
         error = self.next.exception()
         if isinstance(error, StopAsyncIteration):
             return None
-        text = self.next.result() if error is None else frame(dumps(stream_problem(error).as_json()), event="error")
+        text = (
+            self.next.result() if error is None else encode_event(dumps(stream_problem(error).as_json()), event="error")
+        )
         self.next = asyncio.ensure_future(anext(self._frames))
         return text
 
@@ -193,7 +195,7 @@ def stream_problem(error: BaseException) -> HttpError:
     return problem
 
 
-async def gone(receive: Receive) -> None:
+async def until_disconnected(receive: Receive) -> None:
     """Return once the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

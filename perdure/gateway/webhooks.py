@@ -48,7 +48,7 @@ _PING: Final = "ping"
 """GitHub's first delivery to a new webhook. It is no event of the repository."""
 
 
-def triggers(gateway: Gateway) -> Adapter:
+def triggers_adapter(gateway: Gateway) -> Adapter:
     """Serve the triggers of the file that the settings name."""
     path = gateway.settings.gateway_triggers
     return Adapter("triggers", []) if path is None else trigger_adapter(path)(gateway)

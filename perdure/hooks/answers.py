@@ -103,7 +103,7 @@ def answer_for_run(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
     return other
 
 
-def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:
+def answer_without_hook(hooks: list[HookRef], problem: str) -> HookAnswer:
     """Return the answer if no hook could be called."""
     hearing = HookedEvent(HookEvent(), 0)
     for hook in hooks:
@@ -133,10 +133,10 @@ class Hooks:
     def of(self, event: str, tools: Collection[str] = ()) -> list[HookRef]:
         """Return the hooks of an event; for a call's event, those for one of the names of its tool."""
         found = self._by_event.get(event)
-        return [] if found is None else [hook for hook in found if matches(hook, tools)]
+        return [] if found is None else [hook for hook in found if matches_tool(hook, tools)]
 
 
-def matches(hook: HookRef, tools: Collection[str]) -> bool:
+def matches_tool(hook: HookRef, tools: Collection[str]) -> bool:
     """Whether the hook is for a tool with one of these names: an agent file cannot evade it by another name for the
     code.
     """

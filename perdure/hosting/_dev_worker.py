@@ -19,8 +19,8 @@ from typing import Final, NoReturn
 from perdure.errors import PerdureError, ServerError
 from perdure.hosting import logs
 from perdure.hosting.connection import connect
-from perdure.hosting.equipment import equipped, registry_of
-from perdure.hosting.settings import Settings, changed, using
+from perdure.hosting.equipment import keep_mcp_tools, registry_of
+from perdure.hosting.settings import Settings, apply_settings, replace_settings
 from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
 from perdure.hosting.worker import leave, work
@@ -159,7 +159,7 @@ def _become_worker(control: socket.socket, report: int) -> NoReturn:
 def main(given: JsonObject, report_to: int) -> None:
     """Run a worker. `given`: the settings, the server's address and the version. `report_to`: the file descriptor for its report."""
     settings = Settings(**given["settings"])
-    with using(settings), os.fdopen(report_to, "w", encoding="utf-8") as pipe:
+    with apply_settings(settings), os.fdopen(report_to, "w", encoding="utf-8") as pipe:
 
         def report(message: JsonObject) -> None:
             print(dumps(message), file=pipe, flush=True)
@@ -170,12 +170,12 @@ def main(given: JsonObject, report_to: int) -> None:
 async def _work(settings: Settings, given: JsonObject, report: Callable[[JsonObject], None]) -> None:
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     folder = settings.agents_folder if settings.agents_folder.is_dir() else None
-    known = changed(settings, {"agents": folder})
+    known = replace_settings(settings, {"agents": folder})
     loaded = False
     try:
         registry = registry_of(settings)
         load_workflows(settings.workflows).check_tools(registry)
-        async with equipped(known if given["checks_agents"] else settings, registry):
+        async with keep_mcp_tools(known if given["checks_agents"] else settings, registry):
             loaded = True
             report({"files": _own_files()})
             runtime = worker_runtime(settings.metrics)

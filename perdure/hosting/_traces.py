@@ -29,7 +29,7 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 
 from perdure.activities.active_executions import TRACE, AttemptTrace
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import mask_value
 from perdure.errors import PerdureError
 from perdure.models.requests import SAMPLE_ACTIVITY, RequestInput, RequestResult, SampleResult
 from perdure.runs.wire import AGENT_WORKFLOW, REQUEST_ACTIVITY, RunResult
@@ -193,7 +193,7 @@ class SpanWriter:
         finally:
             _chosen.reset(token)
         if span.error is not None:
-            failed(made, span.error)
+            record_failure(made, span.error)
         made.end(span.ended)
 
     @contextmanager
@@ -205,13 +205,13 @@ class SpanWriter:
             yield span
 
 
-def failed(span: Span, kind: str) -> None:
+def record_failure(span: Span, kind: str) -> None:
     """Record an error's kind only: its message may hold data of the run."""
     span.set_attribute(ERROR, kind)
     span.set_status(Status(StatusCode.ERROR))
 
 
-def current() -> SpanPlace | None:
+def current_span() -> SpanPlace | None:
     """Return the caller's current span; `None` without one."""
     found = trace.get_current_span().get_span_context()
     return SpanPlace(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
@@ -266,7 +266,7 @@ class TracedActivity(worker.ActivityInboundInterceptor):
                 try:
                     result = await super().execute_activity(input)
                 except BaseException as error:
-                    failed(span, _kind(error))
+                    record_failure(span, _kind(error))
                     raise
                 else:
                     _record_result(span, result, trace)
@@ -291,9 +291,9 @@ def _record_prompt(span: Span, trace: AttemptTrace, *, asks: bool) -> None:
         span.set_attribute(FINISH_REASONS, [trace.finish_reason])
     if trace.given is not None and asks:
         messages = [_message(str(each.get("role")), each.get("content") or "") for each in trace.given]
-        span.set_attribute(INPUT, dumps(masked_value([*messages])))
+        span.set_attribute(INPUT, dumps(mask_value([*messages])))
     elif trace.given is not None:
-        span.set_attribute(ARGUMENTS, dumps(masked_value(trace.given)))
+        span.set_attribute(ARGUMENTS, dumps(mask_value(trace.given)))
 
 
 def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
@@ -311,9 +311,9 @@ def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
             span.set_attribute(PROBLEM, str(result.problem.get("code")))
         if trace.content:
             answer = _message("assistant", result.text or {"calls": result.calls, "output": result.output})
-            span.set_attribute(OUTPUT, dumps(masked_value([answer | {"finish_reason": trace.finish_reason or ""}])))
+            span.set_attribute(OUTPUT, dumps(mask_value([answer | {"finish_reason": trace.finish_reason or ""}])))
     elif isinstance(result, ToolResult) and trace.content:
-        span.set_attribute(RESULT, dumps(masked_value(result.value)))
+        span.set_attribute(RESULT, dumps(mask_value(result.value)))
 
 
 def _message(role: str, content: Any) -> JsonObject:
@@ -519,6 +519,6 @@ class TracingInterceptor(client.Interceptor, worker.Interceptor):
 
 class _InterceptorOutbound(client.OutboundInterceptor):
     async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[Any, Any]:
-        if (place := current()) is not None:
+        if (place := current_span()) is not None:
             input.headers = place.headers(input.headers)
         return await super().start_workflow(input)

@@ -19,7 +19,7 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter, PayloadCodec, SerializationContext, WithSerializationContext
 from temporalio.converter import PayloadConverter as BasePayloadConverter
 
-from perdure.activities.secrets import masked
+from perdure.activities.secrets import mask_text
 from perdure.agents.modules import import_named
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
@@ -105,8 +105,8 @@ def is_unreadable(payload: Payload) -> bool:
     return payload.metadata.get("encoding") == _ENCODING
 
 
-def unreadable(reason: str) -> Payload:
-    return Payload(metadata={"encoding": _ENCODING}, data=masked(reason)[:300].encode(errors="replace"))
+def unreadable_payload(reason: str) -> Payload:
+    return Payload(metadata={"encoding": _ENCODING}, data=mask_text(reason)[:300].encode(errors="replace"))
 
 
 def _reason(payload: Payload) -> str:
@@ -164,7 +164,7 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
         except Exception as error:  # the second failure, although the codec works
             if _is_away(error):
                 raise
-            return [unreadable(f"{type(error).__name__}: {error}")]
+            return [unreadable_payload(f"{type(error).__name__}: {error}")]
 
     async def _timed(self, work: _Work, payloads: Sequence[Payload]) -> list[Payload]:
         """Return the codec's output for the payloads. Raises `TimeoutError` if it takes longer than `within`."""

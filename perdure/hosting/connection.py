@@ -43,7 +43,7 @@ _ENDED: Final = ("transport error", "operation was canceled")
 """The SDK's words for a connection that the server ended: before the first call was sent, or while it was."""
 
 
-async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
+async def connect_with_retry(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
     """Return a client whose server knows its namespace. Retry for at most `wait` seconds, and log each reason once.
 
     Raises `ServerError`, at once for an error that is not worth a retry.
@@ -75,7 +75,7 @@ async def _check_namespace(client: Client) -> None:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise no_namespace(client) from None
         if error.status is not RPCStatusCode.UNIMPLEMENTED:  # the test server's status
-            raise unreachable(error, {"target_host": address, "namespace": client.namespace}) from None
+            raise unreachable_error(error, {"target_host": address, "namespace": client.namespace}) from None
 
 
 def no_namespace(client: Client) -> ServerError:
@@ -86,7 +86,7 @@ def no_namespace(client: Client) -> ServerError:
     )
 
 
-def unreachable(error: Exception, settings: dict[str, Any]) -> ServerError:
+def unreachable_error(error: Exception, settings: dict[str, Any]) -> ServerError:
     """Return the error with its cause and the setting to check. `settings` are those of `Client.connect`."""
     text, address = str(error), settings["target_host"]
     status = error.status if isinstance(error, RPCError) else None
@@ -206,7 +206,7 @@ async def connect(runtime: Runtime | None = None, *, profile: str | None = None,
     try:
         return await Client.connect(**settings, data_converter=converter, interceptors=tracing, runtime=runtime)
     except (RuntimeError, RPCError, ValueError, OSError) as error:
-        raise unreachable(error, settings) from None
+        raise unreachable_error(error, settings) from None
 
 
 def _without_source(error: Exception) -> str:

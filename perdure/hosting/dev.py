@@ -33,9 +33,9 @@ from perdure.errors import ServerError, SettingsError
 from perdure.hosting import logs
 from perdure.hosting._dev_worker import ForkServer, WorkerProcess
 from perdure.hosting.equipment import registry_of
-from perdure.hosting.process import interrupts
+from perdure.hosting.process import queue_interrupts
 from perdure.hosting.server import embedded_server
-from perdure.hosting.settings import Settings, changed
+from perdure.hosting.settings import Settings, replace_settings
 from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
 from perdure.hosting.worker import leave
@@ -73,7 +73,7 @@ async def _serve(
 ) -> bool:
     """Serve until interrupted. Return whether all workers have ended without an error."""
     port, ui_port = settings.dev_port, settings.dev_ui_port
-    with interrupts() as interrupted:
+    with queue_interrupts() as interrupted:
         runtime = worker_runtime()
         async with embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server:
             bound = server.client.service_client.config.target_host.rpartition(":")[2]
@@ -258,7 +258,7 @@ class _Workers:
         self._stamps = self._files()
         reading, writing = os.pipe()
         given: JsonObject = {
-            "settings": changed(self._settings, version).model_dump(mode="json"),
+            "settings": replace_settings(self._settings, version).model_dump(mode="json"),
             "path": sys.path,
             "address": self._client.service_client.config.target_host,
             "namespace": self._client.namespace,

@@ -46,7 +46,7 @@ def registry_of(settings: Settings) -> Registry:
 
 
 @asynccontextmanager
-async def equipped(settings: Settings, registry: Registry) -> AsyncIterator[None]:
+async def keep_mcp_tools(settings: Settings, registry: Registry) -> AsyncIterator[None]:
     """Keep the tools of the MCP servers in the registry while the context lasts; the agent files are checked with them.
 
     Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first invalid file. While a server is

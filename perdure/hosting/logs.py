@@ -21,9 +21,9 @@ from temporalio import activity, workflow
 from temporalio.exceptions import CancelledError, FailureError
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilter
 
-from perdure.activities.secrets import masked, masked_value
+from perdure.activities.secrets import mask_text, mask_value
 from perdure.errors import PerdureError
-from perdure.runs.metrics import word
+from perdure.runs.metrics import label_value
 from perdure.values.json import JsonObject
 
 _TALKATIVE: Final = ("perdure.mcp",)
@@ -109,7 +109,7 @@ class _LogFormatter(logging.Formatter):
             yield "run", of_workflow.get("workflow_id")
         yield from attributes.get("perdure", {}).items()
         if (error := _error_of(record)) is not None:
-            yield "error", word(getattr(error, "type", None) or type(error).__name__)
+            yield "error", label_value(getattr(error, "type", None) or type(error).__name__)
             if self._payloads:
                 yield "said", str(error)
 
@@ -136,7 +136,7 @@ class TextLines(_LogFormatter):
             level = f"{_COLOURS[level]}{level}\x1b[0m"
         name = record.name.removeprefix("perdure.")
         line = f"{_time(record)} {level} {name}: {self.message(record)}{fields}"
-        return masked("\n".join(filter(None, (line, self.story(record)))))
+        return mask_text("\n".join(filter(None, (line, self.story(record)))))
 
 
 class JsonLines(_LogFormatter):
@@ -147,7 +147,7 @@ class JsonLines(_LogFormatter):
         line |= {"message": self.message(record), **dict(self.fields(record))}
         if story := self.story(record):
             line["traceback"] = story
-        return json.dumps(masked_value(line), ensure_ascii=False, default=str)
+        return json.dumps(mask_value(line), ensure_ascii=False, default=str)
 
 
 def bug_in(error: BaseException | None) -> BaseException | None:

@@ -35,9 +35,9 @@ from perdure.hooks.decorator import found_hooks
 from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts, deployment
 from perdure.hosting.codec import WORKFLOW_TYPES, worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
-from perdure.hosting.equipment import check_agents, equipped, registry_of
+from perdure.hosting.equipment import check_agents, keep_mcp_tools, registry_of
 from perdure.hosting.sdk_internals import Unsandboxed, activity_name
-from perdure.hosting.settings import Settings, changed, in_force, using
+from perdure.hosting.settings import Settings, apply_settings, in_force, replace_settings
 from perdure.hosting.worker_group import model_rates
 from perdure.models.requests import Endpoint
 from perdure.runs.wire import PREPARED_BY_ACTIVITY
@@ -87,9 +87,9 @@ class PerdurePlugin(SimplePlugin):
         folder = Path(agents) if isinstance(agents, str | os.PathLike) else None
         known = [] if isinstance(agents, str | os.PathLike) else list(agents)
         wanted = list(tools)
-        settings = changed(settings or in_force(), given)
+        settings = replace_settings(settings or in_force(), given)
         named = [*settings.tools, *(each for each in wanted if isinstance(each, str))]
-        self._settings = changed(settings, {"tools": tuple(named), "agents": folder or settings.agents})
+        self._settings = replace_settings(settings, {"tools": tuple(named), "agents": folder or settings.agents})
         self._registry = _registry(self._settings, wanted, known)
         for hook in found_hooks(hooks):
             self._registry.hooks.add(hook)
@@ -148,7 +148,7 @@ class PerdurePlugin(SimplePlugin):
         if parts is None:
             await next(worker)
             return
-        async with equipped(self._settings, self._registry), AsyncExitStack() as beside:
+        async with keep_mcp_tools(self._settings, self._registry), AsyncExitStack() as beside:
             client = with_converter(worker.client)
             version = worker.config(active_config=True).get("deployment_config")
             options = {"interceptors": [*INTERCEPTORS, _OwnClient(client)], "deployment_config": version}
@@ -158,7 +158,7 @@ class PerdurePlugin(SimplePlugin):
                 await next(worker)
 
     def _converter(self, theirs: DataConverter | None) -> DataConverter:
-        with using(self._settings):
+        with apply_settings(self._settings):
             return data_converter() if theirs is None else with_perdure_converter(theirs, data_converter())
 
     def _check_names(self, activities: list[Callable[..., Any]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 
 @contextmanager
-def interrupts() -> Iterator[asyncio.Queue[int]]:
+def queue_interrupts() -> Iterator[asyncio.Queue[int]]:
     """Queue each SIGINT and SIGTERM while the context lasts."""
     came: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -32,12 +32,12 @@ def interrupts() -> Iterator[asyncio.Queue[int]]:
 
 async def until_interrupted() -> None:
     """Return at the first SIGINT or SIGTERM."""
-    with interrupts() as came:
+    with queue_interrupts() as came:
         await came.get()
 
 
 @asynccontextmanager
-async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def run_beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run these coroutines while the context lasts. Log an error of one of them; the others continue."""
 
     async def reported(each: Coroutine[Any, Any, None]) -> None:

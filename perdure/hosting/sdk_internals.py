@@ -31,7 +31,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
 from perdure.hosting import _health as health
-from perdure.hosting.codec import is_lasting, unreadable
+from perdure.hosting.codec import is_lasting, unreadable_payload
 from perdure.hosting.worker_group import carried_out
 from perdure.queries import replay_problem
 from perdure.queries.media_store import NamedStorage
@@ -79,7 +79,7 @@ class Converter(DataConverter):
         except Exception as error:
             if not is_lasting(error):
                 raise
-            return unreadable(f"in external storage: {error}")
+            return unreadable_payload(f"in external storage: {error}")
         return found  # type: ignore[no-any-return]
 
 

@@ -64,7 +64,7 @@ def setting(default: Any, words: str, group: str, form: str = "", *, secret: boo
     return Field(default=default, description=words, json_schema_extra={"about": about.__dict__}, **bounds)
 
 
-def about(field: FieldInfo) -> SettingInfo:
+def setting_info(field: FieldInfo) -> SettingInfo:
     """Return the description of a field."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
@@ -640,7 +640,7 @@ def in_force() -> Settings:
 
 
 @contextmanager
-def using(settings: Settings) -> Iterator[None]:
+def apply_settings(settings: Settings) -> Iterator[None]:
     """Put the settings in force while the context lasts."""
     token = _in_force.set(settings)
     try:
@@ -678,12 +678,12 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
         inside = "".join(f".{part}" for part in path_inside)
         place = origins(given or {}, flags or {}).get(str(name), str(name))
         place = place.replace(str(name), f"{name}{inside}", 1) if " in " in place else place + inside
-        secret = about(Settings.model_fields[str(name)]).secret
+        secret = setting_info(Settings.model_fields[str(name)]).secret
         got = "" if secret or inside else f", not {shorten(problem['input'], 60)}"
         raise SettingsError(f"{place}: {_words(problem)}{got}") from None
 
 
-def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
+def replace_settings(settings: Settings, fields: Mapping[str, Any]) -> Settings:
     """Return the settings with these fields replaced. Raises `TypeError` for a name that is not a setting."""
     if unknown := [name for name in fields if name not in Settings.model_fields]:
         raise TypeError(f"{unknown[0]!r} is not a setting{_near(unknown[0], list(Settings.model_fields))}")
@@ -697,7 +697,7 @@ def origins(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str
     set_here = {
         name.upper() for name, value in os.environ.items() if value
     }  # as pydantic reads them, without parsing them again
-    found |= {name: variable(name) for name in Settings.model_fields if variable(name) in set_here}
+    found |= {name: variable_name(name) for name in Settings.model_fields if variable_name(name) in set_here}
     return found | {name: flags.get(name, flag(name)) for name in given}
 
 
@@ -706,14 +706,14 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     """Return a setting's environment variable."""
     return PREFIX + name.upper()
 
 
 def unknown_variables() -> list[str]:
     """Return one line for each variable with the prefix of settings that is not a setting."""
-    known = [variable(name) for name in Settings.model_fields] + [CONFIG]
+    known = [variable_name(name) for name in Settings.model_fields] + [CONFIG]
     ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [f"{name} is not a setting{_near(name, known)}" for name in ours]
 

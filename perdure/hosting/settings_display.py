@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.hosting.settings import Settings, about, variable
+from perdure.hosting.settings import Settings, setting_info, variable_name
 from perdure.values.json import Json
 
 MASK = "•••"
@@ -30,13 +30,13 @@ class ShownSetting:
     """A flag, a variable, a key of the file, or `default`."""
 
 
-def shown(settings: Settings) -> list[ShownSetting]:
+def list_settings(settings: Settings) -> list[ShownSetting]:
     """Return every setting, in the order of the model; secrets are masked, and passwords in addresses."""
     plain = settings.model_dump(mode="json")
     rows = []
     for name, field in Settings.model_fields.items():
-        value = MASK if about(field).secret and plain[name] else _masked(plain[name])
-        rows.append(ShownSetting(name, about(field).group, value, settings.sources.get(name, "default")))
+        value = MASK if setting_info(field).secret and plain[name] else _masked(plain[name])
+        rows.append(ShownSetting(name, setting_info(field).group, value, settings.sources.get(name, "default")))
     return rows
 
 
@@ -44,7 +44,7 @@ def secrets_of(settings: Settings) -> list[str]:
     """Return the values of secret settings."""
     found: list[str] = []
     for name, field in Settings.model_fields.items():
-        if about(field).secret:
+        if setting_info(field).secret:
             found += _texts(getattr(settings, name))
     return found
 
@@ -77,15 +77,15 @@ def shown_default(name: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def table(flags: Mapping[str, Sequence[str]]) -> str:
+def render_settings(flags: Mapping[str, Sequence[str]]) -> str:
     """Return the settings as Markdown, with a table for each group. `flags` are the commands' flags of each setting."""
     lines: list[str] = []
-    for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
+    for group, fields in groupby(Settings.model_fields.items(), lambda item: setting_info(item[1]).group):
         lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]
         for name, field in fields:
-            form = about(field).form.replace("|", "\\|")
+            form = setting_info(field).form.replace("|", "\\|")
             words = [f"`{each}{' ' + form if form else ''}`" for each in flags.get(name, ())]
-            names = ", ".join([f"`{name}`", *words, f"`{variable(name)}`"])
-            secret = "; never shown" if about(field).secret else ""
+            names = ", ".join([f"`{name}`", *words, f"`{variable_name(name)}`"])
+            secret = "; never shown" if setting_info(field).secret else ""
             lines.append(f"| {names} | {shown_default(name)} | {field.description}{secret} |")
     return "\n".join(lines).lstrip() + "\n"

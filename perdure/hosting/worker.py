@@ -25,11 +25,11 @@ from perdure.errors import PerdureError, SettingsError
 from perdure.hosting import logs
 from perdure.hosting._health import Health, export_waiting
 from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts, tuning
-from perdure.hosting.connection import connect, reached
-from perdure.hosting.equipment import check_agents, equipped, registry_of
-from perdure.hosting.process import beside, interrupts, leave_at_once
+from perdure.hosting.connection import connect, connect_with_retry
+from perdure.hosting.equipment import check_agents, keep_mcp_tools, registry_of
+from perdure.hosting.process import leave_at_once, queue_interrupts, run_beside
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed
-from perdure.hosting.settings import Settings, changed, in_force
+from perdure.hosting.settings import Settings, in_force, replace_settings
 from perdure.hosting.telemetry import flush, worker_runtime
 from perdure.hosting.user_workflows import MixedRunner, load_workflows
 from perdure.hosting.worker_group import WorkerGroup, drain
@@ -71,7 +71,7 @@ def build_worker(
     ```
     """
     # R12.5
-    settings = changed(settings or in_force(), given)
+    settings = replace_settings(settings or in_force(), given)
     users = load_workflows(() if settings.tools_only else settings.workflows)
     users.check_tools(registry)
     stored = client.data_converter.external_storage is not None
@@ -119,8 +119,8 @@ async def serve(settings: Settings) -> None:
         check_agents(settings.agents, registry)  # before a server is needed
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = worker_runtime(settings.metrics)
-    client = await reached(lambda: connect(runtime), settings.wait)
-    async with equipped(settings, registry):
+    client = await connect_with_retry(lambda: connect(runtime), settings.wait)
+    async with keep_mcp_tools(settings, registry):
         ended = await work(client, runtime, registry, settings)
     leave(ended)
 
@@ -143,13 +143,13 @@ async def work(
     attribute, underway = SearchAttributes(), ActiveExecutions()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
-    versions = [settings, *(changed(settings, {"build_id": build}) for build in adopted)]
+    versions = [settings, *(replace_settings(settings, {"build_id": build}) for build in adopted)]
     built = [build_worker(client, registry, settings=each, attribute=attribute, underway=underway) for each in versions]
     worker = WorkerGroup(*(each for group in built for each in group.all))
     health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
     beside_it = [health.watch(), *([export_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
-    with interrupts() as interrupted:
-        async with health.served(settings.health_port), worker, beside(*beside_it):
+    with queue_interrupts() as interrupted:
+        async with health.served(settings.health_port), worker, run_beside(*beside_it):
             hooks = f", {len(registry.hooks)} hooks" if registry.hooks else ""
             _log.info(
                 "started: %d tools%s, task queue %r, namespace %r",

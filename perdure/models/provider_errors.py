@@ -280,7 +280,7 @@ class Reduction:
     """Whether the server lacks the feature; else it rejected only this schema, and another one may work."""
 
 
-def without(body: JsonObject, refused: Set[str]) -> JsonObject:
+def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
     """Return the body without the features that the server does not support."""
     body = dict(body)
     if "stream_options" in refused:

@@ -207,7 +207,7 @@ class Reasoning:
         return text.encode(errors="replace").decode()
 
 
-def words(message: JsonObject) -> str:
+def reasoning_text(message: JsonObject) -> str:
     """Return the reasoning that a message has beside its content."""
     return next((text for key in _KEYS if message.get(key) and (text := text_in(message[key]))), "")
 

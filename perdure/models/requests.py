@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perdure.models.provider_extras import ProviderExtras, words
+from perdure.models.provider_extras import ProviderExtras, reasoning_text
 from perdure.models.usage import Usage
 from perdure.tools.server_input import SampleRequest
 from perdure.values.json import Json, JsonObject, WireModel
@@ -219,7 +219,7 @@ class RequestResult(WireModel):
     @property
     def thought(self) -> str:
         """The model's reasoning before its answer, for display."""
-        return self.reasoning or ("" if self.beside is None else words(self.beside.message))
+        return self.reasoning or ("" if self.beside is None else reasoning_text(self.beside.message))
 
 
 class RequestView(WireModel):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
-from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
+from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, reasoning_text, text_in
 from perdure.models.providers.registry import event_reader
 from perdure.models.requests import INTERRUPTED, KEPT_TEXT, CallDelivery, HostedCall, RequestResult
 from perdure.models.usage import Usage
@@ -118,7 +118,7 @@ _Place: TypeAlias = tuple[Json, int | None]
 """The model of a piece of text, and the index of the call whose arguments it continues; `None` for the answer's text."""
 
 
-def joined(documents: list[Json]) -> list[Json]:
+def join_chunks(documents: list[Json]) -> list[Json]:
     """Return chunks that arrived together, with consecutive pieces of one text as one chunk.
 
     So are pieces of one call's arguments. Most of the cost of a token does not depend on its length.
@@ -361,7 +361,7 @@ class ResponseStream:
             calls=calls,
             output=output,
             text=("".join(self._text) if text is None else text)[:KEPT_TEXT].encode(errors="replace").decode(),
-            reasoning="" if beside is not None and words(beside.message) == reasoning else reasoning,
+            reasoning="" if beside is not None and reasoning_text(beside.message) == reasoning else reasoning,
             reasoned=self._reasoning.characters,
             anew=self._anew,
             beside=beside,

@@ -9,7 +9,7 @@ from typing import Final
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, SchemaPart, dumps, json_path
 from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
-from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
+from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, resolve_local, subschemas
 from perdure.values.state import METHODS
 
 # Values are validated against the original schema. So references and older keywords matter here only as far as a
@@ -20,7 +20,7 @@ _NAMES: Final = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recu
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-def modern(schema: JsonObject) -> JsonObject:
+def modernize(schema: JsonObject) -> JsonObject:
     """Return the schema in the keywords of 2020-12, with all references into its `$defs`."""
     return _Modern(schema).whole()
 
@@ -88,13 +88,13 @@ class _Modern:
     def _reference(self, reference: str) -> str | None:
         """Return the reference into `$defs`; `None` if it leads outside the document's own definitions."""
         reference = reference.removeprefix(str(self._document.get("$id", "")).rstrip("#")) or "#"
-        if _DEFINITION.fullmatch(reference) and local(self._document, reference) is not None:
+        if _DEFINITION.fullmatch(reference) and resolve_local(self._document, reference) is not None:
             return reference.replace("#/definitions/", "#/$defs/")
         if reference not in self._moved:
             target = (
                 self._anchors.get(reference[1:])
                 if reference[1:2] not in ("", "/")
-                else local(self._document, reference)
+                else resolve_local(self._document, reference)
             )
             if not isinstance(target, dict | bool):
                 return None
@@ -281,7 +281,7 @@ def _move_definitions(
 ) -> JsonObject:
     """Return the schema with its `$defs` moved to the composed schema's, under new names; with a schema of references,
     they accept references as parameters do."""
-    schema = modern(schema)
+    schema = modernize(schema)
     for name, definition in schema.pop("$defs", {}).items():
         moved = _rebase(definition, owner)
         definitions[f"{owner}/{name}"] = moved if reference is None else _inside_any(moved, reference)

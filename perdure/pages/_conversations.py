@@ -19,7 +19,7 @@ from perdure.errors import JsonError, PerdureError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
+from perdure.gateway.streams import NO_PAUSE, EventStream, encode_event, with_pauses
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
@@ -118,7 +118,7 @@ class ConversationFrames:
         return await self._session.waiting_below(view)
 
     async def frames(self, after: int, shown: str, cursor: str | None) -> AsyncGenerator[str, None]:
-        """Yield the new parts: entries after `after`, approval requests other than `shown` (a digest of `named`), and
+        """Yield the new parts: entries after `after`, approval requests other than `shown` (of `requests_digest`), and
         parts of events after `cursor`.
 
         Without a cursor, start with the first event of the active run.
@@ -127,7 +127,7 @@ class ConversationFrames:
         await prepare_answers(answers_of(view))
         self._shown = shown
         for part, name in await self._waiting():
-            yield frame(part, event=name)
+            yield encode_event(part, event=name)
         for part in self._entries(view, after):
             yield part
         after, skipped = max(after, last_entry(view)), None if cursor is not None else view.run_id
@@ -135,7 +135,7 @@ class ConversationFrames:
         async for event in with_pauses(events, self._pauses):
             if event is None:
                 for part, name in await self._waiting():
-                    yield frame(part, event=name)
+                    yield encode_event(part, event=name)
                 continue
             if skipped is not None and event.run_id != skipped:
                 continue
@@ -143,7 +143,7 @@ class ConversationFrames:
             goes_back = event.phase == "reset" and not event.run_id
             changes_requests = event.topic == "approval" or (event.topic == "lifecycle" and (event.run_id or goes_back))
             for part, name in [*self._parts.fold(event), *(await self._waiting() if changes_requests else ())]:
-                yield frame(part, event=name, id=event.cursor)
+                yield encode_event(part, event=name, id=event.cursor)
             if event.topic in _ENTRIES:
                 view = await self._session.show()
                 await prepare_answers(answers_of(view))
@@ -151,14 +151,14 @@ class ConversationFrames:
                 for part in self._entries(view, after):
                     yield part
                 after = max(after, last_entry(view))
-                yield frame(self._site.part("status.html", view=view), event="status", id=event.cursor)
+                yield encode_event(self._site.part("status.html", view=view), event="status", id=event.cursor)
 
     def _pauses(self) -> tuple[float, float]:
         return AGAIN if self._unsure else BELOW if self._parts.has_running else NO_PAUSE
 
     def _entries(self, view: SessionView, after: int) -> list[str]:
         return [
-            frame(self._site.part("entry.html", entry=entry, me=self._caller.sender), event="entry")
+            encode_event(self._site.part("entry.html", entry=entry, me=self._caller.sender), event="entry")
             for entry in view.entries
             if int(entry.get("n", 0)) > after
         ]
@@ -171,9 +171,9 @@ class ConversationFrames:
         except PerdureError:  # no worker answers now
             self._unsure = True
             return []
-        if named(requests) == self._shown:
+        if requests_digest(requests) == self._shown:
             return []
-        self._shown = named(requests)
+        self._shown = requests_digest(requests)
         given = {
             "key": self._session.key,
             "csrf": self._csrf,
@@ -200,7 +200,7 @@ def last_entry(view: SessionView) -> int:
     return int(view.entries[-1].get("n", 0)) if view.entries else 0
 
 
-def named(requests: list[WaitingRequest]) -> str:
+def requests_digest(requests: list[WaitingRequest]) -> str:
     """Return a digest of the approval requests, which changes when they change."""
     return digest([[each.run_id, each.request.call, each.request.digest] for each in requests])
 
@@ -284,7 +284,7 @@ class Conversations:
                 "requests": requests,
                 "modes": MODE_WORDS,
                 "notice": self._site.notice_of(request),
-                "live": urlencode({"after": last_entry(view), "shown": named(requests)}),
+                "live": urlencode({"after": last_entry(view), "shown": requests_digest(requests)}),
                 "message_id": uuid.uuid4().hex,
                 "typed": {},
                 "problem": "",

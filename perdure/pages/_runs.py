@@ -21,7 +21,7 @@ from perdure.errors import PerdureError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import SEND, UNDO, Caller, caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
+from perdure.gateway.streams import NO_PAUSE, EventStream, encode_event, with_pauses
 from perdure.pages._decision_forms import Find
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
@@ -49,7 +49,7 @@ class TimelineBar(NamedTuple):
     ends: float
 
 
-def bars(view: RunView) -> list[TimelineBar]:
+def timeline_bars(view: RunView) -> list[TimelineBar]:
     """Return a bar for each call that has begun. The bar of a running call ends at the run's last known time."""
     begun = [(call, _seconds(call.started_at), call.ended_at) for call in view.calls if call.started_at is not None]
     if not begun:
@@ -66,7 +66,7 @@ def bars(view: RunView) -> list[TimelineBar]:
 
 def timeline(view: RunView) -> str:
     """Return an SVG document, in the graph's colours; empty if no call has begun."""
-    found = bars(view)
+    found = timeline_bars(view)
     if not found:
         return ""
     whole = max(max(bar.ends for bar in found), 0.001)
@@ -192,7 +192,7 @@ class RunPages:
             may_stop=caller.may("stop"),
             may_fork=forkable_by(origin, caller),
             may_undo=caller.may(UNDO),
-            **shown(view, origin, await self._talk(run, origin), await _score(run, view)),
+            **run_values(view, origin, await self._talk(run, origin), await _score(run, view)),
         )
 
     async def _talk(self, run: Run, origin: RunOrigin) -> RunMessages | None:
@@ -293,22 +293,22 @@ class RunPages:
         async for event in with_pauses(self._gateway.perdure.events(run.id, cursor), pauses):
             if event is None:
                 stale, looked = False, clock()
-                yield frame(await self._body(run, origin, talk), event="run", id=at)
+                yield encode_event(await self._body(run, origin, talk), event="run", id=at)
                 continue
             at = event.cursor
             if event.topic == "assistant":
                 written = event.phase == "delta"
                 part = str(markupsafe_escape(event.data["text"])) if written else self._site.part("answer.html")
-                yield frame(part, event="delta" if written else "answer", id=at)
+                yield encode_event(part, event="delta" if written else "answer", id=at)
             elif event.topic != "reasoning":
                 stale = True
-        yield frame(await self._body(run, origin, talk), event="run", id=at)
-        yield frame("", event="over")
+        yield encode_event(await self._body(run, origin, talk), event="run", id=at)
+        yield encode_event("", event="over")
 
     async def _body(self, run: Run, origin: RunOrigin, talk: RunMessages | None) -> str:
         view = await run.view()
         await _prepare(view)
-        return self._site.part("run_body.html", id=run.id, **shown(view, origin, talk, await _score(run, view)))
+        return self._site.part("run_body.html", id=run.id, **run_values(view, origin, talk, await _score(run, view)))
 
     def _id(self, request: Request) -> str:
         id = str(request.path_params["id"])
@@ -331,7 +331,9 @@ def _drawing(view: RunView) -> str:
     return Markup(to_svg(draw_run(view))) if 0 < len(view.calls) <= DRAWN else ""
 
 
-def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None, score: RunScore | None = None) -> dict[str, Any]:
+def run_values(
+    view: RunView, origin: RunOrigin, talk: RunMessages | None, score: RunScore | None = None
+) -> dict[str, Any]:
     """Return the values that the run's template shows."""
     drawn = 0 < len(view.calls) <= DRAWN
     ways: dict[str, list[str]] = {}

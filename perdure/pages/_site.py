@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from perdure.agents.media import Media
 from perdure.client.perdure import Perdure
-from perdure.client.selection import age
+from perdure.client.selection import format_age
 from perdure.errors import ServerError, clip
 from perdure.gateway.callers import caller_of
 from perdure.gateway.errors import HttpError
@@ -57,7 +57,7 @@ class Site:
         self.home = home
         self._templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
         self._templates.globals.update(
-            age=age,
+            age=format_age,
             dumps=dumps,
             masked_context=masked_context,
             clip=clip,
@@ -66,8 +66,8 @@ class Site:
             markdown=render_markdown,
             files_of=files_of,
             pictures=PICTURES,
-            clock=clock,
-            spent=spent,
+            clock=format_time,
+            spent=format_cost,
             prefix=PREFIX,
             namespace=namespace,
             home=home,
@@ -223,13 +223,13 @@ def _texts(form: FormData) -> dict[str, str]:
     return {key: value for key, value in form.items() if isinstance(value, str)}
 
 
-def clock(time: str) -> str:
+def format_time(time: str) -> str:
     """Return an ISO 8601 time for people, in UTC: the time of day, with the date if it is not today."""
     when, now = datetime.fromisoformat(time), datetime.now(UTC)
     return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
 
 
-def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
+def format_cost(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
     """Return a cost in words: dollars, or tokens if no price is known. `both`: show both, for tokens of other runs."""
     known = [] if dollars is None else [f"${dollars:.4f}"]
     return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])

@@ -14,7 +14,7 @@ from perdure.errors import SettingsError
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.callers import Caller, check_token
 from perdure.gateway.guards import Guards, is_loopback
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.gateway.streams import EventStream
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter
@@ -85,7 +85,7 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
             f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN"
         )
     check_token(token)  # before a server is needed
-    async with served(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):
+    async with serve_app(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):
         await until_interrupted()
 
 
@@ -94,5 +94,5 @@ async def serve_codec(*, host: str, port: int, token: str, origin: str) -> None:
     converter = data_converter()
     if converter.payload_codec is None and converter.external_storage is None:
         raise SettingsError(f"no codec is set: set {CODEC}, as for the workers")
-    async with served(CodecServer(converter, token, origin).app, "codec server", host, port):
+    async with serve_app(CodecServer(converter, token, origin).app, "codec server", host, port):
         await until_interrupted()

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.tools.quorum import Approver
 from perdure.tools.tool import Tool
-from perdure.values.formulas import is_name, readable
+from perdure.values.formulas import is_name, readable_formula
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.provenance import NOWHERE, UNKNOWN_ORIGINS, Origins, Sources
@@ -171,7 +171,7 @@ class Assumptions:
             resolved: Json = template.resolve(lookup)
             return resolved
         text = written[EXPR] if isinstance(written, dict) else written
-        plain = readable(text) if isinstance(text, str) else None
+        plain = readable_formula(text) if isinstance(text, str) else None
         if plain is None or not self.lengths:
             return UNKNOWN
         known = _LENGTH.sub(lambda found: str(self.lengths.get("†" + found["path"], found[0])), plain)

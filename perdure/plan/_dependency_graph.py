@@ -400,7 +400,7 @@ def _broken(call: Call) -> bool:
 
 AFTER: Final = "_after"
 AFTER_ID: Final = "after"
-"""The name of an edge of order to a call named by its id; see `label`."""
+"""The name of an edge of order to a call named by its id; see `edge_name`."""
 _ID: Final = re.compile(r"(0|[1-9]\d*)[.\d\[\]]*\.(0|[1-9]\d*)")
 _BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
 """A call of the same body, in the same iteration: `.0` (R16.5)."""
@@ -467,7 +467,7 @@ def is_order(edge: str) -> bool:
     return all(each.startswith(AFTER_ID) for each in edge.split(", ")) if edge else False
 
 
-def label(reference: Reference) -> str:
+def edge_name(reference: Reference) -> str:
     """Return the name of an edge of order; an edge of data has its reference instead."""
     return f"after {reference}"
 
@@ -874,7 +874,7 @@ class DependencyGraph:
                 for writer in (
                     self._past_refused(node, binding) if past else binding.first if first else binding.writers
                 ):
-                    yield writer, node.call.index, label(reference)
+                    yield writer, node.call.index, edge_name(reference)
             for index in node.after:
                 if index not in node.absent:
                     yield index, node.call.index, AFTER_ID

@@ -34,7 +34,7 @@ from perdure.values.limits import (
 )
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate, get, overlaps
-from perdure.values.sizes import clipped
+from perdure.values.sizes import clip_text
 from perdure.values.state import State, Write, replay
 
 OPENING: Final = 3_000
@@ -362,7 +362,7 @@ class RunningLoop:
     def _add_error(self, number: int, error: CallError, who: str = "") -> None:
         words = f"iteration {number} failed: {who}{error.code}: {error.message}"
         self._errors.append(CallError("iteration_failed", words))
-        self._failed.append({"index": number, "code": error.code, "message": clipped(who + error.message, _MESSAGE)})
+        self._failed.append({"index": number, "code": error.code, "message": clip_text(who + error.message, _MESSAGE)})
 
     def _end_turn(self, number: int, plan: Iteration) -> None:
         """Decide whether an iteration was the last. A failed iteration is the last: the next would have no result to
@@ -447,7 +447,7 @@ def _labels_outside(call: Call) -> Labels:
 
 
 def _error(number: int, code: str, message: str) -> JsonObject:
-    return {"error": {"index": number, "code": code, "message": clipped(message, _MESSAGE)}}
+    return {"error": {"index": number, "code": code, "message": clip_text(message, _MESSAGE)}}
 
 
 def _place(call: Call, number: int) -> Json:

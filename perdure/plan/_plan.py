@@ -26,7 +26,7 @@ from perdure.plan._provenance import PlanProvenance
 from perdure.plan._requirements import Requirements, requirements_of
 from perdure.plan._scheduler import News, Scheduler, Slots
 from perdure.plan._state_writer import StateWriter
-from perdure.plan._validation import adopt, check_call, find_concurrent, find_races, race_text, revise
+from perdure.plan._validation import check_call, find_concurrent, find_races, race_text, replace_call, revise
 from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import CALL_STEPS, MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
@@ -343,7 +343,7 @@ class Plan:
 
     def adopt(self, call: Call, revised: Call) -> None:
         """Replace the waiting call by a revised one: later calls read its new writes (R7.2)."""
-        adopt(call, revised)
+        replace_call(call, revised)
         self._scheduler.refile(call)
 
     def requirements(self, index: int) -> Requirements:

@@ -22,7 +22,7 @@ from perdure.values.references import (
     Reference,
     evaluate,
     get,
-    near,
+    nearest_paths,
     references,
     way_into,
 )
@@ -44,7 +44,7 @@ def missing_path(reference: Reference, where: str, known: Mapping[str, Json]) ->
     if reference.kind == "input" and reference.path[:1] in (("item",), ("index",)):
         hint = "the item of a call's own _each is †item, its place †index; inside a delegate they are †input.item and †input.index"
         return CallError.of("missing_path", [f"{where}: there is no {_quoted(reference)} here: {hint}"])
-    close = near(known[reference.kind], reference.path, root=f"†{reference.kind}")
+    close = nearest_paths(known[reference.kind], reference.path, root=f"†{reference.kind}")
     hint = _near(close) if close else _without_parts(reference, known[reference.kind])
     return CallError.of("missing_path", [f"{where}: {_quoted(reference)} does not exist and no call writes it; {hint}"])
 
@@ -55,7 +55,7 @@ def missing_inside(
     """Return the error for a path that its writers did not write, with the keys that exist (R5.5)."""
     start, value = binding.nearest(calls, order)
     root = Reference("state", start)
-    close = near(value, reference.path[len(start) :], root=str(root))
+    close = nearest_paths(value, reference.path[len(start) :], root=str(root))
     hint = _near(close) if close else _without_parts(reference, value, start)
     writer = calls[max(binding.writers, key=order.__getitem__)]
     return CallError.of("missing_path", [f"{where}: {_quoted(reference)} is not in what {writer.title} wrote; {hint}"])
@@ -78,7 +78,7 @@ def unknown_branch(call: Call, addressed: str) -> CallError:
     return CallError("unknown_branch", message)
 
 
-def impossible(node: CallNode) -> list[tuple[Reference, str]]:
+def find_impossible(node: CallNode) -> list[tuple[Reference, str]]:
     """Return the expressions of a call that can never have a value: the reference that is the cause, and its place
     (R5.5, R5.11).
     """
@@ -241,7 +241,7 @@ def impossible_error(
     """Return the structural error for expressions that can never have a value (R5.5); `missing` explains a reference to
     nothing.
     """
-    found = [missing(reference, where) for reference, where in impossible(node)]
+    found = [missing(reference, where) for reference, where in find_impossible(node)]
     found += [
         CallError("missing_call", f"$._after: there is no call {id_of(node, index)} in this plan")
         for index in sorted(node.absent if node.closed else ())

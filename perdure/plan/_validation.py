@@ -456,7 +456,7 @@ def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
         )
 
 
-def adopt(call: Call, revised: Call) -> None:
+def replace_call(call: Call, revised: Call) -> None:
     """Replace the waiting call by the revised call."""
     old = call.spec
     call.spec = replace(

@@ -27,7 +27,7 @@ from perdure.rules.rules import (
     amount_of,
     by_tool,
     digest_of,
-    exact,
+    exact_fraction,
     keys_of,
     names_of,
     same_key,
@@ -64,7 +64,7 @@ class RuleRecord(WireModel):
         found = self.of(rules)
         for rule in rules:
             if isinstance(rule, AtMost | CountAtMost) and rule.key in found.entries:
-                total = sum(map(exact, found.entries[rule.key].values()), Fraction())
+                total = sum(map(exact_fraction, found.entries[rule.key].values()), Fraction())
                 found.entries[rule.key] = {_TOTAL: float(total)}
         return found
 
@@ -244,7 +244,7 @@ class RuleBook:
 
     def used(self, rule: AtMost | CountAtMost) -> Fraction:
         """Return the sum, or the count, so far."""
-        return sum(map(exact, self.record.entries.get(rule.key, {}).values()), Fraction())
+        return sum(map(exact_fraction, self.record.entries.get(rule.key, {}).values()), Fraction())
 
     def has(self, rule: Precedes | NeverAfter, key: str = _TOTAL) -> bool:
         """Whether the record has the event of an order, for a value of `same`."""
@@ -288,7 +288,7 @@ class RuleBook:
             return None
         if isinstance(rule, AtMost | CountAtMost):
             amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, params)
-            return amount if isinstance(amount, str) else over(rule, self.used(rule), amount)
+            return amount if isinstance(amount, str) else exceeded_reason(rule, self.used(rule), amount)
         if isinstance(rule, OnlyFrom):
             return _foreign(rule, call)
         if isinstance(rule, FollowedBy):  # the plan decides it: `PlanJudge.unfollowed`
@@ -359,16 +359,16 @@ class RuleBook:
                 self._note(rule, _TOTAL, 1)
 
 
-def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | None:
+def exceeded_reason(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | None:
     """Return the reason why an amount is too much after the used one, or `None`."""
     if used + amount <= rule.limit:
         return None
     if isinstance(rule, CountAtMost):
-        return f"{rule.of} was called {number(used)} times"
-    return f"the sum of {rule.of} would be {number(used + amount)}; the limit is {number(rule.limit)}"
+        return f"{rule.of} was called {format_number(used)} times"
+    return f"the sum of {rule.of} would be {format_number(used + amount)}; the limit is {format_number(rule.limit)}"
 
 
-def number(value: Fraction) -> str:
+def format_number(value: Fraction) -> str:
     """Return the number as text for people."""
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 

@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from perdure.plan import AnyOf, Call, EachOf, Plan, Requirement, Requirements, WritersOf, body_requirements
-from perdure.rules.enforcement import Breach, RuleBook, over
+from perdure.rules.enforcement import Breach, RuleBook, exceeded_reason
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
@@ -585,7 +585,7 @@ class PlanJudge:
             if amount is None or not _surely_covers(rule, use) or not self._surely_begins(use):
                 continue
             if used + scan.low + amount * use.least > rule.limit:
-                words = over(rule, used + scan.low, amount * use.least) or ""
+                words = exceeded_reason(rule, used + scan.low, amount * use.least) or ""
                 path = [*scan.path[-5:], _step(use.call, "begins")]
                 scan.wrong[id(use)] = _Finding("violated", words, path)
                 continue

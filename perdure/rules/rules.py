@@ -30,7 +30,7 @@ from perdure.tools.tool import Tool, known_as
 from perdure.values.json import Json, JsonObject, dumps, whole_numbers
 from perdure.values.limits import MAX_AMOUNT, MAX_RULES, CheckBudget
 from perdure.values.problems import first_problem
-from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, stranger
+from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, find_disallowed
 from perdure.values.references import MISSING, Missing, get
 from perdure.values.schemas import Schema
 
@@ -264,7 +264,7 @@ class AtMost(BaseRule):
 
     @cached_property
     def limit(self) -> Fraction:
-        return exact(self.sum)
+        return exact_fraction(self.sum)
 
 
 class CountAtMost(BaseRule):
@@ -324,7 +324,7 @@ class OnlyFrom(BaseRule):
 
     def stranger(self, sources: Sources) -> str | None:
         """Return a source of a value that the rule does not allow, or `None`."""
-        return stranger(sources, self.sources)
+        return find_disallowed(sources, self.sources)
 
 
 class Needs(BaseRule):
@@ -368,7 +368,7 @@ def parse_rules(raw: Json, *, source: str = "rules") -> list[Rule]:
         raise AgentError(f"{source}: {first_problem(error, raw)}") from None
 
 
-def merged(*layers: Iterable[Rule]) -> list[Rule]:
+def merge_rules(*layers: Iterable[Rule]) -> list[Rule]:
     """Return the rules of all layers, equal rules once."""
     return list({rule.key: rule for layer in layers for rule in layer}.values())
 
@@ -391,7 +391,7 @@ def _in_list(tools: str | tuple[str, ...]) -> str:
     return tools if isinstance(tools, str) else f"[{', '.join(tools)}]"
 
 
-def exact(value: float) -> Fraction:
+def exact_fraction(value: float) -> Fraction:
     """Return the number with its decimal value in JSON: 0.1 is a tenth."""
     return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
@@ -419,7 +419,7 @@ def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
         return f"{of} is not a number of 0 or more; a rule limits its sum"
     if value > MAX_AMOUNT:
         return f"{of} is more than {MAX_AMOUNT:g}, and its sum is limited"
-    return exact(value)
+    return exact_fraction(value)
 
 
 def value_at(name: str, params: JsonObject) -> Json | Missing:

@@ -230,7 +230,7 @@ class BudgetPool:
         return free
 
 
-def rivals(plan: Plan, holders: frozenset[str]) -> int:
+def count_rivals(plan: Plan, holders: frozenset[str]) -> int:
     """Return the number of a plan's delegates that may run at once and have no share yet, without those that wait for
     another.
     """
@@ -250,5 +250,5 @@ def rivals(plan: Plan, holders: frozenset[str]) -> int:
             if reader not in behind:
                 behind.add(reader)
                 todo.append(reader)
-    inside = sum(rivals(each, holders) for each in plan.iterations() if not each.settled)
+    inside = sum(count_rivals(each, holders) for each in plan.iterations() if not each.settled)
     return inside + sum(plan.calls[index].id not in holders for index in delegates - behind)

@@ -20,7 +20,7 @@ from perdure.plan import Call, Plan, errors_of
 from perdure.runs.agent import AgentSpec, Context, ModelChoice
 from perdure.runs.limits import Limit
 from perdure.runs.progress import RunProgress
-from perdure.runs.prompt_parts import fit_messages, summed
+from perdure.runs.prompt_parts import fit_messages, sum_parts
 from perdure.runs.prompts import Prompt, RevisedPlan
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.version_switches import CARRIES_LESS
@@ -132,7 +132,7 @@ class Contexts:
             messages=messages,
             stable=prompt.stable,
             parameters=parameters,
-            parts=summed([*prompt.parts, *beside]),
+            parts=sum_parts([*prompt.parts, *beside]),
             left_out=self._parts.left_out,
             dialect=self._agent.config.dialect,
             vocabulary=vocabulary,
@@ -204,7 +204,7 @@ def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
     return {"type": "error", "call": shown, "error": error}
 
 
-def note(text: str) -> JsonObject:
+def engine_message(text: str) -> JsonObject:
     """Return a message of the engine itself, which is neither an error nor a person's message."""
     return {"type": "note", "text": text}
 
@@ -255,7 +255,9 @@ def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
         for form in call.written()
         for text in form.spec.converted
     ]
-    return [note(_listed(texts)) for texts in (converted, plan.races(ended=True) if plan.settled else []) if texts]
+    return [
+        engine_message(_listed(texts)) for texts in (converted, plan.races(ended=True) if plan.settled else []) if texts
+    ]
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -107,21 +107,21 @@ def child_document(
     tool = call.spec.known_tool
     assert tool.delegate is not None
     if tool.delegate == ANONYMOUS:
-        document = anonymous(tool) | {"config": {"approval": policy.as_change()}}
+        document = anonymous_delegate(tool) | {"config": {"approval": policy.as_change()}}
     elif tool.delegate in delegates:
         document = delegates[tool.delegate]
     else:
         known = ", ".join(close_names(tool.delegate, delegates)) or "none"
         reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
-    received = scoped(call.spec.scopes, base, tools)
+    received = scoped_context(call.spec.scopes, base, tools)
     own = list(document.get("context", []))
     # Its instructions come first. Its own data follows the received data, and overrides it (R2.6).
     lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
     return {**document, "context": [*own[:lead], *received, *own[lead:]]}
 
 
-def anonymous(tool: Tool) -> JsonObject:
+def anonymous_delegate(tool: Tool) -> JsonObject:
     """Return a delegate without an agent file, with the tool's description as its task and the result's schema as its
     output.
     """
@@ -133,7 +133,7 @@ def anonymous(tool: Tool) -> JsonObject:
     }
 
 
-def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[JsonObject]:
+def scoped_context(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[JsonObject]:
     """Return the parent's data and tools that a delegate receives: `profile`, `state.user`, `tools`, `tool:name`
     (R8.2).
 
@@ -254,7 +254,9 @@ class SpentBudget(WireModel):
     """Its record, for the rules that the parent run has passed to it (R23.1)."""
 
 
-def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) -> RunInput | LoopInput | CallError:
+def child_input(
+    call: Call, base: Mapping[str, Json], run: RunState, budget: Budget
+) -> RunInput | LoopInput | CallError:
     """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
     tool, prepared, guard = call.spec.known_tool, run.prepared, run.approval_queue.guard
     if call.spec.loop is not None:
@@ -385,7 +387,7 @@ def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
     return own + sum(sizes.of(getattr(argument, name)) for name in large)
 
 
-def referred(argument: RunInput | LoopInput) -> RunInput | LoopInput:
+def refer_large_values(argument: RunInput | LoopInput) -> RunInput | LoopInput:
     """Return the input without its large values, which the child queries from its parent."""
     empty: JsonObject = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
     named = {"name": argument.agent.get("name")}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from perdure.plan import EACH, UNTIL, WHILE, Call, LoopForm, Plan, is_order
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import shorten
-from perdure.values.provenance import BY_OTHERS, Sources, untrusted
+from perdure.values.provenance import BY_OTHERS, Sources, untrusted_sources
 from perdure.values.references import DAGGER, Path, Reference, overlaps, parse_expression, parse_output_path
 from perdure.values.state import is_prefix
 from perdure.values.templates import EXPR, Template
@@ -79,7 +79,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
     on_edges = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
     by_call = sources or {call.id: call.state.sources for call in plan.every_call()}
-    others = {shared_id(id) for id, each in by_call.items() if untrusted(each)}
+    others = {shared_id(id) for id, each in by_call.items() if untrusted_sources(each)}
     nodes = [_node(call, others, condition_on_edge=paths or call.id in on_edges) for call in plan.calls]
     if not paths:
         between = [(writer.id, reader.id, _carried(reader, what)) for writer, reader, what in found]
@@ -110,7 +110,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     between = [(*pair, what) for pair, what in edges.items()]
     tainted = {writer for writer, _ in edges if writer in others}
     tainted |= {path for writer, path in edges if writer in others and path.startswith(DAGGER)}
-    tainted |= {path for path in ends if untrusted(plan.provenance.then(_reference(path)))}
+    tainted |= {path for path in ends if untrusted_sources(plan.provenance.then(_reference(path)))}
     return Drawing([*nodes, *(DrawnNode(path, "", "path") for path in ends)], between, _by_others(between, tainted))
 
 
@@ -492,7 +492,7 @@ class _Arrangement:
         index = {node.id: number for number, node in enumerate(drawing.nodes)}
         self.edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
         self.layout = laid_out(len(index), self.edges)
-        self.inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
+        self.inner = [None if node.body is None else place_drawing(node.body) for node in drawing.nodes]
         self.widths = [
             max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
             for node, body in zip(drawing.nodes, self.inner, strict=True)
@@ -520,7 +520,7 @@ class _Arrangement:
         return lines
 
 
-def picture(drawing: Drawing) -> SvgDrawing:
+def place_drawing(drawing: Drawing) -> SvgDrawing:
     """Return the places of all parts of a drawing."""
     parts = _Arrangement(drawing)
     layout = parts.layout
@@ -679,7 +679,7 @@ def to_svg(drawing: Drawing, *, lit: Collection[str] = (), most: float = math.in
 
     A drawing wider than `most` pixels leads from top to bottom, if that makes it narrower.
     """
-    drawn = picture(drawing)
+    drawn = place_drawing(drawing)
     if drawn.size[0] > most:
         drawn = min(drawn, turned_picture(drawing), key=lambda each: each.size[0])
     width, height = drawn.size

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from perdure.errors import SettingsError
 from perdure.runs.agent import Evaluate, parse_agent
-from perdure.runs.events import JournalEntry, clipped
+from perdure.runs.events import JournalEntry, clip_value
 from perdure.runs.ledger import ReservedAmount
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, JsonObject, Packed, WireModel, dumps, pack, shorten
@@ -193,7 +193,7 @@ class RunScore(WireModel):
             kept = {"assertions", "scores", "labels", "reasons", "problems"}
             results = {name: value for name, value in self.model_dump(include=kept).items() if value}
             data = {"share": self.share, "passed": self.passed, **results}
-        return JournalEntry(topic="score", phase="end", at=at, data=clipped(data, MAX_EVENT_DATA)[0])
+        return JournalEntry(topic="score", phase="end", at=at, data=clip_value(data, MAX_EVENT_DATA)[0])
 
     def __str__(self) -> str:
         return score_words(self.event("").data)

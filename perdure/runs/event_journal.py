@@ -23,7 +23,7 @@ from perdure.runs.events import (
     TextPiece,
     Topic,
     WrittenText,
-    clipped,
+    clip_value,
     is_silence,
     may_be_silence,
 )
@@ -74,7 +74,7 @@ class EventJournal:
         self._size, self._begun, self.count = 0, carried.count, carried.count
         self.resets = list(carried.resets)
         for each in carried.events:
-            size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
+            size = clip_value(each.data, KEPT_EVENTS_SIZE)[1]
             self._keep(_JournalEntry(each.topic, each.phase, each.at, each.run_id, each.data, size))
         if resets and resets[0].event == 0:
             self._note_reset(resets.pop(0).at)
@@ -97,7 +97,7 @@ class EventJournal:
         """
         data = {key: value for key, value in data.items() if value is not None}
         held = False
-        found, size, whole = clipped(data, _SHORT)
+        found, size, whole = clip_value(data, _SHORT)
         if not whole:
             most = _most(topic, phase)
             size = _HELD + 1 if of is None else sum(map(of.of, data.values()))
@@ -215,14 +215,14 @@ def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonOb
     If the data is too long, short parts stay whole, and long parts share the remaining room. With `values` the data
     may hold images.
     """
-    found, size, whole = clipped(data, most, media=values)
+    found, size, whole = clip_value(data, most, media=values)
     if whole:
         return found, size
-    parts = {key: clipped(value, _LEAST, media=values) for key, value in data.items()}
+    parts = {key: clip_value(value, _LEAST, media=values) for key, value in data.items()}
     long = [key for key, (_, _, whole) in parts.items() if not whole]
     room = most - sum(size + len(key) + 4 for key, (_, size, whole) in parts.items() if whole)
     for number, key in enumerate(long):
-        parts[key] = clipped(data[key], room // (len(long) - number) - len(key) - 4, media=values)
+        parts[key] = clip_value(data[key], room // (len(long) - number) - len(key) - 4, media=values)
         room -= parts[key][1] + len(key) + 4
     small = {key: part for key, (part, _, _) in parts.items()}
     cut = [key for key, (_, _, whole) in parts.items() if not whole]

@@ -596,7 +596,7 @@ Clipped: TypeAlias = tuple[Any, int, bool]
 """
 
 
-def clipped(value: Json, most: int, *, media: bool = False) -> Clipped:
+def clip_value(value: Json, most: int, *, media: bool = False) -> Clipped:
     """Return the value in about `most` characters of JSON.
 
     Its form stays. A long text is cut and gives its length. A long list or object loses its end, with a count (in an

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from perdure.plan import Call
 from perdure.rules import CountAtMost, RuleBook
-from perdure.rules.rules import exact
+from perdure.rules.rules import exact_fraction
 from perdure.runs.standing_approvals import StandingRecord
 from perdure.values.json import WireModel, dumps
 from perdure.values.limits import MAX_AMOUNT, MAX_KEPT_RESERVATIONS, CheckBudget
@@ -176,13 +176,16 @@ class Ledger:
                 return ReservationAnswer(refused=why, unit="" if each.spare is None else each.unit)
         answer = ReservationAnswer(held=any(self._holds(each.account, wanted.key) for each in wanted.amounts))
         for each in wanted.amounts:
-            amount, left = exact(each.amount), exact(each.limit) - self._others(each, wanted.key, today)
-            if each.spare is not None and amount + exact(each.spare) > left:
+            amount, left = (
+                exact_fraction(each.amount),
+                exact_fraction(each.limit) - self._others(each, wanted.key, today),
+            )
+            if each.spare is not None and amount + exact_fraction(each.spare) > left:
                 amount = min(amount, left)
                 if not answer.last:
                     answer = ReservationAnswer(last=self._spent(each, wanted.key, today), unit=each.unit)
             elif each.spare is not None:
-                amount += exact(each.spare)
+                amount += exact_fraction(each.spare)
             self._note(each, float(amount), wanted.key, today)
         return answer
 
@@ -227,9 +230,9 @@ class Ledger:
     def _problem(self, wanted: ReservedAmount, key: str, today: str) -> str | None:
         others = self._others(wanted, key, today)
         if wanted.spare is not None:
-            return self._spent(wanted, key, today) if others >= exact(wanted.limit) else None
-        total = others + exact(wanted.amount)
-        if total <= exact(wanted.limit):
+            return self._spent(wanted, key, today) if others >= exact_fraction(wanted.limit) else None
+        total = others + exact_fraction(wanted.amount)
+        if total <= exact_fraction(wanted.limit):
             return None
         unit = f" {wanted.unit}" if wanted.unit else ""
         return (
@@ -280,4 +283,4 @@ def _next(period: Period, today: str) -> str:
 
 
 def _total(amounts: Iterable[float]) -> Fraction:
-    return sum(map(exact, amounts), Fraction())
+    return sum(map(exact_fraction, amounts), Fraction())

@@ -36,9 +36,9 @@ from perdure.runs.standing_approvals import StandingClaim
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
-from perdure.values.provenance import NOWHERE, Labels, join_all, untrusted
+from perdure.values.provenance import NOWHERE, Labels, join_all, untrusted_sources
 from perdure.values.references import Path, parse_output_path, show
-from perdure.values.sizes import Sizes, clipped
+from perdure.values.sizes import Sizes, clip_text
 
 PART_DEADLINE: Final = 30 * 24 * 3600.0
 """Seconds that a part may work. A loop has no deadline of its own, and each of its calls has its tool's."""
@@ -83,7 +83,7 @@ def part_policy(
     """
     change = guard.change.as_change()
     # Nobody has seen the untrusted values in the calls of the parts, so remembered decisions do not cover those calls.
-    clean = not untrusted(join_all(map(frozenset, sources.values()))) and not any(
+    clean = not untrusted_sources(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
     remembered = dict.fromkeys(guard.remembered if clean else (), "never")
@@ -190,7 +190,7 @@ class LoopState(WireModel):
     def fail(self, index: int, code: str, message: str) -> JsonObject:
         """Record that an iteration failed; return the value in place of its result."""
         self.failures += 1
-        error = IterationError(index=index, code=clipped(code, _CODE), message=clipped(message, _MESSAGE))
+        error = IterationError(index=index, code=clip_text(code, _CODE), message=clip_text(message, _MESSAGE))
         if len(self.failed) < KEPT_FAILURES:
             self.failed.append(error)
         # The index and the code are always kept. The message is kept if thousands of errors leave room.

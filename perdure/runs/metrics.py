@@ -163,7 +163,7 @@ EMISSIONS: Final = Emissions()
 """The emissions of this process."""
 
 
-def word(text: object, otherwise: str = "other") -> str:
+def label_value(text: object, otherwise: str = "other") -> str:
     """Return a name for a label or a field. A longer text, or one that is no word, may be untrusted: it is
     replaced.
     """
@@ -181,7 +181,7 @@ def run_started(agent: str) -> Observation:
 
 def run_ended(agent: str, status: str, reason: str | None) -> Observation:
     """Return the observation of a run's end. `reason`: why it stopped, or the type of its failure."""
-    labels = {"agent": name_of(agent), "status": status, "reason": word(reason, "none")}
+    labels = {"agent": name_of(agent), "status": status, "reason": label_value(reason, "none")}
     level = WARNING if status in ("failed", "refused") else INFO
     return Observation("run ended", level, dict(labels), [("perdure_runs_total", 1, labels)])
 
@@ -198,7 +198,7 @@ def request_started(agent: str, request: RequestView) -> Observation:
         {
             "request": request.number,
             "agent": name_of(agent),
-            "model": word(request.model),
+            "model": label_value(request.model),
             "messages": request.messages,
         },
         subject=str(request.number),
@@ -207,8 +207,8 @@ def request_started(agent: str, request: RequestView) -> Observation:
 
 def request_ended(agent: str, request: RequestView, result: RequestResult, first_call: float | None) -> Observation:
     """Return the observation of a counted Request's end; `first_call`: seconds until its first call started."""
-    outcome = "answered" if result.problem is None else word(result.problem.get("code"))
-    by = {"agent": name_of(agent), "model": word(request.model)}
+    outcome = "answered" if result.problem is None else label_value(result.problem.get("code"))
+    by = {"agent": name_of(agent), "model": label_value(request.model)}
     read, wrote = request.usage.prompt_tokens, request.usage.completion_tokens
     counts: list[tuple[str, float, MetricLabels]] = [
         ("perdure_requests_total", 1, {**by, "outcome": outcome}),
@@ -228,22 +228,27 @@ def request_ended(agent: str, request: RequestView, result: RequestResult, first
 
 def request_failed(agent: str, request: RequestView, kind: str | None) -> Observation:
     """Return the observation of a Request that no model answered; `kind`: the type of the failure."""
-    labels = {"agent": name_of(agent), "model": word(request.model), "outcome": "failed"}
-    fields: Fields = {"request": request.number, **labels, "code": word(kind)}
+    labels = {"agent": name_of(agent), "model": label_value(request.model), "outcome": "failed"}
+    fields: Fields = {"request": request.number, **labels, "code": label_value(kind)}
     return Observation("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)], str(request.number))
 
 
 def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
     """Return the observation of a Request that waits for its model's provider, with the `reason`."""
-    fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
-    code = reason.replace(" ", "_") if reason in get_args(AwayReason) else word(reason)
+    fields: Fields = {"request": request.number, "agent": name_of(agent), "model": label_value(request.model)}
+    code = reason.replace(" ", "_") if reason in get_args(AwayReason) else label_value(reason)
     return Observation("waits for its model", WARNING, fields | {"code": code}, subject=str(request.number))
 
 
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
     """Return the observation of a Request that falls back from `model` to the `other`."""
-    fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
-    counts: list[tuple[str, float, MetricLabels]] = [("perdure_fallbacks_total", 1, {"model": word(model)})]
+    fields: Fields = {
+        "request": number,
+        "model": label_value(model),
+        "to": label_value(other),
+        "code": label_value(kind),
+    }
+    counts: list[tuple[str, float, MetricLabels]] = [("perdure_fallbacks_total", 1, {"model": label_value(model)})]
     return Observation("fell back", WARNING, fields, counts, str(number))
 
 
@@ -251,7 +256,7 @@ def call_ended(call: Call) -> Observation:
     """Return the observation of a call's end, or of a call that ends with its run."""
     fields: Fields = {"call": call.id, "tool": tool_of(call), "outcome": _outcome(call)}
     if call.state.error is not None:
-        fields["code"] = word(call.state.error.code)
+        fields["code"] = label_value(call.state.error.code)
     if call.state.attempts:
         fields["attempts"] = call.state.attempts
     level = {"failed": WARNING, "invalid": WARNING, "skipped": DEBUG, "deferred": DEBUG}.get(call.state.status, INFO)
@@ -268,7 +273,7 @@ def _outcome(call: Call) -> str:
     return call.state.status if call.state.ended else "cancelled"
 
 
-def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
+def waiting_observation(call: str, tool: str, *, question: bool, client: bool) -> Observation:
     """Return the observation of a request that waits for a person or the run's client; the `tool` of a plan is empty."""
     if client:
         return Observation("waits for its client", fields={"call": call, "tool": tool}, subject=call)
@@ -281,7 +286,7 @@ def decided(call: str, decision: str | None, by: str, seconds: float) -> Observa
 
     `by`: `person`, `program`, `policy` or `timeout`; of a dropped request `model` or `run`.
     """
-    labels = {"decision": word(decision), "by": by}
+    labels = {"decision": label_value(decision), "by": by}
     fields: Fields = {"call": call, **labels, "waited_seconds": round(seconds, 3)}
     return Observation("decided", INFO, fields, [("perdure_approval_wait_seconds", seconds, labels)], call)
 
@@ -303,11 +308,11 @@ def hook_refused(event: str, hook: str) -> Observation:
 
 
 def _hook(words: str, event: str, hook: str, outcome: str) -> Observation:
-    labels = {"event": word(event), "hook": word(hook), "outcome": outcome}
+    labels = {"event": label_value(event), "hook": label_value(hook), "outcome": outcome}
     subject = f"{labels['event']} {labels['hook']}"
     return Observation(words, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)], subject)
 
 
 def tool_of(call: Call) -> str:
     """Return the tool's name; the name of an unknown tool is replaced, because the model may have made it up."""
-    return "unknown" if call.spec.tool is None else word(call.spec.tool.name)
+    return "unknown" if call.spec.tool is None else label_value(call.spec.tool.name)

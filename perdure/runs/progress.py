@@ -14,7 +14,7 @@ from perdure.models.usage import Price, RunUsage, price_of
 from perdure.runs.agent import CalledTool, Config
 from perdure.runs.budget import BudgetPool, ExpectedUsage
 from perdure.runs.limits import Budget, Limit, budget_of, request_limit
-from perdure.runs.sent_texts import added
+from perdure.runs.sent_texts import merge_digests
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_REFUSALS
 
@@ -85,7 +85,7 @@ class RunProgress(WireModel):
     def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
         """Add the usage of a child run, and the digests of texts that its message tools have sent."""
         self.usage.include(usage)
-        self.sent = added(self.sent, sent)
+        self.sent = merge_digests(self.sent, sent)
 
 
 SHOWN_TEXT: Final = 300

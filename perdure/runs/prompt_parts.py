@@ -15,7 +15,7 @@ from perdure.tools.tool import READ_SKILL
 from perdure.values.json import Json, JsonObject, WireModel, dumps, shorten
 from perdure.values.limits import FILE_CHARACTERS, FILES_CHARACTERS, SKILLS_CHARACTERS, TIGHT_PART
 from perdure.values.media import MEDIA_KEY, with_lines
-from perdure.values.provenance import BY_OTHERS, FILE, OTHERS, SKILL, Sources, shape
+from perdure.values.provenance import BY_OTHERS, FILE, OTHERS, SKILL, Sources, shape_of
 from perdure.values.sizes import Sizes, cut_to
 
 
@@ -46,7 +46,7 @@ class BootstrapFile(WireModel):
         return frozenset({f"{OTHERS if self.untrusted else ''}{FILE}{self.name}"})
 
 
-def fitted(files: Iterable[BootstrapFile]) -> list[BootstrapFile]:
+def fit_files(files: Iterable[BootstrapFile]) -> list[BootstrapFile]:
     """Return the files with as much text as there is room for, in their order. Without room only the name stays."""
     left, found = FILES_CHARACTERS, list[BootstrapFile]()
     for file in files:
@@ -83,7 +83,7 @@ class PromptParts(WireModel):
             for name, text in texts.items()
             if text
         ]
-        parts: PromptParts = self.model_copy(update={"files": fitted(files)})
+        parts: PromptParts = self.model_copy(update={"files": fit_files(files)})
         return parts
 
     def sources(self) -> Iterator[Sources]:
@@ -130,7 +130,7 @@ def file_text(file: BootstrapFile, hides: Callable[[Sources], bool], *, tight: b
     """Return one file under its name."""
     title = f"# {file.name}{BY_OTHERS if file.untrusted else ''}"
     if hides(file.sources):
-        return f"{title}\n{shape(file.text)}"
+        return f"{title}\n{shape_of(file.text)}"
     most = TIGHT_PART if tight else len(file.text)
     text = cut(file.text[:most], most, file.characters)
     return "\n".join([title, *([INFORMATION] if file.untrusted else []), text])
@@ -146,7 +146,7 @@ def characters(message: JsonObject) -> int:
     return len(str(message.get("content") or "")) + (len(dumps(calls)) if calls else 0)
 
 
-def summed(parts: Iterable[tuple[str, int]]) -> list[PartView]:
+def sum_parts(parts: Iterable[tuple[str, int]]) -> list[PartView]:
     """Return one part for each name, in the order of first appearance, without empty ones."""
     sums: dict[str, int] = {}
     for name, count in parts:
@@ -177,7 +177,7 @@ def costs(parts: Sequence[PartView], counted: int) -> PromptCosts:
     return PromptCosts([round(count * counted / whole) for count in each], counted, counted=True)
 
 
-def alike(first: Sequence[JsonObject], second: Sequence[JsonObject]) -> int:
+def common_prefix_length(first: Sequence[JsonObject], second: Sequence[JsonObject]) -> int:
     """Return the characters of the common beginning of two prompts, which a server may have in its cache."""
     found = 0
     for one, other in zip(first, second, strict=False):
@@ -198,10 +198,10 @@ def user(title: str, value: Json, description: str = "", schema: JsonObject | No
     text = dumps(value)
     if MEDIA_KEY in text:
         text = dumps(with_lines(value))
-    return described(title, description, schema, *([text] if value is not None or schema is None else []))
+    return describe_schema(title, description, schema, *([text] if value is not None or schema is None else []))
 
 
-def described(title: str, description: str, schema: JsonObject | None, *lines: str) -> JsonObject:
+def describe_schema(title: str, description: str, schema: JsonObject | None, *lines: str) -> JsonObject:
     """Return a title, the description and schema, and then these lines."""
     about = [description] if description else []
     fits = [] if schema is None else [f"schema: {dumps(schema)}"]
@@ -225,7 +225,7 @@ def as_chat(message: JsonObject, dialect: Dialect, ask: DialectRequest) -> JsonO
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 
 
-def tightened(message: JsonObject) -> JsonObject:
+def shorten_message(message: JsonObject) -> JsonObject:
     """Return a message with only the beginnings of its values."""
     if message["type"] == "results":
         results = message["results"].items()

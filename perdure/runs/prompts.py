@@ -24,16 +24,16 @@ from perdure.runs.prompt_parts import (
     PromptParts,
     as_chat,
     characters,
-    described,
+    describe_schema,
     file_text,
+    shorten_message,
     skills_text,
     tight_result,
-    tightened,
     user,
 )
 from perdure.runs.provenance import RunProvenance
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.messages import ChatMessage, MergedMessages, PlanMessage, SystemMessage, TextMessage, newest
+from perdure.values.messages import ChatMessage, MergedMessages, PlanMessage, SystemMessage, TextMessage, keep_newest
 from perdure.values.sizes import preview
 from perdure.values.state import split_state
 from perdure.values.templates import as_data
@@ -187,13 +187,13 @@ class Prompt:
         """
         context, turns, tight = self._context, self._dialect.keeps_turns, self._progress.tight
         states = dict(self._states)
-        for item in newest(context.items, shown=TIGHT) if tight else context.items:
+        for item in keep_newest(context.items, shown=TIGHT) if tight else context.items:
             if isinstance(item, MergedMessages) and item.kind == "state":
                 value = states.pop(item.instance)
                 if turns and (value or item.data_schema is not None or item.instance is not None):
                     yield "state", user(_title(item), value, item.description, item.data_schema)
                 elif not turns and (item.description or item.data_schema is not None):
-                    yield "context", described(_title(item), item.description, item.data_schema, STANDS_LAST)
+                    yield "context", describe_schema(_title(item), item.description, item.data_schema, STANDS_LAST)
             elif isinstance(item, MergedMessages):
                 data = self._provenance.shown_data(item) if item.exists else None
                 yield "context", user(_title(item), data, item.description, item.data_schema)
@@ -220,7 +220,7 @@ class Prompt:
                 history.append(message)  # a turn shows its calls' errors itself
         if progress.tight:
             spoken = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
-            history = [tightened(message) for message in [*spoken, *history[-TIGHT_HISTORY:]]]
+            history = [shorten_message(message) for message in [*spoken, *history[-TIGHT_HISTORY:]]]
         # Once for all turns: a run may have hundreds of them, and of tools.
         names = written_names(function_names(self._ask.known)) if turns else {}
         for message in history:

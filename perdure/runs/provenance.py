@@ -26,11 +26,11 @@ from perdure.values.provenance import (
     Sources,
     join,
     join_all,
-    shape,
+    shape_of,
     shown_key,
     taken_by,
     tool_source,
-    untrusted,
+    untrusted_sources,
 )
 from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression
 from perdure.values.sizes import Sizes, preview
@@ -114,7 +114,7 @@ class RunProvenance:
             name for reference, names in self._received if reference.kind == CONVERSATION for name in sorted(names)
         ]
         """Untrusted sources of the conversation that a session's run continues."""
-        self.conversation_sources = sorted({*self.conversation_sources, *untrusted(context.history_sources)})
+        self.conversation_sources = sorted({*self.conversation_sources, *untrusted_sources(context.history_sources)})
         self._noted: set[str] = set()  # calls of a plan that continues under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """Known result type by call, for calls whose results are hidden."""
@@ -125,7 +125,7 @@ class RunProvenance:
 
     def instruct(self, parts: PromptParts) -> None:
         """Record untrusted skills and files of every prompt. The model has read those that are not hidden."""
-        shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
+        shown = join_all(untrusted_sources(each) for each in parts.sources() if not self.hides(each))
         self.conversation_sources = sorted({*self.conversation_sources, *shown})
 
     def offer(self, hosted: Iterable[str]) -> None:
@@ -157,21 +157,21 @@ class RunProvenance:
         output, which the session passes on unchanged.
         """
         keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
-        seen = (untrusted(each) for each in reported if not self.hides(each))
-        shown = join_all([frozenset(progress.told), self.read_by_model, untrusted(answer), *seen])
+        seen = (untrusted_sources(each) for each in reported if not self.hides(each))
+        shown = join_all([frozenset(progress.told), self.read_by_model, untrusted_sources(answer), *seen])
         return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": shown}.items() if each}
 
     def untrusted_read(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
         """Return the untrusted sources that the model or its calls have read. The message of the run's failure may hold
         their values.
         """
-        return sorted(untrusted(join_all([frozenset(progress.told), self.read_by_model, *called])))
+        return sorted(untrusted_sources(join_all([frozenset(progress.told), self.read_by_model, *called])))
 
     def hides(self, sources: Sources) -> bool:
         """Whether the model sees the shape of values of these sources in place of the values (R15.4)."""
         if self._show == "values":
             return False
-        others = untrusted(sources)
+        others = untrusted_sources(sources)
         if isinstance(self._show, str):
             return bool(others)
         return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
@@ -179,11 +179,11 @@ class RunProvenance:
     def begin(self, state: State, progress: RunProgress) -> None:
         """Begin a Request. Its model may follow untrusted content of its prompt (R15.3)."""
         held = [state.labels, *self.data.values()]
-        seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
+        seen = join_all(self._seen(labels) for labels in held if untrusted_sources(labels.whole))
         self.read_by_model = join(frozenset(progress.told), seen)
 
     def _seen(self, labels: Labels) -> Sources:
-        return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
+        return join_all(untrusted_sources(own) for _, own in labels.parts() if not self.hides(own))
 
     def known(self, number: int, progress: RunProgress, vouched: Callable[[Reference, Json], bool]) -> KnownSources:
         """Return the known sources for the plan of a Request; `vouched` returns whether a person endorsed a value.
@@ -209,18 +209,20 @@ class RunProvenance:
         for call in plan.every_call():
             if call.spec.tool is not None and call.state.writes and self.hides(call.state.sources):
                 self.note_type(call.id, call.spec.tool)
-            shown_sources |= untrusted(call.inputs.origins.written)
+            shown_sources |= untrusted_sources(call.inputs.origins.written)
             shown = (turns and call.state.status == "done") or not call.state.writes
             for sources in (
                 call.state.sources if shown else NOWHERE,
                 call.inputs.origins.all if shows_values(call) else NOWHERE,
             ):
-                shown_sources |= NOWHERE if self.hides(sources) else untrusted(sources)
+                shown_sources |= NOWHERE if self.hides(sources) else untrusted_sources(sources)
         progress.told = sorted(shown_sources)
         clean = [
             call.spec.raw
             for call in plan.calls
-            if not untrusted(call.inputs.origins.written) and call.state.status != "done" and call.id not in self._noted
+            if not untrusted_sources(call.inputs.origins.written)
+            and call.state.status != "done"
+            and call.id not in self._noted
         ]
         self._noted = {call.id for call in plan.calls} if not plan.settled else set()
         made = (
@@ -255,7 +257,7 @@ class RunProvenance:
     def note_shown(self, sources: Sources, progress: RunProgress) -> None:
         """Record that a message to the model holds a value of these sources."""
         if not self.hides(sources):
-            progress.told = sorted({*progress.told, *untrusted(sources)})
+            progress.told = sorted({*progress.told, *untrusted_sources(sources)})
 
     def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
         """Return the sources of an output as it was written: the model's own, and the sources of its references.
@@ -263,7 +265,7 @@ class RunProvenance:
         References are resolved at the plan's end or in the state. The caller needs the result only for a parent run, or
         for a model that may not read untrusted values.
         """
-        if output is None or not (below or untrusted(state.labels.whole)):
+        if output is None or not (below or untrusted_sources(state.labels.whole)):
             return NOWHERE
         if (
             completing := next((call for call in reversed(plan.calls) if call.state.result is output), None)
@@ -330,13 +332,13 @@ class RunProvenance:
     def readable_state(self, state: State) -> JsonObject:
         """Return the whole state, with the shape of each value that the model may not read."""
         value = state.snapshot()
-        return self._shaped(state)(value) if self.shows_shapes and untrusted(state.labels.whole) else value
+        return self._shaped(state)(value) if self.shows_shapes and untrusted_sources(state.labels.whole) else value
 
     def shown_state(self, state: State, *, tight: bool, most: int = MAX_STATE_SHOWN) -> tuple[JsonObject, bool]:
         """Return the state as the model sees it, and whether every large key is cut. Large keys are cut if `tight`, or if
         the state would have more than `most` characters.
         """
-        shaped = self._shaped(state) if self.shows_shapes and untrusted(state.labels.whole) else None
+        shaped = self._shaped(state) if self.shows_shapes and untrusted_sources(state.labels.whole) else None
         shown = None if tight else state.shown(most=most, shaped=shaped)
         return (state.beginnings(most=most, shaped=shaped), True) if shown is None else (shown, False)
 
@@ -345,7 +347,7 @@ class RunProvenance:
 
         def shaped(value: JsonObject) -> JsonObject:
             found: JsonObject = state.labels.shaped(
-                value, self.hides, lambda part, path: shape(part, types.get(path)), shown_key
+                value, self.hides, lambda part, path: shape_of(part, types.get(path)), shown_key
             )
             return found
 
@@ -356,14 +358,14 @@ class RunProvenance:
         labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
         if labels is None:
             return item.value
-        shown: Json = labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
+        shown: Json = labels.shaped(item.value, self.hides, lambda part, _: shape_of(part), shown_key)
         return shown
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
         """Return whether a result is hidden, and the value that the model sees."""
         if not self.hides(call.state.sources):
             return False, call.state.result
-        return True, shape(call.state.result, self._type_of(call.spec.tool))
+        return True, shape_of(call.state.result, self._type_of(call.spec.tool))
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
         """Return an error as the model sees it. Its message may hold the call's parameters, or untrusted answers."""
@@ -395,7 +397,7 @@ class RunProvenance:
         origins = call.inputs.origins.params
         if any(map(self.hides, origins.values())):
             shapes["params"] = {
-                name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
+                name: shape_of(value) if self.hides(origins.get(name, NOWHERE)) else value
                 for name, value in call.inputs.params.items()
             }
         if call.state.error is not None and (error := self.shown_error(call, call.state.error))["message"] == HIDDEN:
@@ -424,9 +426,9 @@ class RunProvenance:
             return message
         origins = call.inputs.origins.params
         kept = {
-            name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
+            name: shape_of(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
         }
-        return {**message, "before": shape(before), "after": kept}
+        return {**message, "before": shape_of(before), "after": kept}
 
 
 def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:

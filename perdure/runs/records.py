@@ -11,13 +11,13 @@ from pydantic import Field
 
 from perdure.models.requests import RequestView
 from perdure.plan import Call, Plan
-from perdure.runs.events import clipped
+from perdure.runs.events import clip_value
 from perdure.runs.undo import EffectLog
 from perdure.runs.wire import CallView
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_KEPT, MAX_RECORDED, SHOWN_PARAMS
 from perdure.values.media import beginning_without_media, first_without_media, parts_without_media, result_text
-from perdure.values.provenance import MODEL, SourceTable, untrusted
+from perdure.values.provenance import MODEL, SourceTable, untrusted_sources
 from perdure.values.sizes import Sizes, cut_to, preview
 from perdure.values.state import WriteRecord
 
@@ -62,7 +62,7 @@ def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
     named = {name: each for name, each in call.inputs.origins.params.items() if each != MODEL}
     return {
         name: table.number(each)
-        for name, each in (named | ({"": call.state.sources} if untrusted(call.state.sources) else {})).items()
+        for name, each in (named | ({"": call.state.sources} if untrusted_sources(call.state.sources) else {})).items()
     }
 
 
@@ -90,7 +90,7 @@ def record(
             view.result = None
 
 
-def weight(view: CallView, sizes: Sizes) -> int:
+def estimate_size(view: CallView, sizes: Sizes) -> int:
     """Return the approximate bytes of a kept call."""
     return (
         500
@@ -105,7 +105,7 @@ def weight(view: CallView, sizes: Sizes) -> int:
 def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
     if sizes.of(params) <= SHOWN_PARAMS:
         return parts_without_media(params)
-    cut: JsonObject = cut_to(clipped(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
+    cut: JsonObject = cut_to(clip_value(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
     return cut
 
 
@@ -216,7 +216,7 @@ class RunRecords:
             past.calls.append(self._views[call.id][1])
         if self._recorded is not None:
             record(past.calls, calls, self._sizes, self._recorded)
-        self.size += sum(weight(view, self._sizes) for view in past.calls[begin:])
+        self.size += sum(estimate_size(view, self._sizes) for view in past.calls[begin:])
         past.edges.extend(plan.named_edges())
         past.reads |= plan_reads(calls)
         past.writes |= plan_writes(calls)
@@ -227,7 +227,7 @@ class RunRecords:
     def restore(self, past: PastRequests, number: int) -> None:
         """Continue from the records of an earlier execution, whose last Request had this number (R6.8)."""
         self.past, self.restored_at, self.table = past, number, SourceTable(past.sets)
-        self.size = sum(weight(view, self._sizes) for view in past.calls)
+        self.size = sum(estimate_size(view, self._sizes) for view in past.calls)
         self._done = sum(call.status == "done" for call in past.calls)
 
     def count(self, plan: Plan | None) -> int:

@@ -111,7 +111,7 @@ class ShowPlan:
     approval_request: ApprovalRequest
 
 
-def edited(plan: Plan, other: Plan, time: str) -> Plan:
+def edited_plan(plan: Plan, other: Plan, time: str) -> Plan:
     """Return the plan that a person has edited: the other one.
 
     Calls of earlier Requests in the other plan stay. The other plan's calls replace calls that have not begun (R10.5).
@@ -579,7 +579,7 @@ class RequestLoop:
         self._stage = RequestStage.DRAINING
         if verdict.plan is not None:
             self._note_news()
-            self._run.plan = edited(self.plan, verdict.plan, now)
+            self._run.plan = edited_plan(self.plan, verdict.plan, now)
         if isinstance(verdict.outcome, Rejected):
             self.plan.end_all("rejected", verdict.outcome.reason, now, but=self._begun_before())
         elif isinstance(verdict.outcome, Failed):

@@ -25,9 +25,9 @@ from perdure.runs.context import (
     OVERTAKEN,
     RunConversation,
     ended_badly,
+    engine_message,
     error_message,
     not_well,
-    note,
     plan_notes,
     request_problems,
     return_to_planning,
@@ -41,7 +41,7 @@ from perdure.runs.progress import RunLimits, RunProgress, count_answer
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
 from perdure.runs.run_log import RunLog, StepKind
-from perdure.runs.sent_texts import added, sent_by
+from perdure.runs.sent_texts import merge_digests, sent_by
 from perdure.runs.shared_budgets import SharedBudget, merged_budgets
 from perdure.runs.standing_approvals import StandingClaim
 from perdure.runs.undo import EffectLog, UndoRecord
@@ -230,7 +230,7 @@ class RunState:
         return_to_planning(self.progress)
         if self.limits.reached is None and is_stuck(progress.answers, self.agent.config.stuck_after):
             progress.told_to_vary = progress.number
-            progress.messages.append(note(REPEATS.format(count=self.agent.config.stuck_after)))
+            progress.messages.append(engine_message(REPEATS.format(count=self.agent.config.stuck_after)))
         return Situation(
             models=self.prepared.models,
             number=progress.number,
@@ -409,14 +409,14 @@ class RunState:
         self.provenance.note(plan, progress, turns=self.conversation.shows_turns)
         feedback = [*self.provenance.shown_feedback(self.approval_queue.feedback, plan), *problems]
         feedback += plan_notes(fresh, plan)
-        feedback += [note(each) for each in notes]
+        feedback += [engine_message(each) for each in notes]
         turn = self.conversation.turns.turn(progress, plan, fresh, result, self.records.past.log)
         progress.messages += [*turn, *feedback]
         self.approval_queue.feedback.clear()
 
     def _end_plan(self, plan: Plan) -> None:
         """Record the calls of a plan that has settled."""
-        self.progress.sent = added(self.progress.sent, sent_by(plan.every_call()))
+        self.progress.sent = merge_digests(self.progress.sent, sent_by(plan.every_call()))
         self.records.add(plan)
         self.plan = None
         self.conversation.turns.plan_is_over()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
-from perdure.rules import Rule, RuleBook, merged, roles_of
+from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
 from perdure.runs.version_switches import DEFAULTS_ASK
 from perdure.runs.wire import PreparedWorker, RunInput
@@ -98,7 +98,7 @@ class RunStart:
         """Return the run's rules, with `rules` as the agent file's."""
         given = self.input
         return RuleBook(
-            merged(rules, self.prepared.worker_rules, given.rules),
+            merge_rules(rules, self.prepared.worker_rules, given.rules),
             None if given.rule_record is None else given.rule_record.model_copy(deep=True),
             roles=roles_of(given.whose.context),
             prefix=self.prefix,

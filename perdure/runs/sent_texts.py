@@ -29,7 +29,7 @@ def sent_by(calls: Iterable[Call]) -> list[str]:
     ]
 
 
-def added(before: list[str], more: Iterable[str]) -> list[str]:
+def merge_digests(before: list[str], more: Iterable[str]) -> list[str]:
     """Return both lists, each digest once, the newest `MOST`."""
     return list(dict.fromkeys([*before, *more]))[-MOST:]
 

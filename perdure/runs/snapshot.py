@@ -52,7 +52,7 @@ _WRITE: Final = 150
 """Approximate bytes of a write without its value."""
 
 
-def snapshot(run: RunState) -> RunSnapshot:
+def take_snapshot(run: RunState) -> RunSnapshot:
     """Return the state that the next Request, a watcher and the result need."""
     run.state.compact()
     run.records.past.sets = run.records.table.as_json()
@@ -99,11 +99,11 @@ def encode_snapshot(run: RunState) -> tuple[bytes, int]:
     """Return the snapshot as JSON, and the approximate number of its lists and objects: the time to read it grows with
     both.
     """
-    written = json_bytes(snapshot(run))
+    written = json_bytes(take_snapshot(run))
     return written, written.count(b"[") + written.count(b"{")
 
 
-def carried(run: RunState) -> int:
+def estimate_snapshot_size(run: RunState) -> int:
     """Return the approximate bytes of a snapshot. Values are measured once, and nothing is encoded."""
     run.state.compact()
     return sum(map(run.sizes.of, run.values())) + _WRITE * len(run.state.writes) + run.records.size

@@ -408,7 +408,7 @@ def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tu
     return found
 
 
-def stopped(run_id: str, views: Iterable[CallView]) -> str:
+def undo_stop_reason(run_id: str, views: Iterable[CallView]) -> str:
     """Return the reason why an undo run has not undone all effects."""
     ended = [view for view in views if view.tool != "_let"]
     bad = [view for view in ended if view.status not in ("done", "skipped")]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from perdure.approvals.policy import Guard
 from perdure.approvals.requests import ApprovalRequest, InformedRoute, WaitingEntry, WaitingView, tool_question
-from perdure.errors import clip, counted
+from perdure.errors import clip, pluralize
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
@@ -28,16 +28,16 @@ from perdure.runs.wire import CallView, RunInput, RunResult, RunView
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
 from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_SHOWN_MESSAGE, MAX_VIEWED, MAX_VIEWED_EDGES, bytes_text
 from perdure.values.media import first_without_media
-from perdure.values.provenance import MODEL, in_words, untrusted
+from perdure.values.provenance import MODEL, in_words, untrusted_sources
 from perdure.values.references import MISSING, evaluate, get, parse_expression
-from perdure.values.sizes import Sizes, allot, clipped, cut_to, preview, text_size
+from perdure.values.sizes import Sizes, allot_room, clip_text, cut_to, preview, text_size
 
 SHOWN: Final = 20
 """Parameters of a call that are shown; there are seldom so many."""
 _LONGEST: Final = 120
 
 
-def ways(call: Call, *, model: bool = True) -> list[str]:
+def source_lines(call: Call, *, model: bool = True) -> list[str]:
     """Return one line for each parameter, untrusted ones first.
 
     An example is `send_money.iban ← †state.mail.iban ← read_mail (written by others)`. With `model` the lines include
@@ -45,7 +45,9 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
     """
     params, tool = call.inputs.origins.params, clip(call.spec.tool_name, 60)
     named = [
-        name for name in sorted(params, key=lambda name: not untrusted(params[name])) if model or params[name] != MODEL
+        name
+        for name in sorted(params, key=lambda name: not untrusted_sources(params[name]))
+        if model or params[name] != MODEL
     ]
     lines = []
     for name in named[:SHOWN]:
@@ -54,7 +56,7 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
         lines.append(f"{tool}.{clip(name, 60)}{through} ← {in_words(params[name])}")
     if len(named) > SHOWN:
         lines.append(f"and {len(named) - SHOWN} more parameters of {tool}")
-    if untrusted(call.inputs.origins.written):
+    if untrusted_sources(call.inputs.origins.written):
         lines.append(
             f"{tool} itself ← {in_words(call.inputs.origins.written)}: what had been read when the call was written"
         )
@@ -64,7 +66,7 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
 def plan_ways(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the call id and provenance of each parameter that the plan does not write out."""
     for call in plan.calls:
-        for line in ways(call, model=False):
+        for line in source_lines(call, model=False):
             yield call.id, line
 
 
@@ -231,7 +233,7 @@ def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Ca
             call.spec.known_tool.parameters,
             call.inputs.items,
         )
-        view.ways = [] if request.question else ways(call)
+        view.ways = [] if request.question else source_lines(call)
         view.client = request.is_with_client
         if request.asked is not None:
             view.server, view.form, view.url = request.asked.server, request.asked.form, request.asked.url
@@ -303,7 +305,7 @@ class Pages:
 def _pieces(run: RunState, what: str) -> Iterator[str]:
     """Yield the JSON of a value that `whole` returns. Calls come one by one, because a run may have thousands (R16.6)."""
     if what != "calls":
-        yield dumps(whole(run, what))
+        yield dumps(find_whole_value(run, what))
         return
     calls = [*run.records.past.calls, *(run.plan.every_call() if run.plan is not None else ())]
     for number, call in enumerate(calls):
@@ -331,7 +333,7 @@ def before_start(run_input: RunInput | None, what: str) -> Json:
     return found
 
 
-def whole(run: RunState, what: str) -> Json:
+def find_whole_value(run: RunState, what: str) -> Json:
     """Return a whole value that a view may cut: a part of the result by name, a reference's value, or a call by id.
 
     Raise `ReferenceSyntaxError` or `LookupError` for anything else.
@@ -471,23 +473,26 @@ _STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
 """Signs that begin emphasis, code, a link or HTML within a line."""
 
 
-def details(run: RunState, run_id: str = "") -> str:
+def progress_markdown(run: RunState, run_id: str = "") -> str:
     """Return the run's progress as Markdown: its Requests, and its last calls with their reads and writes.
 
     `run_id` makes the link to the run's page.
     """
     lines = [
-        f"**{plain(run.agent.name)}**: {counted(len(run.records.past.log), 'Request')}, {run.records.done(run.plan)} of {counted(run.records.count(run.plan), 'call')} done"
+        f"**{escape_markdown(run.agent.name)}**: {pluralize(len(run.records.past.log), 'Request')}, {run.records.done(run.plan)} of {pluralize(run.records.count(run.plan), 'call')} done"
     ]
     if run.prepared.pages:
         lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"
     if run.records.past.log:
         last = run.records.past.log[-1]
-        lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
+        lines += [
+            "",
+            f"Request {last.number}: {escape_markdown(last.model)} ({escape_markdown(last.reason)}), {last.status}",
+        ]
     if run.wait is not None:
-        lines += ["", f"**{plain(run.wait.text())} UTC**"]
+        lines += ["", f"**{escape_markdown(run.wait.text())} UTC**"]
     if rules := rule_lines(plan_verdicts(run), run.rules):
-        lines += ["", "Rules over the plan:", "", *(f"- {plain(line)}" for line in rules)]
+        lines += ["", "Rules over the plan:", "", *(f"- {escape_markdown(line)}" for line in rules)]
     if waiting := run.approval_queue.waiting:
         lines += [
             "",
@@ -519,7 +524,10 @@ def _row(call: Call) -> str:
     return (
         "| "
         + " | ".join(
-            map(plain, (call.id, call.standing, call.spec.tool_name, call_line(call.spec.raw, 60), call.spec.target))
+            map(
+                escape_markdown,
+                (call.id, call.standing, call.spec.tool_name, call_line(call.spec.raw, 60), call.spec.target),
+            )
         )
         + " |"
     )
@@ -532,16 +540,16 @@ def _waiting(request: ApprovalRequest) -> str:
         else (request.call.spec.tool_name, call_line(request.call.inputs.params))
     )
     cells = (request.id, what, shown, request.full_reason, request.approval.requested_at[:19])
-    return "| " + " | ".join(map(plain, cells)) + " |"
+    return "| " + " | ".join(map(escape_markdown, cells)) + " |"
 
 
 def _note(call: Call) -> str:
     """Return, as an item of a list, why a call did not succeed."""
     note = call.state.reason or (call.state.error.message if call.state.error else "")
-    return f"- {call.id} {plain(note[:200])}" if note else ""
+    return f"- {call.id} {escape_markdown(note[:200])}" if note else ""
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return the text so that Markdown shows it unchanged, without columns, links, pictures or markup."""
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
 
@@ -571,7 +579,7 @@ _BESIDE: Final = 20_000
 """Bytes of a delegate's result, without its output, in the parent's history."""
 
 
-def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
+def fit_result(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
     """Return the result unchanged if its JSON has at most `limit` bytes; else a copy with cut parts that has.
 
     `calls`: the number of calls of the run, if the result has only the newest. The function never fails. Its cost grows
@@ -640,8 +648,8 @@ def _allot(needed: Sequence[int], room: int) -> list[int]:
     """
     output, *rest = needed
     if output <= room - room // 20:
-        return [output, *allot(rest, room - output)]
-    return allot(needed, room)
+        return [output, *allot_room(rest, room - output)]
+    return allot_room(needed, room)
 
 
 def _size(part: Any, sizes: Sizes) -> int:  # a field of a view
@@ -687,15 +695,15 @@ def approval_size(view: WaitingView, sizes: Sizes) -> int:
 def _cut_request(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     """Return a request that is cut to its share: first without its schema, which the tool's definition repeats."""
     update: dict[str, object] = {"cut": True, "parameters": {}, "simulation": None}
-    update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
+    update |= {name: clip_text(getattr(view, name), _NAME) for name in ("tool", "agent")}
     if share < _SHOWN_FITTING:
-        reason = clipped(view.reason, _NAME)
+        reason = clip_text(view.reason, _NAME)
         update |= {"reason": reason, "description": "", "params": {}, "items": None, "calls": None}
         update |= {"runs": {}, "rules": []}
         return view.model_copy(update=update)
     names = [name for name in _LARGE_OF_OFFER if name not in update]
     needed = [sizes.of(getattr(view, name)) for name in names]
-    for name, size, room in zip(names, needed, allot(needed, share - _NAMED), strict=True):
+    for name, size, room in zip(names, needed, allot_room(needed, share - _NAMED), strict=True):
         if size > room:
             update[name] = cut_to(getattr(view, name), room, sizes)
     return view.model_copy(update=update)

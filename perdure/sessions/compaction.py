@@ -28,7 +28,7 @@ _LONGEST: Final = 120
 _NUMBERED: Final = re.compile(r"\d+(st|nd|rd|th|x|s|ms|kb|mb|%)|\d{1,2}", re.IGNORECASE)
 
 
-def identifiers(text: str) -> dict[str, None]:
+def find_identifiers(text: str) -> dict[str, None]:
     """Return the identifiers of a text, each once, in their order. The cost grows with the text only."""
     found: dict[str, None] = {}
     for word in _WORD.findall(text):
@@ -44,12 +44,12 @@ def _names(word: str) -> bool:
     return ("@" in word and "." in word) or "://" in word or word.count("/") > 1
 
 
-def changed(summary: str, source: str) -> list[str]:
+def changed_identifiers(summary: str, source: str) -> list[str]:
     """Return identifiers of a summary that its source lacks: a model has invented or changed them."""
-    return [word for word in identifiers(summary) if word not in source]
+    return [word for word in find_identifiers(summary) if word not in source]
 
 
-def listed(wanted: Iterable[str], text: Container[str], room: int) -> str:
+def list_missing(wanted: Iterable[str], text: Container[str], room: int) -> str:
     """Return the first identifiers that a text lacks, in `room` characters; an empty text if it lacks none."""
     names: list[str] = []
     for word in wanted:
@@ -121,7 +121,7 @@ class CompactionCut:
         return text[len(text) - room :].partition(" ")[2]
 
 
-def due(transcript: Transcript) -> Why | None:
+def compaction_reason(transcript: Transcript) -> Why | None:
     """Return the reason why a conversation should be compacted now; `None` if it is short enough."""
     if transcript.tokens >= transcript.limit:
         return "tokens"
@@ -159,14 +159,14 @@ def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
     return cut if cut.most >= min(KEPT_TOKENS, transcript.limit) // _LEAST else None
 
 
-def problem(summary: str, source: str, most: int) -> str | None:
+def summary_problem(summary: str, source: str, most: int) -> str | None:
     """Return the problem of a summary of at most `most` tokens, in words for its model; `None` for a good summary."""
     summary = summary.strip()
     if not summary:
         return "it is empty"
     if (size := estimate(summary)) > most:
         return f"it is too long: about {size:,} tokens; the limit is {most:,}"
-    if made_up := changed(summary, source):
+    if made_up := changed_identifiers(summary, source):
         return f"it has names that are not in the text: {', '.join(made_up[:10])}"
     return None
 
@@ -187,7 +187,7 @@ def compacted(
         room -= names_room
         text = extract(cut, room)
         room = names_room
-    names = listed(_identifiers(cut), text, min(MAX_IDENTIFIERS, room) - len(_IDENTIFIERS))
+    names = list_missing(_identifiers(cut), text, min(MAX_IDENTIFIERS, room) - len(_IDENTIFIERS))
     text += f"{_IDENTIFIERS}{names}" if names else ""
     text += f"\n\n{addition}" if addition else ""
     after = cut.kept + estimate(EARLIER, text)
@@ -229,10 +229,10 @@ def _identifiers(cut: CompactionCut) -> dict[str, None]:
     for step in reversed(cut.steps):
         for message in reversed(step.messages):
             into = results if message["role"] == "tool" else found
-            into |= identifiers(message.get("content") or "")
+            into |= find_identifiers(message.get("content") or "")
             for call in message.get("tool_calls", ()):
-                found |= identifiers(call["function"]["arguments"])
-    return found | identifiers(cut.earlier) | results
+                found |= find_identifiers(call["function"]["arguments"])
+    return found | find_identifiers(cut.earlier) | results
 
 
 def _lines(steps: Sequence[ConversationStep], most: int) -> Iterator[str]:

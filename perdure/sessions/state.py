@@ -40,7 +40,7 @@ from perdure.sessions.message_queue import (
 from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
 from perdure.sessions.status_webhooks import StatusWebhookChange, StatusWebhooks
 from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
-from perdure.sessions.views import details, fate
+from perdure.sessions.views import find_fate, session_markdown
 from perdure.sessions.wire import (
     Description,
     Fate,
@@ -443,7 +443,7 @@ class SessionState:
         """Return the session as Markdown, for the Web UI."""
         running = self.message_queue.state.running
         run_id = None if running is None else self.message_queue.run_id(running.number)
-        return details(self.key, self.agent, self.message_queue.state, run_id, self.transcript.entries)
+        return session_markdown(self.key, self.agent, self.message_queue.state, run_id, self.transcript.entries)
 
     def view(self) -> SessionView:
         state = self.message_queue.state
@@ -477,4 +477,4 @@ class SessionState:
 
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, or of a run of this session."""
-        return fate(self.message_queue, self.transcript, what, sender)
+        return find_fate(self.message_queue, self.transcript, what, sender)

@@ -15,7 +15,9 @@ _NEWEST: Final = 10
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 
 
-def details(key: str, agent: str, message_queue: QueueState, running: str | None, entries: Sequence[Entry]) -> str:
+def session_markdown(
+    key: str, agent: str, message_queue: QueueState, running: str | None, entries: Sequence[Entry]
+) -> str:
     """Return the session as Markdown. `running`: the id of the active run."""
     lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
     run = message_queue.running
@@ -55,7 +57,7 @@ def _cell(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
 
 
-def fate(message_queue: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
+def find_fate(message_queue: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
     """Return the fate of a message, or of a run of this session. Raise `MessageRefusedError` as `MessageQueue.resolve`
     does.
     """

@@ -27,7 +27,7 @@ from perdure.agents.datasets import recorded_evaluators
 from perdure.approvals.decisions import KINDS
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.client.approvals import change_policy, decide
-from perdure.client.histories import Exchange, audit_run, executions, started_below
+from perdure.client.histories import Exchange, audit_run, execution_histories, started_below
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
@@ -110,7 +110,7 @@ async def record_run(client: Client, run_id: str) -> Case:
     while left:
         workflow_id, kind = left.pop(0)
         taken = _RecordedRun(client)
-        async for history in executions(client, workflow_id):
+        async for history in execution_histories(client, workflow_id):
             kind = kind or history.events[0].workflow_execution_started_event_attributes.workflow_type.name
             left += started_below(history)
             for event in history.events if kind == AGENT_WORKFLOW else ():

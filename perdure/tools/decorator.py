@@ -332,7 +332,7 @@ def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # t
     undo = tool_function(options.get("undo"))
     definition = {
         "name": name,
-        "description": described(function),
+        "description": docstring_text(function),
         **plain_schema(arguments.model_json_schema(by_alias=True)),
         **meta_properties(options),
     }
@@ -456,7 +456,7 @@ def _hint(where: str, why: str) -> None:
     warnings.warn(words, stacklevel=6)
 
 
-def described(documented: object) -> str:
+def docstring_text(documented: object) -> str:
     """Return a docstring's text, without its parameters."""
     found = docstring_parser.parse(inspect.getdoc(documented) or "")
     return "\n".join(filter(None, (found.short_description, found.long_description)))

@@ -10,7 +10,7 @@ from typing import Final
 from perdure.errors import ToolDefinitionError
 from perdure.values.json import Json, JsonObject, SchemaPart, json_path, shorten
 from perdure.values.limits import MAX_QUESTION
-from perdure.values.problems import ProblemPath, meant
+from perdure.values.problems import ProblemPath, suggest_name
 from perdure.values.schemas import LISTS, SINGLE, pattern_problem
 
 JSON_TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -443,7 +443,7 @@ def question_problem(text: Json, parameters: JsonObject) -> str | None:
         return None
     for name in names:
         if name not in known:
-            near = meant(name, known)
+            near = suggest_name(name, known)
             there = f"did you mean {near!r}?" if near else f"it has {', '.join(known) or 'none'}"
             return f"_ask: {{{shorten(name, 60)[1:-1]}}} is not a parameter; {there}"
     return None

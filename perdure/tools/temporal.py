@@ -12,7 +12,14 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import Unpack
 
 from perdure.errors import ToolDefinitionError, ToolError, clip
-from perdure.tools.decorator import Annotation, ToolFunction, described, meta_properties, plain_schema, read_signature
+from perdure.tools.decorator import (
+    Annotation,
+    ToolFunction,
+    docstring_text,
+    meta_properties,
+    plain_schema,
+    read_signature,
+)
 from perdure.tools.tool import Existing, parse_tool
 from perdure.values.json import JsonObject
 
@@ -77,7 +84,7 @@ def activity_tool(
         raise ToolDefinitionError(f"{activity!r} is not an activity with a name: decorate it with @activity.defn")
     method = not inspect.ismethod(activity) and next(iter(inspect.signature(activity).parameters), "") == "self"
     existing = Existing(kind="activity", name=name)
-    return _by_signature(existing, activity, described(activity), dict(options), method=method)
+    return _by_signature(existing, activity, docstring_text(activity), dict(options), method=method)
 
 
 def workflow_tool(
@@ -108,7 +115,7 @@ def workflow_tool(
     found = getattr(workflow, WORKFLOW_DEFINITION, None)
     if found is None or getattr(found, "name", None) is None:
         raise ToolDefinitionError(f"{workflow!r} is not a workflow with a name: decorate it with @workflow.defn")
-    about = described(workflow) if workflow.__doc__ else described(found.run_fn)
+    about = docstring_text(workflow) if workflow.__doc__ else docstring_text(found.run_fn)
     return _by_signature(Existing(kind="workflow", name=found.name, id=id), found.run_fn, about, plain, method=True)
 
 

@@ -20,7 +20,7 @@ from perdure.tools.quorum import QUORUM_KEYS, quorum_of
 from perdure.tools.undo import Undo, undo_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
-from perdure.values.problems import first_problem, meant, none_of
+from perdure.values.problems import first_problem, none_of, suggest_name
 from perdure.values.references import parse_output_path
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
@@ -527,7 +527,7 @@ def _have(names: Iterable[str], name: str = "") -> str:
     known = sorted(names)
     if not known:
         return "; it has none (load some with --tools)"
-    near = meant(name, known)
+    near = suggest_name(name, known)
     more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
     there = f"it has {', '.join(known[:_LISTED])}{more}"
     return f"; did you mean {near!r}? {there}" if near else f"; {there}"

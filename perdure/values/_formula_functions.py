@@ -90,7 +90,7 @@ class FormulaUseError(Exception):
     """An operation that a formula cannot do; the message names the accepted form."""
 
 
-def kind(value: Json) -> str:
+def kind_of_value(value: Json) -> str:
     """Return the kind of a value in plain words."""
     if value is None:
         return "null"
@@ -98,7 +98,7 @@ def kind(value: Json) -> str:
     return names.get(type(value), "a function")
 
 
-def number(value: Json | complex) -> Json:
+def to_json_number(value: Json | complex) -> Json:
     """Return the number, if JSON can carry it. Raises `FormulaUseError`."""
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
@@ -118,10 +118,10 @@ def is_number(value: Json) -> TypeIs[int | float]:
 def _numbers(sign: str, do: Callable[[float, float], complex]) -> OperatorFunction:
     def calculate(steps: EvaluationSteps, a: Json, b: Json) -> Json:
         if not (isinstance(a, (int, float)) and isinstance(b, (int, float))):
-            raise FormulaUseError(f"{kind(a)} {sign} {kind(b)} is not defined")
+            raise FormulaUseError(f"{kind_of_value(a)} {sign} {kind_of_value(b)} is not defined")
         if type(a) is not float or type(b) is not float:
             steps.digits(a, b)
-        return number(do(a, b))
+        return to_json_number(do(a, b))
 
     return calculate
 
@@ -137,9 +137,9 @@ def _add(steps: EvaluationSteps, a: Json, b: Json) -> Json:
         return a + b
     if is_number(a) and is_number(b):
         steps.digits(a, b)
-        return number(a + b)
+        return to_json_number(a + b)
     hint = "; write str(…) or an f-string" if str in (type(a), type(b)) else ""
-    raise FormulaUseError(f"{kind(a)} + {kind(b)} is not defined{hint}")
+    raise FormulaUseError(f"{kind_of_value(a)} + {kind_of_value(b)} is not defined{hint}")
 
 
 _times: Final = _numbers("*", operator.mul)
@@ -193,7 +193,7 @@ def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> OperatorFunction:
         try:
             return do(a, b)
         except TypeError:
-            raise FormulaUseError(f"{kind(a)} {sign} {kind(b)} cannot be compared") from None
+            raise FormulaUseError(f"{kind_of_value(a)} {sign} {kind_of_value(b)} cannot be compared") from None
 
     return compare
 
@@ -201,7 +201,7 @@ def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> OperatorFunction:
 def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     if isinstance(b, str):
         if not isinstance(a, str):
-            raise FormulaUseError(f"a text contains only texts, not {kind(a)}")
+            raise FormulaUseError(f"a text contains only texts, not {kind_of_value(a)}")
         steps.text(len(b))
         return a in b
     if isinstance(b, dict):
@@ -214,7 +214,7 @@ def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
         elif isinstance(a, list | dict):
             steps.weigh(b)
         return a in b
-    raise FormulaUseError(f"{kind(b)} contains nothing")
+    raise FormulaUseError(f"{kind_of_value(b)} contains nothing")
 
 
 COMPARISONS: Final[Mapping[str, OperatorFunction]] = {
@@ -231,12 +231,12 @@ COMPARISONS: Final[Mapping[str, OperatorFunction]] = {
 }
 
 
-def items(steps: EvaluationSteps, value: Json) -> list[Json]:
+def to_items(steps: EvaluationSteps, value: Json) -> list[Json]:
     """Return the items for a comprehension or a function, as a list."""
     if isinstance(value, str | list | dict):
         steps.take(len(value))
         return list(value)
-    raise FormulaUseError(f"{kind(value)} has no items")
+    raise FormulaUseError(f"{kind_of_value(value)} has no items")
 
 
 def text_key(steps: EvaluationSteps, value: Json) -> str:
@@ -244,7 +244,7 @@ def text_key(steps: EvaluationSteps, value: Json) -> str:
     if isinstance(value, str):
         steps.text(len(value))
         return value
-    raise FormulaUseError(f"the keys of an object are texts, not {kind(value)}; write str(…)")
+    raise FormulaUseError(f"the keys of an object are texts, not {kind_of_value(value)}; write str(…)")
 
 
 def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
@@ -260,8 +260,8 @@ def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
         if -len(value) <= at < len(value):
             return value[at]
         raise FormulaUseError(f"there is no [{at}]: it has {len(value)} items")
-    what = kind(at) if at is None or isinstance(at, list | dict) else repr(clip(str(at), 60))
-    raise FormulaUseError(f"{kind(value)} has no {what}")
+    what = kind_of_value(at) if at is None or isinstance(at, list | dict) else repr(clip(str(at), 60))
+    raise FormulaUseError(f"{kind_of_value(value)} has no {what}")
 
 
 def as_text(steps: EvaluationSteps, value: Json) -> str:
@@ -277,7 +277,7 @@ _FORMAT: Final = re.compile(r"(?:.?[<>=^])?[-+ ]?#?0?(\d*)[,_]?(?:\.(\d+))?[bdeE
 """The accepted formats: without `c`, which may produce no character, and `n`, which depends on the machine."""
 
 
-def formatted(steps: EvaluationSteps, value: Json, spec: str) -> str:
+def format_value(steps: EvaluationSteps, value: Json, spec: str) -> str:
     """Return `f"{value:spec}"`."""
     if not spec:
         return as_text(steps, value)
@@ -285,7 +285,7 @@ def formatted(steps: EvaluationSteps, value: Json, spec: str) -> str:
     if found is None or any(int(digits or 0) > MAX_WIDTH for digits in found.groups()):
         raise FormulaUseError(f"the format {spec[:30]!r} is not known; write one such as '.2f', ',' or '>10'")
     if not isinstance(value, str | int | float):
-        raise FormulaUseError(f"{kind(value)} cannot be formatted with {spec!r}")
+        raise FormulaUseError(f"{kind_of_value(value)} cannot be formatted with {spec!r}")
     steps.weigh(value)
     steps.take(MAX_WIDTH // 16)
     return format(value, spec)
@@ -293,14 +293,14 @@ def formatted(steps: EvaluationSteps, value: Json, spec: str) -> str:
 
 def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
     total = start
-    for value in items(steps, values):
+    for value in to_items(steps, values):
         if type(value) is int and type(total) is int and value.bit_length() + total.bit_length() < BITS:
             total += value
             continue
         if not is_number(value) or not is_number(total):
-            raise FormulaUseError(f"sum adds numbers; there is {kind(value)} among them")
+            raise FormulaUseError(f"sum adds numbers; there is {kind_of_value(value)} among them")
         steps.digits(total, value)
-        total = number(total + value)
+        total = to_json_number(total + value)
     return total
 
 
@@ -317,7 +317,7 @@ def _ranked(
 
 
 def _sorted(steps: EvaluationSteps, values: Json, *, key: SortKey = None, reverse: Json = False) -> Json:
-    listed = items(steps, values)
+    listed = to_items(steps, values)
     by = _ranked(steps, listed, key)
     try:
         order = sorted(range(len(listed)), key=by.__getitem__, reverse=bool(reverse))
@@ -331,7 +331,7 @@ _NONE: Final[Any] = object()  # in place of a default, which may be any value
 
 def _extreme(name: str, pick: Callable[..., int]) -> Callable[..., Json]:
     def extreme(steps: EvaluationSteps, *values: Json, key: SortKey = None, default: Json = _NONE) -> Json:
-        listed = items(steps, values[0]) if len(values) == 1 else list(values)
+        listed = to_items(steps, values[0]) if len(values) == 1 else list(values)
         if not listed:
             if default is _NONE or len(values) > 1:
                 raise FormulaUseError(f"{name} of nothing; give default=…")
@@ -347,29 +347,29 @@ def _extreme(name: str, pick: Callable[..., int]) -> Callable[..., Json]:
 
 def _round(steps: EvaluationSteps, value: Json, digits: Json = None) -> Json:
     if not is_number(value):
-        raise FormulaUseError(f"round takes a number, not {kind(value)}")
+        raise FormulaUseError(f"round takes a number, not {kind_of_value(value)}")
     if digits is not None and (not isinstance(digits, int) or abs(digits) > 400):
         raise FormulaUseError("round takes a whole number of digits, at most 400")
     steps.digits(value)
-    return number(round(value, digits) if digits is not None else round(value))
+    return to_json_number(round(value, digits) if digits is not None else round(value))
 
 
 def _int(steps: EvaluationSteps, value: Json = 0) -> Json:
     if not isinstance(value, int | float | str):
-        raise FormulaUseError(f"int takes a number or a text, not {kind(value)}")
+        raise FormulaUseError(f"int takes a number or a text, not {kind_of_value(value)}")
     steps.weigh(value)
     try:
-        return number(int(value))
+        return to_json_number(int(value))
     except ValueError:
         raise FormulaUseError(f"{str(value)[:40]!r} is not a whole number") from None
 
 
 def _float(steps: EvaluationSteps, value: Json = 0.0) -> Json:
     if not isinstance(value, int | float | str):
-        raise FormulaUseError(f"float takes a number or a text, not {kind(value)}")
+        raise FormulaUseError(f"float takes a number or a text, not {kind_of_value(value)}")
     steps.weigh(value)
     try:
-        return number(float(value))
+        return to_json_number(float(value))
     except ValueError:
         raise FormulaUseError(f"{str(value)[:40]!r} is not a number") from None
 
@@ -377,13 +377,13 @@ def _float(steps: EvaluationSteps, value: Json = 0.0) -> Json:
 def _len(steps: EvaluationSteps, value: Json) -> Json:
     if isinstance(value, str | list | dict):
         return len(value)
-    raise FormulaUseError(f"{kind(value)} has no length")
+    raise FormulaUseError(f"{kind_of_value(value)} has no length")
 
 
 def _abs(steps: EvaluationSteps, value: Json) -> Json:
     if is_number(value):
         return abs(value)
-    raise FormulaUseError(f"abs takes a number, not {kind(value)}")
+    raise FormulaUseError(f"abs takes a number, not {kind_of_value(value)}")
 
 
 def _range(steps: EvaluationSteps, *bounds: Json) -> Json:
@@ -396,7 +396,7 @@ def _range(steps: EvaluationSteps, *bounds: Json) -> Json:
 
 
 def _enumerate(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
-    listed = items(steps, values)
+    listed = to_items(steps, values)
     if not isinstance(start, int):
         raise FormulaUseError("enumerate begins at a whole number")
     steps.take(2 * len(listed))
@@ -404,14 +404,14 @@ def _enumerate(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
 
 
 def _zip(steps: EvaluationSteps, *lists: Json) -> Json:
-    rows: list[Json] = [list(row) for row in zip(*(items(steps, values) for values in lists), strict=False)]
+    rows: list[Json] = [list(row) for row in zip(*(to_items(steps, values) for values in lists), strict=False)]
     steps.take(len(rows) * len(lists))
     return rows
 
 
 def _set(steps: EvaluationSteps, values: Json = None) -> Json:
     """Return the values without duplicates, in a fixed order, so that equal sets are equal: numbers, texts, null."""
-    listed = items(steps, values) if values else []
+    listed = to_items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
         raise FormulaUseError("a set contains texts and numbers, no lists or objects")
     steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
@@ -423,7 +423,7 @@ def _dict(steps: EvaluationSteps, values: Json = None) -> Json:
     if isinstance(values, dict) or values is None:
         steps.take(len(values or {}))
         return dict(values or {})
-    listed = items(steps, values)
+    listed = to_items(steps, values)
     pairs = [
         (pair[0], pair[1]) for pair in listed if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
     ]
@@ -437,7 +437,7 @@ def _dict(steps: EvaluationSteps, values: Json = None) -> Json:
 def _next(steps: EvaluationSteps, values: Json, default: Json = _NONE) -> Json:
     """Return the first of a list; `default` for an empty one."""
     if not isinstance(values, list):
-        raise FormulaUseError(f"next takes a list or a comprehension, not {kind(values)}")
+        raise FormulaUseError(f"next takes a list or a comprehension, not {kind_of_value(values)}")
     if not values and default is _NONE:
         raise FormulaUseError("next of nothing; give a default: next(…, None)")
     return values[0] if values else default
@@ -449,19 +449,19 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
     "min": _extreme("min", min),
     "max": _extreme("max", max),
     "sorted": _sorted,
-    "any": lambda steps, values: any(items(steps, values)),
-    "all": lambda steps, values: all(items(steps, values)),
+    "any": lambda steps, values: any(to_items(steps, values)),
+    "all": lambda steps, values: all(to_items(steps, values)),
     "round": _round,
     "str": lambda steps, value="": as_text(steps, value),
     "int": _int,
     "float": _float,
     "bool": lambda steps, value=False: bool(value),
     "abs": _abs,
-    "list": lambda steps, value=(): items(steps, value) if value else [],
-    "tuple": lambda steps, value=(): items(steps, value) if value else [],
+    "list": lambda steps, value=(): to_items(steps, value) if value else [],
+    "tuple": lambda steps, value=(): to_items(steps, value) if value else [],
     "set": _set,
     "dict": _dict,
-    "reversed": lambda steps, values: items(steps, values)[::-1],
+    "reversed": lambda steps, values: to_items(steps, values)[::-1],
     "next": _next,
     "range": _range,
     "enumerate": _enumerate,
@@ -487,7 +487,7 @@ def _split(steps: EvaluationSteps, text: str, *parts: Any) -> Json:  # `str.spli
 
 
 def _join(steps: EvaluationSteps, text: str, values: Json) -> Json:
-    listed = items(steps, values)
+    listed = to_items(steps, values)
     parts = [part for part in listed if isinstance(part, str)]
     if len(parts) < len(listed):
         raise FormulaUseError("join takes texts; write str(x) for x in …")
@@ -548,9 +548,9 @@ METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
     },
     dict: {
         "get": _get,
-        "keys": lambda steps, value: items(steps, value),
-        "values": lambda steps, value: items(steps, list(value.values())),
-        "items": lambda steps, value: [[key, value[key]] for key in items(steps, value)],
+        "keys": lambda steps, value: to_items(steps, value),
+        "values": lambda steps, value: to_items(steps, list(value.values())),
+        "items": lambda steps, value: [[key, value[key]] for key in to_items(steps, value)],
     },
     list: {
         "count": _count,
@@ -564,7 +564,7 @@ def call_method(steps: EvaluationSteps, value: Json, name: str, arguments: list[
     methods = METHODS.get(type(value), {})
     if name not in methods:
         known = f"it has: {', '.join(methods)}" if methods else "it has none"
-        raise FormulaUseError(f"{kind(value)} has no method {name!r}; {known}")
+        raise FormulaUseError(f"{kind_of_value(value)} has no method {name!r}; {known}")
     try:
         return methods[name](steps, value, *arguments)
     except (TypeError, ValueError, OverflowError) as error:

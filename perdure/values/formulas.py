@@ -29,12 +29,12 @@ from perdure.values._formula_functions import (
     as_text,
     at_place,
     call_method,
-    formatted,
+    format_value,
     is_number,
-    items,
-    kind,
-    number,
+    kind_of_value,
     text_key,
+    to_items,
+    to_json_number,
 )
 from perdure.values.json import Json, check
 from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
@@ -62,7 +62,7 @@ FormulaStep: TypeAlias = Callable[[Frame], Json]
 T = TypeVar("T")
 
 
-def wrong(node: ast.AST, message: str) -> NoReturn:
+def raise_formula_error(node: ast.AST, message: str) -> NoReturn:
     raise FormulaError(message, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
 
 
@@ -103,9 +103,11 @@ class Nodes:
     def read(self, node: ast.expr) -> FormulaStep:
         made = getattr(self, f"_node_{type(node).__name__.lower()}", None)
         if made is None:
-            wrong(node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}")
+            raise_formula_error(
+                node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}"
+            )
         if self._depth == MAX_NESTED:
-            wrong(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
+            raise_formula_error(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
         self._depth += 1
         step: FormulaStep = made(node)
         self._depth -= 1
@@ -120,16 +122,16 @@ class Nodes:
             try:
                 return step(frame)
             except FormulaUseError as error:
-                wrong(node, str(error))
+                raise_formula_error(node, str(error))
             except RecursionError:
-                wrong(node, "this is nested too deeply")
+                raise_formula_error(node, "this is nested too deeply")
             except (
                 TypeError,
                 ValueError,
                 ArithmeticError,
                 LookupError,
             ) as error:  # Python's own message for an impossible operation
-                wrong(node, clip(str(error), 200))
+                raise_formula_error(node, clip(str(error), 200))
 
         return counted
 
@@ -148,11 +150,11 @@ class Nodes:
     def _node_constant(self, node: ast.Constant) -> FormulaStep:
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
-            wrong(node, f"{_shown(node)} is not JSON")
+            raise_formula_error(node, f"{_shown(node)} is not JSON")
         try:
-            number(value)
+            to_json_number(value)
         except FormulaUseError as error:
-            wrong(node, str(error))
+            raise_formula_error(node, str(error))
 
         def constant(frame: Frame) -> Json:
             steps = frame.steps
@@ -173,7 +175,7 @@ class Nodes:
             made: list[Json] = []
             for several, step in parts:
                 value = step(frame)
-                made.extend(items(frame.steps, value)) if several else made.append(value)
+                made.extend(to_items(frame.steps, value)) if several else made.append(value)
             return made
 
         return make
@@ -196,7 +198,7 @@ class Nodes:
         if isinstance(node.format_spec, ast.JoinedStr):
             fixed = [str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant)]
             if len(fixed) < len(node.format_spec.values):
-                wrong(node, "a format is written out, such as :.2f")
+                raise_formula_error(node, "a format is written out, such as :.2f")
             spec = "".join(fixed)
         if node.conversion in (ord("r"), ord("a")):
             convert = repr if node.conversion == ord("r") else ascii
@@ -204,12 +206,12 @@ class Nodes:
             def write(frame: Frame) -> str:
                 given = value(frame)
                 frame.steps.weigh(given)
-                return formatted(frame.steps, convert(given), spec)
+                return format_value(frame.steps, convert(given), spec)
 
             return write
         if node.conversion == ord("s"):
-            return lambda frame: formatted(frame.steps, as_text(frame.steps, value(frame)), spec)
-        return lambda frame: formatted(frame.steps, value(frame), spec)
+            return lambda frame: format_value(frame.steps, as_text(frame.steps, value(frame)), spec)
+        return lambda frame: format_value(frame.steps, value(frame), spec)
 
     # Names, keys and places.
 
@@ -229,7 +231,7 @@ class Nodes:
             value = CONSTANTS[name]
             return lambda frame: value
         if name in FUNCTIONS:
-            wrong(node, f"{name!r} is a function: write {name}(…)")
+            raise_formula_error(node, f"{name!r} is a function: write {name}(…)")
         return self._reference(name, ())
 
     def _node_attribute(self, node: ast.Attribute) -> FormulaStep:
@@ -275,7 +277,7 @@ class Nodes:
         def cut(frame: Frame) -> Json:
             whole = value(frame)
             if not isinstance(whole, str | list):
-                raise FormulaUseError(f"{kind(whole)} has no slices")
+                raise FormulaUseError(f"{kind_of_value(whole)} has no slices")
             start, stop, step = (part(frame) if part is not None else None for part in parts)
             if (
                 not (start is None or isinstance(start, int))
@@ -295,7 +297,7 @@ class Nodes:
     def _node_binop(self, node: ast.BinOp) -> FormulaStep:
         do = OPERATORS.get(type(node.op).__name__)
         if do is None:
-            wrong(node, f"{_shown(node)}: of operators there are + - * / // % **")
+            raise_formula_error(node, f"{_shown(node)}: of operators there are + - * / // % **")
         left, right = self.read(node.left), self.read(node.right)
 
         def calculate(frame: Frame) -> Json:
@@ -314,13 +316,13 @@ class Nodes:
         if isinstance(node.op, ast.Not):
             return lambda frame: not value(frame)
         if isinstance(node.op, ast.Invert):
-            wrong(node, "~ is not known here; write not")
+            raise_formula_error(node, "~ is not known here; write not")
         sign = -1 if isinstance(node.op, ast.USub) else 1
 
         def signed(frame: Frame) -> Json:
             given = value(frame)
             if not is_number(given):
-                raise FormulaUseError(f"{kind(given)} has no sign")
+                raise FormulaUseError(f"{kind_of_value(given)} has no sign")
             return -given if sign < 0 else +given
 
         return signed
@@ -348,7 +350,7 @@ class Nodes:
         ]
         for sign, value in zip(node.ops, node.comparators, strict=True):
             if isinstance(sign, ast.Is | ast.IsNot) and not (isinstance(value, ast.Constant) and value.value is None):
-                wrong(value, "'is' asks for None; values are compared with ==")
+                raise_formula_error(value, "'is' asks for None; values are compared with ==")
 
         def compare(frame: Frame) -> bool:
             left = first(frame)
@@ -421,7 +423,7 @@ class FormulaParser(Nodes):
                     frame.steps.text(sum(map(len, given)))
                     made.update(given)
                 else:
-                    raise FormulaUseError(f"** takes an object, not {kind(given)}")
+                    raise FormulaUseError(f"** takes an object, not {kind_of_value(given)}")
             return made
 
         return make
@@ -456,7 +458,7 @@ class FormulaParser(Nodes):
         loops: list[tuple[FormulaStep, ast.expr, list[FormulaStep]]] = []
         for generator in generators:
             if generator.is_async:
-                wrong(node, "async has no place in an expression")
+                raise_formula_error(node, "async has no place in an expression")
             source = self.read(generator.iter)
             self.bound.extend(_names(generator.target))
             loops.append((source, generator.target, [self.read(test) for test in generator.ifs]))
@@ -468,7 +470,7 @@ class FormulaParser(Nodes):
             innermost = depth + 1 == len(loops)
             name = target.id if isinstance(target, ast.Name) else None
             steps = frame.steps
-            for item in items(steps, source(frame)):
+            for item in to_items(steps, source(frame)):
                 if name is None:
                     _assign(steps, target, item, frame.variables)
                 else:  # inlined `_assign`, to avoid a call for each item
@@ -495,7 +497,7 @@ class FormulaParser(Nodes):
         return collect
 
     def _node_lambda(self, node: ast.Lambda) -> FormulaStep:
-        wrong(
+        raise_formula_error(
             node,
             "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
         )
@@ -508,7 +510,7 @@ class FormulaParser(Nodes):
             named = FUNCTIONS[node.id]
             return lambda frame: lambda item: named(frame.steps, item)
         if not isinstance(node, ast.Lambda) or not _has_one_argument(node.args):
-            wrong(node, "a key is written as lambda item: …")
+            raise_formula_error(node, "a key is written as lambda item: …")
         name = node.args.args[0].arg
         self.bound.append(_allowed(node, name))
         body = self.read(node.body)
@@ -527,18 +529,20 @@ class FormulaParser(Nodes):
 
     def _node_call(self, node: ast.Call) -> FormulaStep:
         if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
-            wrong(node, "arguments are written one by one, without *")
+            raise_formula_error(node, "arguments are written one by one, without *")
         given = [self.read(each) for each in node.args]
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func, given)
         if not isinstance(node.func, ast.Name) or node.func.id in self.bound:
-            wrong(node, "only functions can be called")
+            raise_formula_error(node, "only functions can be called")
         name = node.func.id
         function = FUNCTIONS.get(name)
         if function is None:
             near = difflib.get_close_matches(name, FUNCTIONS, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            wrong(node, f"there is no function {clip(name, 60)!r} for values; {hint}There are: {', '.join(FUNCTIONS)}")
+            raise_formula_error(
+                node, f"there is no function {clip(name, 60)!r} for values; {hint}There are: {', '.join(FUNCTIONS)}"
+            )
         named = {
             str(each.arg): self._ranking(each.value) if each.arg == "key" else self.read(each.value)
             for each in node.keywords
@@ -558,9 +562,9 @@ class FormulaParser(Nodes):
 
     def _method(self, node: ast.Call, func: ast.Attribute, arguments: list[FormulaStep]) -> FormulaStep:
         if node.keywords:
-            wrong(node, "methods take no arguments by name here")
+            raise_formula_error(node, "methods take no arguments by name here")
         if func.attr not in _METHODS:
-            wrong(
+            raise_formula_error(
                 node, f"there is no method {clip(func.attr, 60)!r} for values; there are: {', '.join(sorted(_METHODS))}"
             )
         value = self.read(func.value)
@@ -569,7 +573,7 @@ class FormulaParser(Nodes):
 
 def _allowed(node: ast.AST, name: str) -> str:
     if name in ("state", "input", "item", "index") or name in FUNCTIONS or name in CONSTANTS:
-        wrong(node, f"{name!r} has a meaning of its own here; take another name")
+        raise_formula_error(node, f"{name!r} has a meaning of its own here; take another name")
     return name
 
 
@@ -577,7 +581,7 @@ def _names(target: ast.expr) -> list[str]:
     if isinstance(target, ast.Name):
         return [_allowed(target, target.id)]
     if not isinstance(target, ast.Tuple | ast.List):
-        wrong(target, "a comprehension gives its items names: for host in …")
+        raise_formula_error(target, "a comprehension gives its items names: for host in …")
     return [name for each in target.elts for name in _names(each)]
 
 
@@ -597,7 +601,7 @@ def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: di
         return
     assert isinstance(target, ast.Tuple | ast.List)
     if not isinstance(value, list) or len(value) != len(target.elts):
-        raise FormulaUseError(f"{len(target.elts)} names take a list of so many items, not {kind(value)}")
+        raise FormulaUseError(f"{len(target.elts)} names take a list of so many items, not {kind_of_value(value)}")
     for each, item in zip(target.elts, value, strict=True):
         _assign(steps, each, item, variables)
 
@@ -682,10 +686,10 @@ def _check_text(node: ast.Constant, text: str) -> None:
     try:
         check(text, source="the text")
     except JsonError as error:
-        wrong(node, str(error))
+        raise_formula_error(node, str(error))
 
 
-def readable(text: str) -> str | None:
+def readable_formula(text: str) -> str | None:
     """Return the formula in Python's own notation, without daggers; `None` for an invalid formula."""
     try:
         parse_formula(text)

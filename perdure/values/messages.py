@@ -118,7 +118,7 @@ NEWEST: Final = 24_000
 _LEFT_OUT: Final = ChatMessage(role="user", content="[what was said before this is left out: it was too long]")
 
 
-def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
+def keep_newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
     """Return the items with only the newest of the history among them (R9.7). The history never begins with the result
     of a lost call.
 

@@ -44,14 +44,14 @@ def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
     return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
 
 
-def meant(name: str, names: Iterable[str]) -> str | None:
+def suggest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the name that was probably meant by an unknown one."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
 def none_of(name: str, what: str, names: Sequence[str]) -> str:
     """Return `'dialct' is not a known key; did you mean 'dialect'?`, or the list of names."""
-    near = meant(name, names)
+    near = suggest_name(name, names)
     there = f"; use one of: {', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}" if names else ""
     return f"{shorten(name, 60)} is not a known {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
 
@@ -78,7 +78,7 @@ def problems_of(
             found[()] = [f"has more problems than these {MOST}"]
             break
         keys = _keys(model, place[:-1]) if each["type"] == "extra_forbidden" else []
-        if keys and (near := meant(str(place[-1]), keys)):
+        if keys and (near := suggest_name(str(place[-1]), keys)):
             instead.add((*place[:-1], near))
         words = _words(each, place, keys)
         if words not in found.setdefault(place, []):
@@ -122,12 +122,12 @@ def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
         return _MUST[kind] + got + ("; leave it out for its default" if found is None else "")
     if kind == "literal_error":
         allowed = [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        near = meant(found, allowed) if isinstance(found, str) else None
+        near = suggest_name(found, allowed) if isinstance(found, str) else None
         return f"must be {error['ctx']['expected']}{got}" + (f"; did you mean '{near}'?" if near else "")
     if kind == "union_tag_invalid":
         allowed = [word.strip("'") for word in error["ctx"]["expected_tags"].split(", ")]
         tag, name = error["ctx"]["tag"], error["ctx"]["discriminator"].strip("'")
-        near = meant(tag, allowed)
+        near = suggest_name(tag, allowed)
         hint = f"; did you mean {near!r}?" if near else ""
         return f"{name} {tag!r} is not one of {', '.join(allowed)}{hint}"
     message = str(error["msg"]).removeprefix("Value error, ")

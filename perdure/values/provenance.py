@@ -66,23 +66,23 @@ def join_all(many: Iterable[Sources]) -> Sources:
 
 
 @lru_cache(maxsize=4096)
-def untrusted(sources: Sources) -> Sources:
+def untrusted_sources(sources: Sources) -> Sources:
     """Return the untrusted sources: others wrote their values."""
     return frozenset(name for name in sources if name.startswith(OTHERS))
 
 
-def plain(name: str) -> str:
+def rule_name(name: str) -> str:
     """Return the name as a rule writes it, `tool:read_mail`."""
     return name.removeprefix(OTHERS)
 
 
-def stranger(sources: Iterable[str], allowed: Collection[str]) -> str | None:
+def find_disallowed(sources: Iterable[str], allowed: Collection[str]) -> str | None:
     """Return a source that is not allowed, or `None`."""
     return next(
         (
             name
             for name in sorted(sources)
-            if not (TRUSTED in allowed and not name.startswith(OTHERS)) and plain(name) not in allowed
+            if not (TRUSTED in allowed and not name.startswith(OTHERS)) and rule_name(name) not in allowed
         ),
         None,
     )
@@ -91,7 +91,7 @@ def stranger(sources: Iterable[str], allowed: Collection[str]) -> str | None:
 def in_words(sources: Iterable[str]) -> str:
     """Return the sources for people: `read_mail (written by others), user`."""
     return ", ".join(
-        plain(name).removeprefix(TOOL) + (BY_OTHERS if name.startswith(OTHERS) else "") for name in sorted(sources)
+        rule_name(name).removeprefix(TOOL) + (BY_OTHERS if name.startswith(OTHERS) else "") for name in sorted(sources)
     )
 
 
@@ -171,7 +171,7 @@ class Labels:
         """Return the value with each hidden part replaced by its shape; the same object if none is hidden."""
 
         def walk(value: Json, place: _LabelledPlace, path: tuple[str, ...]) -> Json:
-            if not untrusted(place.everything()):
+            if not untrusted_sources(place.everything()):
                 return value
             hidden = hides(place.own)
             if not place.below or not isinstance(value, dict | list):
@@ -312,12 +312,12 @@ class Origins:
     @property
     def tainted(self) -> bool:
         """Whether others may have written a part of it (R15.3)."""
-        return bool(untrusted(self.written)) or any(map(untrusted, self.params.values()))
+        return bool(untrusted_sources(self.written)) or any(map(untrusted_sources, self.params.values()))
 
     @property
     def by_others(self) -> Sources:
         """The sources in it that others wrote, as far as they are known."""
-        return join(untrusted(self.written), untrusted(self.all))
+        return join(untrusted_sources(self.written), untrusted_sources(self.all))
 
     def vouched(self, names: set[str] | None = None) -> Origins:
         """Return the origins after a person endorsed these parameters, or the whole call (R15.6)."""
@@ -334,7 +334,7 @@ def foreign_words(tool: str, origins: Origins, allowed: Collection[str]) -> str 
     if not origins.read or not origins.written:
         return f"nobody knows where the values of {tool} come from"
     for name, sources in {**origins.params, "": origins.written}.items():
-        if (found := stranger(sources, {*allowed, "agent"})) is not None:
+        if (found := find_disallowed(sources, {*allowed, "agent"})) is not None:
             return f"{tool}{f'.{name}' if name else ''} comes from {in_words([found])}"
     return None
 
@@ -436,7 +436,7 @@ _LONGEST_NUMBER: Final = 9
 _DEEP: Final = 30
 
 
-def shape(value: Json, schema: JsonObject | bool | None = None) -> Json:
+def shape_of(value: Json, schema: JsonObject | bool | None = None) -> Json:
     """Return the shape of a value written by others; the values that its `schema` enumerates, and the keys that it
     names, are shown."""
     root = schema if isinstance(schema, dict) else {}

@@ -338,7 +338,7 @@ def way_into(value: Json, path: Path) -> tuple[int, Json]:
     return len(path), value
 
 
-def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
+def nearest_paths(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
     """Return the existing paths nearest to a missing one, best first, as references (R5.5).
 
     They are the keys beside the first step that fails, similar names first, and a similar name one level deeper. The

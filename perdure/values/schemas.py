@@ -417,7 +417,7 @@ class Schema:
         yield schema
         if (
             isinstance(reference := schema.get("$ref"), str)
-            and (target := local(self._whole.schema, reference)) is not None
+            and (target := resolve_local(self._whole.schema, reference)) is not None
         ):
             yield from self._flat(target, depth + 1)
         for part in schema.get("allOf", ()):
@@ -484,7 +484,7 @@ def _child(schema: JsonObject, part: str | int) -> SchemaPart:
     return schema.get("additionalProperties", {})
 
 
-def local(document: JsonObject, reference: str) -> SchemaPart:
+def resolve_local(document: JsonObject, reference: str) -> SchemaPart:
     """Return the target of a `#/…` reference, or `None`."""
     if not reference.startswith("#"):
         return None

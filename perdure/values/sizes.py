@@ -278,7 +278,7 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
     return "…"  # a number with more digits than the room
 
 
-def clipped(text: str, room: int) -> str:
+def clip_text(text: str, room: int) -> str:
     """Return the longest beginning of a text that has at most `room` bytes as JSON, with its quotes, without a note on
     the rest."""
     while (size := text_size(text)) > room and text:
@@ -329,7 +329,7 @@ def _cut_parts(parts: Iterable[tuple[int, Json]], room: int, sizes: Sizes) -> di
     }
 
 
-def allot(sizes: Sequence[int], room: int) -> list[int]:
+def allot_room(sizes: Sequence[int], room: int) -> list[int]:
     """Return the room of the parts of a document, the most important first: each gets a sixteenth, and then the room
     that it needs."""
     shares = [min(size, room // (2 * len(sizes) + 1)) for size in sizes]

@@ -614,7 +614,7 @@ def _value(expression: Expression, lookup: Lookup) -> Any:  # the next line excl
     return evaluate(expression, lookup)
 
 
-# `marked` returns a text with references in the form for people, `written` translates a person's text into the engine's
+# `mark_references` returns a text with references in the form for people, `parse_marked` translates a person's text into the engine's
 # notation.
 
 REF: Final = "_ref"
@@ -622,7 +622,7 @@ DATA: Final = "_data"
 """The key of data that only resembles a mark: in a plan, `{"_data": {"_ref": "…"}}`."""
 
 
-def marked(value: Json) -> Json:
+def mark_references(value: Json) -> Json:
     """Return a value with each string that has references marked; every other string is plain text.
 
     Data that resembles a mark, or the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A formula, `{"_expr":
@@ -633,10 +633,10 @@ def marked(value: Json) -> Json:
     if isinstance(value, dict):
         if looks_computed(value):
             return {DATA: parse_template(value)[0].resolve(_nothing)}
-        shown = {key: marked(item) for key, item in value.items()}
+        shown = {key: mark_references(item) for key, item in value.items()}
         return {DATA: shown} if _is_mark(shown) or (len(shown) == 1 and DATA in shown) else shown
     if isinstance(value, list):
-        return [marked(item) for item in value]
+        return [mark_references(item) for item in value]
     if not isinstance(value, str) or DAGGER not in value:
         return value
     template, malformed = parse_template(value)
@@ -653,24 +653,24 @@ def _is_mark(value: JsonObject) -> bool:
     return len(value) == 1 and isinstance(value.get(REF), str)
 
 
-def written(value: Json, held: Collection[str] | None = None) -> Json:
+def parse_marked(value: Json, held: Collection[str] | None = None) -> Json:
     """Return a person's value in the notation of references: only a marked string is parsed.
 
-    A plan that `marked` returned is translated back unchanged. A call is shown with values: `held` are the texts of
+    A plan that `mark_references` returned is translated back unchanged. A call is shown with values: `held` are the texts of
     marks in these, which stay data, because their authors meant no references. Raises `ReferenceSyntaxError` for a mark
     without a reference in it.
     """
     if isinstance(value, list):
-        return [written(item, held) for item in value]
+        return [parse_marked(item, held) for item in value]
     if not isinstance(value, dict):
         return as_data(value)
     if held is None and len(value) == 1 and isinstance(data := value.get(DATA), dict):
-        return as_data(data) if looks_computed(data) else {key: written(item) for key, item in data.items()}
+        return as_data(data) if looks_computed(data) else {key: parse_marked(item) for key, item in data.items()}
     if looks_computed(value):
         return value if held is None else as_data(value)
     text = value.get(REF)
     if not isinstance(text, str) or not _is_mark(value) or text in (held or ()):
-        return {key: written(item, held) for key, item in value.items()}
+        return {key: parse_marked(item, held) for key, item in value.items()}
     if not has_reference(text):
         raise ReferenceSyntaxError(f'{{"{REF}": {shorten(text, 60)}}} holds no reference such as †state.name')
     return text
@@ -692,12 +692,12 @@ def marked_call(call: Json) -> Json:
     """Return a call as written, with the references in its parameters marked. Paths and conditions are marked by their
     keys.
     """
-    return _each_parameter(call, marked)
+    return _each_parameter(call, mark_references)
 
 
 def written_call(call: Json, held: Collection[str] | None = None) -> Json:
     """Return a call that a person wrote, in the engine's notation. Raises `ReferenceSyntaxError`."""
-    return _each_parameter(call, lambda value: written(value, held))
+    return _each_parameter(call, lambda value: parse_marked(value, held))
 
 
 def _each_parameter(call: Json, change: Callable[[Json], Json]) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.activities.requests import GATHERED, Deliverer, Send, crowding, next_read
+from perdure.activities.requests import GATHERED, Deliverer, Send, crowding_factor, next_read
 from perdure.values.json import Json
 
 
@@ -67,7 +67,7 @@ def test_r6_3_an_answer_is_read_seldom_the_longer_it_takes() -> None:
 
 
 def test_r6_3_a_process_with_many_answers_reads_each_more_seldom() -> None:
-    factors = [crowding(answers) for answers in range(1, 200)]
+    factors = [crowding_factor(answers) for answers in range(1, 200)]
     assert factors == sorted(factors)
     assert (factors[0], factors[10], max(factors)) == (1, 2, 3)
     assert [next_read(seconds, 11) for seconds in (0, 1, 9)] == [2 * next_read(seconds) for seconds in (0, 1, 9)]

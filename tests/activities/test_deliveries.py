@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from perdure.activities.deliveries import NotificationRoutes, check_apprise, signed, webhook_body
+from perdure.activities.deliveries import NotificationRoutes, check_apprise, sign_webhook, webhook_body
 from perdure.errors import SettingsError
 from perdure.runs.notifications import Notification, WebhookRoute, notification_route, notification_routes_of
 from perdure.runs.routes import RouteFunctions
@@ -81,7 +81,7 @@ def test_a_webhook_is_signed_so_that_the_standards_own_library_takes_it() -> Non
         key="r ü/1.0:ab/approval_requested/1", kind="approval_requested", at="t", text="é", run_id="r", agent="a"
     )
     body = dumps(webhook_body(said))
-    headers = signed(said.key, SECRET, body, datetime.now(UTC))
+    headers = sign_webhook(said.key, SECRET, body, datetime.now(UTC))
     assert all(value.isascii() for value in headers.values())
     assert "." not in headers["webhook-id"]
     assert Webhook(SECRET).verify(body, headers)["data"]["text"] == "é"

@@ -94,7 +94,7 @@ def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
         async with supervised_heartbeat():
             await asyncio.sleep(seconds)
 
-    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
+    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
     loop = JumpingLoop()
     at: list[float] = []
     environment = ActivityEnvironment()
@@ -126,7 +126,7 @@ def test_the_time_until_an_attempt_is_taken_up_counts(lag: float, monkeypatch: p
         async with supervised_heartbeat():
             await asyncio.sleep(30)
 
-    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
+    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
     loop = JumpingLoop()
     environment = ActivityEnvironment()
     at: list[float] = []
@@ -181,7 +181,7 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
         return AttemptState(next(looks))
 
     monkeypatch.setattr("perdure.activities.heartbeats.SHORTEST", 0.01)
-    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
+    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
     environment = ActivityEnvironment()
     told = asyncio.Event()
     environment.on_heartbeat = lambda *_: told.set()

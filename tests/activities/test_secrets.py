@@ -21,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, hook, tool
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import keep_secret, known_secrets, masked, masked_details, masked_value
+from perdure.activities.secrets import keep_secret, known_secrets, mask_text, mask_value, masked_details
 from perdure.errors import ServerError
 from perdure.hooks import BeforeToolCall
 from perdure.hosting._worker_parts import WorkerParts
@@ -41,12 +41,12 @@ async def test_what_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_TOKEN", KEY)
     monkeypatch.setenv("SOME_TOKEN_SHORT", "no")
     keep_secret("Bearer of-a-header-0001")
-    assert masked(f"wrong key: {KEY}.") == f"wrong key: {MASK}."
-    assert masked("of-a-header-0001") == MASK
-    assert masked("no key in Bearer words") == "no key in Bearer words"
+    assert mask_text(f"wrong key: {KEY}.") == f"wrong key: {MASK}."
+    assert mask_text("of-a-header-0001") == MASK
+    assert mask_text("no key in Bearer words") == "no key in Bearer words"
     value = {"a": [f"x{KEY}"], KEY: 1, "n": 2}
-    assert masked_value(value) == {"a": [f"x{MASK}"], MASK: 1, "n": 2}
-    assert masked_value(same := {"a": "b"}) is same
+    assert mask_value(value) == {"a": [f"x{MASK}"], MASK: 1, "n": 2}
+    assert mask_value(same := {"a": "b"}) is same
     for said in ([KEY], (KEY,), {KEY}, Deep(KEY), [(1, {"x": (KEY,)})], KEY.encode()):
         assert KEY not in str(masked_details({"said": said})), said
     assert masked_details((same, 7)) == (same, 7)
@@ -59,9 +59,9 @@ async def test_a_key_is_masked_as_it_is_and_as_json_writes_it(monkeypatch: pytes
     for text in (f"it is {key}.", f"it is {json.dumps(key)}."):
         live = MaskedText(known_secrets(), MASK)
         told = "".join(map(live.push, text))
-        assert told == masked(text) == masked_value([text])[0], text
-    assert key not in masked(f"it is {key}.")
-    assert "BEGIN" not in masked(f"it is {json.dumps(key)}.")
+        assert told == mask_text(text) == mask_value([text])[0], text
+    assert key not in mask_text(f"it is {key}.")
+    assert "BEGIN" not in mask_text(f"it is {json.dumps(key)}.")
 
 
 async def test_keys_that_are_given_otherwise_are_masked_too() -> None:
@@ -71,7 +71,7 @@ async def test_keys_that_are_given_otherwise_are_masked_too() -> None:
     with pytest.raises(ServerError):
         await connect(api_key="a-key-of-temporals-01", target_host="localhost:1", tls=False)
     said = "a-key-of-the-codec-01 a-token-of-the-inbox a-key-of-temporals-01"
-    assert masked(said) == f"{MASK} {MASK} {MASK}"
+    assert mask_text(said) == f"{MASK} {MASK} {MASK}"
 
 
 @dataclass

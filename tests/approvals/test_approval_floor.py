@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.approvals.decisions import approval_digest, parse_decision
-from perdure.approvals.policy import ASKS, Guard, Policy, ToolOwner, floor_problem, parse_policy, stricter
+from perdure.approvals.policy import ASKS, Guard, Policy, ToolOwner, floor_problem, parse_policy, stricter_level
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import ToolDefinitionError
 from perdure.plan import Call, Plan, Returned
@@ -53,8 +53,8 @@ def given_on(depth: int, guard: Guard, policies: list[Policy], floor: Any, worke
     """The guard of a delegate so many runs below, each with an agent file and a worker of its own."""
     for level in range(depth):
         givers = guard.tool_owners(["t", "u"])
-        above = stricter(guard.floor, floor)
-        guard = Guard(policies[level], floor=stricter(workers[level], above), change=guard.change, givers=givers)
+        above = stricter_level(guard.floor, floor)
+        guard = Guard(policies[level], floor=stricter_level(workers[level], above), change=guard.change, givers=givers)
     return guard
 
 

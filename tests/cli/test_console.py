@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from perdure.cli._console import screen, table
+from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import one_line_errors
 from perdure.errors import PerdureError
 
@@ -16,9 +16,9 @@ def test_text_of_others_gives_a_terminal_no_orders(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    console = screen()
+    console = get_console()
     console.print(Text(ORDER, style="red"), soft_wrap=True)
-    console.print(table(["x"], [[ORDER]], 80))
+    console.print(make_table(["x"], [[ORDER]], 80))
     console.print(ORDER, markup=False)
     printed = capsys.readouterr().out
     assert printed.count("]0;title") == 3

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from perdure.cli._help import ALL_OPTIONS, COMMANDS, SCREEN, SITE
 from perdure.cli.app import app
-from perdure.hosting.settings import Settings, variable
+from perdure.hosting.settings import Settings, variable_name
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_all_settings_of_a_command_are_explained_on_demand(name: str) -> None:
     taken = [each.name for each in dict(commands())[(name,)].params if each.name in Settings.model_fields]
     assert shown.exit_code == 0
     assert len(taken) > 10
-    assert all(f"[{variable(each)};" in shown.stdout for each in taken), "no variable's name is cut"
+    assert all(f"[{variable_name(each)};" in shown.stdout for each in taken), "no variable's name is cut"
     assert f"perdure {name} {ALL_OPTIONS}" in invoke(name, "--help").stdout
 
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure import Agent
-from perdure.agents.schema import agent_schema, described
+from perdure.agents.schema import agent_schema, field_docstrings
 from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
 from perdure.errors import AgentError
@@ -113,7 +113,7 @@ def test_the_schema_finds_what_a_run_would_refuse(document: Any, where: str) -> 
 
 def test_every_key_is_described() -> None:
     for model in (Config, ModelSampling, Parsed):
-        silent = set(model.model_fields) - set(described(model)) - {"context", "output_schema", "config"}
+        silent = set(model.model_fields) - set(field_docstrings(model)) - {"context", "output_schema", "config"}
         assert silent == set(), model
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.cli._console import table
+from perdure.cli._console import make_table
 from perdure.cli._run_view import FittedView, run_table
 from perdure.models.requests import RequestView
 from perdure.runs.wire import CallView, RunView
@@ -68,7 +68,9 @@ async def test_no_word_is_broken_however_narrow_it_is(width: int) -> None:
 
 async def test_columns_give_way_in_their_order() -> None:
     def titles(width: int) -> list[str]:
-        made = table(("run", "why", "cost"), [("r" * 20, "w" * 30, "$1")], width, gives=("why",), drops=("cost", "why"))
+        made = make_table(
+            ("run", "why", "cost"), [("r" * 20, "w" * 30, "$1")], width, gives=("why",), drops=("cost", "why")
+        )
         return [str(column.header) for column in made.columns]
 
     assert titles(60) == titles(40) == ["run", "why", "cost"]

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Media, Perdure, ToolError, tool
-from perdure.client.histories import executions
+from perdure.client.histories import execution_histories
 from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
 from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import ChatRequest
@@ -91,7 +91,7 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
             await perdure.import_session(exported)
         listed = [each async for each in perdure.list_sessions(tenant="acme")]
         assert [(each.session, each.title, each.agent) for each in listed] == [(session.key, "one", "echo")]
-        async for history in executions(it.client, restored.id):
+        async for history in execution_histories(it.client, restored.id):
             await check_replays(history)
 
 

@@ -17,7 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from examples.chat.agent import order
 from examples.chat.app import PAGE, app
 from perdure import Perdure
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.testing.scripted_model import Turn
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import some_name
@@ -62,7 +62,7 @@ async def opened(
     """The page of the example, signed in; its worker plays the script."""
     async with (
         harness(server.client, [order], script) as it,
-        served(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
+        serve_app(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
     ):
         app.state.perdure = Perdure(server.client, task_queue=it.task_queue)  # in place of its lifespan's
         context = await browser.new_context()

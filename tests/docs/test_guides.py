@@ -20,7 +20,7 @@ from perdure.activities.deliveries import check_apprise
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.gateway.triggers import parse_triggers
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, load
@@ -181,7 +181,7 @@ async def test_the_triggers_of_the_page_start_runs(
         monkeypatch.setenv("TEMPORAL_ADDRESS", dev_server.client.service_client.config.target_host)
         monkeypatch.setenv("PERDURE_TASK_QUEUE", it.task_queue)
         shop, sender = map(importlib.import_module, ("order_hooks", "webhook_sender"))
-        async with served(shop.app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address:
+        async with serve_app(shop.app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address:
             event, id, place = {"title": "A pear"}, uuid.uuid4().hex, f"{address}/hooks/v1/triggers/orders"
             answers = [await asyncio.to_thread(sender.send, place, secret, event, id) for _ in range(2)]
             assert [answer.status_code for answer in answers] == [202, 202], answers[0].text

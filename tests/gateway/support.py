@@ -17,8 +17,8 @@ from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
 from perdure.gateway.adapter import AdapterMaker, Gateway
 from perdure.gateway.callers import FORM, new_token
-from perdure.gateway.http_server import served
-from perdure.hosting.settings import Settings, changed, load
+from perdure.gateway.http_server import serve_app
+from perdure.hosting.settings import Settings, load, replace_settings
 from tests.timeouts import HANG
 
 
@@ -62,12 +62,12 @@ async def gateway(
     client: Client | None, adapters: Iterable[AdapterMaker], *, task_queue: str = "none", **given: Any
 ) -> AsyncIterator[Served]:
     """One on this machine; `given` are settings. Without a `client` no route may need one."""
-    settings: Settings = changed(load(), given)
+    settings: Settings = replace_settings(load(), given)
     perdure = Perdure(client, task_queue=task_queue) if client is not None else None
     app = create_app(perdure, settings, adapters)  # type: ignore[arg-type]
     found: Gateway = app.state.gateway
     async with (
-        served(app, "gateway", "127.0.0.1", 0, stopping=found.stopping.set, grace=5.0) as address,
+        serve_app(app, "gateway", "127.0.0.1", 0, stopping=found.stopping.set, grace=5.0) as address,
         httpx2.AsyncClient(base_url=address, timeout=HANG) as http,
     ):
         yield Served(address, found, http)

@@ -18,7 +18,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, ToolContext, tool
 from perdure.gateway import chat_response, resume_response
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.testing.scripted_model import Turn
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui import EVERYTHING, PAYS, SHOPPER, pay
@@ -217,7 +217,7 @@ async def test_an_application_has_routes_of_its_own(dev_server: WorkflowEnvironm
             return await resume_response(perdure, id, sender=who)
 
         async with (
-            served(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
+            serve_app(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
             httpx2.AsyncClient(base_url=address, timeout=HANG) as http,
         ):
             body: dict[str, Any] = {"id": some_name(), "messages": [user("Who?")], "context": {"number": "C-99"}}

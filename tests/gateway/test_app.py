@@ -20,11 +20,11 @@ from perdure import errors
 from perdure.errors import PerdureError
 from perdure.gateway import caller_of
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.app import health
+from perdure.gateway.app import health_adapter
 from perdure.gateway.bounds import Rates, read_json
 from perdure.gateway.callers import TokenFile, new_token
 from perdure.gateway.errors import STATUS, HttpError, problem_of
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.streams import EventStream, encode_event
 from tests.gateway.support import bearer, gateway, secret_of, write_tokens
 from tests.support import logged, perdure
 
@@ -52,7 +52,7 @@ def echo(gateway: Gateway) -> Adapter:
     async def stream(request: Request) -> Response:
         async def frames() -> AsyncGenerator[str, None]:
             for n in range(int(request.query_params.get("n", 3))):
-                yield frame(f"line\nof {n}", event="e", id=str(n))
+                yield encode_event(f"line\nof {n}", event="e", id=str(n))
             if "fails" in request.query_params:
                 raise errors.RunEndedError("it has ended")
             if "hangs" in request.query_params:
@@ -73,7 +73,7 @@ def echo(gateway: Gateway) -> Adapter:
 
 
 async def test_without_tokens_it_trusts_the_loopback_alone() -> None:
-    async with gateway(None, [health, echo]) as it:
+    async with gateway(None, [health_adapter, echo]) as it:
         answer = await it.http.get("/who")
         assert (answer.status_code, answer.json()["tenant"], answer.json()["rights"]) == (200, "", ["*"])
         assert answer.headers["cache-control"] == "no-store"

@@ -16,8 +16,8 @@ from perdure.gateway import caller_of, streams
 from perdure.gateway import http_server as module
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.app import create_app
-from perdure.gateway.http_server import served
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.http_server import serve_app
+from perdure.gateway.streams import EventStream, encode_event
 from perdure.hosting.settings import load
 from tests.gateway.support import bearer, gateway, write_tokens
 from tests.timeouts import HANG
@@ -37,7 +37,7 @@ class Flood:
             try:
                 while True:
                     self.made += 1
-                    yield frame("x" * 10_000)
+                    yield encode_event("x" * 10_000)
             finally:
                 self.ended.set()
 
@@ -83,7 +83,7 @@ async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_connections_are_counted() -> None:
     app = create_app(None, load(), [Flood()])  # type: ignore[arg-type]  # no route needs it
-    async with served(app, "gateway", "127.0.0.1", 0, connections=3) as address:
+    async with serve_app(app, "gateway", "127.0.0.1", 0, connections=3) as address:
         held: list[Any] = [await opened(address) for _ in range(3)]
         for _, writer in held:
             writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -99,7 +99,7 @@ def quiet(gateway: Gateway) -> Adapter:
     """A door whose stream says one thing and then nothing."""
 
     async def frames() -> AsyncGenerator[str, None]:
-        yield frame("here")
+        yield encode_event("here")
         await asyncio.Event().wait()
 
     async def stream(request: Request) -> Response:

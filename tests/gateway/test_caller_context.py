@@ -19,10 +19,10 @@ from perdure.gateway import Caller, create_app
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.callers import new_token
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.hosting.settings import Settings, changed, load
+from perdure.hosting.settings import Settings, load, replace_settings
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import Served, bearer, some_name, write_agents, write_tokens
 from tests.gateway.test_mcp import INITIALIZE, post, rpc
@@ -70,12 +70,12 @@ async def serving(server: WorkflowEnvironment, folder: Path, **more: Any) -> Asy
     people.append(("shop", "kim", ["*"], None, ANN, ["finance"]))
     tokens = write_tokens(folder / "tokens.json", *people)
     agents = write_agents(folder / "agents", TELLER, PAYER)
-    settings: Settings = changed(load(), {"agents": agents, "gateway_tokens": folder / "tokens.json"})
+    settings: Settings = replace_settings(load(), {"agents": agents, "gateway_tokens": folder / "tokens.json"})
     async with harness(server.client, [who], says) as it:
         perdure = Perdure(server.client, task_queue=it.task_queue)
         app = create_app(perdure, settings, [api, agui_adapter, mcp_adapter, openai_adapter], **more)
         async with (
-            served(app, "gateway", "127.0.0.1", 0, stopping=app.state.gateway.stopping.set, grace=5.0) as address,
+            serve_app(app, "gateway", "127.0.0.1", 0, stopping=app.state.gateway.stopping.set, grace=5.0) as address,
             httpx2.AsyncClient(base_url=address, timeout=HANG) as http,
         ):
             yield At(Served(address, app.state.gateway, http), it, tokens)

@@ -26,7 +26,7 @@ from perdure.gateway.errors import problem_of
 from perdure.gateway.guards import Guards
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.gateway.streams import gone
+from perdure.gateway.streams import until_disconnected
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.gateway.test_bounds import opened
 from tests.timeouts import HANG
@@ -106,7 +106,7 @@ class Patient:
             if request.path_params["how"] == "listen":  # and end in its own way
                 await request.body()
                 self.began.release()
-                await gone(request.receive)
+                await until_disconnected(request.receive)
                 self.ended.append("listened")
                 return PlainTextResponse("nobody reads this")
             self.began.release()

@@ -16,7 +16,7 @@ from perdure import Agent, Perdure
 from perdure.errors import ServerError
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
-from perdure.gateway.app import health
+from perdure.gateway.app import health_adapter
 from perdure.hosting.connection import data_converter
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.timeouts import HANG
@@ -78,7 +78,7 @@ async def test_a_lost_server_is_told_before_the_client_gives_up(
     async with way_to(dev_server) as way, asyncio.timeout(HANG):
         client = await Client.connect(way.address, data_converter=data_converter())
         given: dict[str, Any] = {"agents": agents, "gateway_tokens": tmp_path / "tokens.json"}
-        async with gateway(client, [health, api, ai_sdk_adapter], **given) as at:
+        async with gateway(client, [health_adapter, api, ai_sdk_adapter], **given) as at:
             at.http.headers.update(bearer(token))
             assert (await at.http.get("/v1/runs")).status_code == 200
             way.cut()

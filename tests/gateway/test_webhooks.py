@@ -20,10 +20,10 @@ from perdure import Perdure, ToolContext, tool
 from perdure.errors import SettingsError
 from perdure.gateway import SessionMapping, Trigger, create_app
 from perdure.gateway.api.adapter import api
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.gateway.triggers import Scheme
-from perdure.gateway.webhooks import trigger_adapter, triggers
-from perdure.hosting.settings import changed, load
+from perdure.gateway.webhooks import trigger_adapter, triggers_adapter
+from perdure.hosting.settings import load, replace_settings
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_signatures import signed
 from tests.support import Harness, harness
@@ -332,9 +332,11 @@ async def test_an_application_has_triggers_of_its_own(dev_server: WorkflowEnviro
     app = FastAPI()
     async with harness(dev_server.client, [], says, agents=agents) as it:
         perdure = Perdure(dev_server.client, task_queue=it.task_queue)
-        app.mount("/hooks", create_app(perdure, changed(load(), {"agents": agents}), triggers=declared(hub=RUN)))
+        app.mount(
+            "/hooks", create_app(perdure, replace_settings(load(), {"agents": agents}), triggers=declared(hub=RUN))
+        )
         async with (
-            served(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
+            serve_app(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
             httpx2.AsyncClient(base_url=f"{address}/hooks", timeout=HANG) as http,
         ):
             raw = b'{"title": "x"}'
@@ -362,7 +364,7 @@ async def test_a_file_declares_triggers(
     async with (
         harness(dev_server.client, [], says, agents=agents) as it,
         gateway(
-            dev_server.client, [api, triggers], task_queue=it.task_queue, agents=agents, gateway_triggers=path
+            dev_server.client, [api, triggers_adapter], task_queue=it.task_queue, agents=agents, gateway_triggers=path
         ) as at,
     ):
         assert "/v1/triggers/{trigger}" in (await at.http.get("/v1/openapi.json")).json()["paths"]
@@ -377,5 +379,5 @@ async def test_a_file_declares_triggers(
             assert answer.status_code == 202, answer.text
     monkeypatch.delenv("HUB_SECRET")
     with pytest.raises(SettingsError, match=r"hub\.secret: the variable HUB_SECRET is not set"):
-        async with gateway(None, [triggers], agents=agents, gateway_triggers=path):
+        async with gateway(None, [triggers_adapter], agents=agents, gateway_triggers=path):
             pass

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure import hook, refuse
 from perdure.errors import HookDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, ToolResultPersist
-from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, answer_for_run, matches
+from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, answer_for_run, matches_tool
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import HOOKS, HookAnswer, HookRef
 from perdure.plan import Call, take_changed
@@ -180,7 +180,7 @@ def test_a_hook_for_a_tool_meets_whatever_name_the_tool_goes_by() -> None:
     hooks = Hooks([ref("before_tool_call", tools=["pay"]), ref("before_tool_call", "all:hook"), ref("agent_end")])
     assert [each.name for each in hooks.of("before_tool_call", ("transfer", "pay"))] == ["a:b", "all:hook"]
     assert [each.name for each in hooks.of("before_tool_call", ("look",))] == ["all:hook"]
-    assert not matches(ref("before_tool_call", tools=[]), ("pay",))
+    assert not matches_tool(ref("before_tool_call", tools=[]), ("pay",))
     assert not hooks.of("after_tool_call", ("pay",))
     assert not Hooks()
 

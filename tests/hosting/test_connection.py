@@ -27,7 +27,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import ToolContext, tool
 from perdure.client.run_operations import start_run
 from perdure.errors import ServerError
-from perdure.hosting.connection import connect, data_converter, reached, unreachable
+from perdure.hosting.connection import connect, connect_with_retry, data_converter, unreachable_error
 from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.agent import parse_agent
 from perdure.testing.toolbox import CuttableRelay
@@ -110,7 +110,7 @@ async def test_tls_with_a_client_s_certificate(
 ) -> None:
     _set(monkeypatch, address=f"localhost:{tls_port}", tls_server_ca_cert_path=certificates / "authority.pem")
     _set(monkeypatch, tls_client_cert_path=certificates / "client.pem", tls_client_key_path=certificates / "client.key")
-    assert (await reached(connect, 0)).namespace == "default"
+    assert (await connect_with_retry(connect, 0)).namespace == "default"
 
 
 async def test_a_profile_and_a_key(
@@ -123,7 +123,7 @@ async def test_a_profile_and_a_key(
         f'client_key_path = "{certificates}/client.key"\n'
     )
     _set(monkeypatch, config_file=path, profile="site")
-    client = await reached(connect, 0)
+    client = await connect_with_retry(connect, 0)
     assert client.service_client.config.api_key == "hush"
 
 
@@ -166,12 +166,12 @@ async def test_a_server_without_tls_and_a_namespace_that_is_not_there(
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)  # the machine's own certificates
     _set(monkeypatch, address=address, tls="true")
     with pytest.raises(ServerError, match=f"^{address} does not use TLS: leave out TEMPORAL_TLS"):
-        await reached(connect, 60)  # and is not waited for
+        await connect_with_retry(connect, 60)  # and is not waited for
     _set(monkeypatch, tls="false", namespace="nowhere")
     with pytest.raises(
         ServerError, match=f"^the namespace 'nowhere' does not exist at {address}: check TEMPORAL_NAMESPACE"
     ):
-        await reached(connect, 0)
+        await connect_with_retry(connect, 0)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,16 @@ async def test_a_server_without_tls_and_a_namespace_that_is_not_there(
     ],
 )
 async def test_what_a_server_refuses_names_the_setting(status: RPCStatusCode, said: str, final: bool) -> None:
-    problem = unreachable(RPCError("no", status, b""), {"target_host": "a:1", "namespace": "mine"})
+    problem = unreachable_error(RPCError("no", status, b""), {"target_host": "a:1", "namespace": "mine"})
     assert str(problem).startswith(said)
     assert problem.final is final
 
 
 @pytest.mark.parametrize("words", ["transport error", 'code: Cancelled, message: "operation was canceled"'])
 async def test_a_server_may_end_a_connection_at_any_moment(words: str) -> None:
-    assert "ended the connection: it may need TLS" in str(unreachable(RuntimeError(words), {"target_host": "a:1"}))
+    assert "ended the connection: it may need TLS" in str(
+        unreachable_error(RuntimeError(words), {"target_host": "a:1"})
+    )
 
 
 async def test_a_worker_waits_for_a_server_that_comes_later(
@@ -208,7 +210,7 @@ async def test_a_worker_waits_for_a_server_that_comes_later(
             tried.set()
 
     with caplog.at_level("WARNING", "perdure.worker"):
-        waiting = asyncio.create_task(reached(trying, 60))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(connect_with_retry(trying, 60))  # type: ignore[arg-type]
         await tried.wait()
         async with embedded_server(port=port, ui=False):
             await waiting

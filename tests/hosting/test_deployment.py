@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from perdure.cli.app import app
 from perdure.hosting.server import find_program
-from perdure.hosting.settings import CONFIG, Settings, load, variable
+from perdure.hosting.settings import CONFIG, Settings, load, variable_name
 from perdure.hosting.worker_group import model_rates
 from perdure.runs.wire import ATTRIBUTES
 from perdure.tools.invocation import model_queue, runs_queue, tool_queue
@@ -96,7 +96,7 @@ def test_the_image_has_the_extras_that_a_worker_may_need() -> None:
 @pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: path.name)
 def test_whatever_is_set_is_a_setting_and_nothing_is_a_demo(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    known = {variable(name) for name in Settings.model_fields} | {CONFIG}
+    known = {variable_name(name) for name in Settings.model_fields} | {CONFIG}
     assert set(re.findall(r"\bPERDURE_[A-Z_]+\b", text)) - known == set()
     assert "perdure.demo" not in text
     assert not re.search(r"PASSWORD:?-", text), "a password has no default"

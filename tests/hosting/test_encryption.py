@@ -23,12 +23,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Media, Perdure, tool
 from perdure.activities.registry import load_tools
-from perdure.activities.secrets import masked
+from perdure.activities.secrets import mask_text
 from perdure.client.approvals import list_waiting
 from perdure.client.histories import exchanges
 from perdure.client.run import watch_run
 from perdure.client.run_operations import fetch_run
-from perdure.demo.scenario import SCRIPT, fill
+from perdure.demo.scenario import SCRIPT, write_files
 from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
@@ -141,7 +141,7 @@ async def run_demo(it: Harness, folder: Path) -> tuple[str, list[Message]]:
 async def test_nothing_of_the_demos_run_can_be_read_in_what_temporal_stores(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    fill(tmp_path)
+    write_files(tmp_path)
     client = await connect(dev_server)
     tools = load_tools(["perdure.demo.tools"])
     async with harness(client, [], SCRIPT, registry=tools) as it:
@@ -266,7 +266,7 @@ async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch,
     assert (old.metadata["encryption-key-id"], new.metadata["encryption-key-id"]) == (b"old", b"new")
     assert [await use(both, one) for one in (old, new, plain)] == [plain] * 3
     assert (await use(after, new), await use(after, old), await use(before, new)) == (plain, old, new)
-    assert masked(f"the key {OLD['old']}") == "the key [masked]"
+    assert mask_text(f"the key {OLD['old']}") == "the key [masked]"
     for spoilt in (new.data[:-1], new.data[:12], b"", new.data[:-1] + bytes([new.data[-1] ^ 1])):
         forged = Payload(metadata=new.metadata, data=spoilt)
         assert await use(both, forged) == forged

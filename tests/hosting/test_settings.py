@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from perdure.cli.app import app
 from perdure.errors import SettingsError
 from perdure.hosting._worker_parts import tuning
-from perdure.hosting.settings import Settings, changed, in_force, load, using
+from perdure.hosting.settings import Settings, apply_settings, in_force, load, replace_settings
 from perdure.hosting.settings_display import secrets_of
 from scripts.settings import TABLES, page
 
@@ -182,11 +182,11 @@ def test_a_database_for_the_audit_log_is_named_without_its_password() -> None:
 
 def test_what_is_in_force_is_the_command_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_GRACE", "3")
-    with using(changed(load(), {"task_queue": "mine"})):
+    with apply_settings(replace_settings(load(), {"task_queue": "mine"})):
         assert (in_force().task_queue, in_force().grace) == ("mine", 3.0)
     assert in_force().task_queue == "perdure"
     with pytest.raises(TypeError, match="'task_qeue' is not a setting; did you mean 'task_queue'"):
-        changed(load(), {"task_qeue": "mine"})
+        replace_settings(load(), {"task_qeue": "mine"})
 
 
 def test_dev_and_worker_share_the_flags() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from perdure.models.provider_errors import LONGEST_WORDS, Reduction, refusal_of, step_down, without
+from perdure.models.provider_errors import LONGEST_WORDS, Reduction, refusal_of, remove_features, step_down
 
 JSON_SCHEMA = {
     "stream_options": {"include_usage": True},
     "response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": {}}},
 }
-PLAIN = without(JSON_SCHEMA, {"strict"})
-JSON_MODE = without(JSON_SCHEMA, {"strict", "json_schema"})
+PLAIN = remove_features(JSON_SCHEMA, {"strict"})
+JSON_MODE = remove_features(JSON_SCHEMA, {"strict", "json_schema"})
 
 
 def openai(message: str, code: Any = None, kind: str = "invalid_request_error", param: Any = None) -> dict[str, Any]:

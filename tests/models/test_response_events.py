@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from perdure.activities.requests import Events, EventTooLongError, ServerSentEvent, _documents
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.dialects.tools import turn_messages
-from perdure.models.provider_errors import refusal_of, step_down, without
+from perdure.models.provider_errors import refusal_of, remove_features, step_down
 from perdure.models.provider_extras import keys_beside
 from perdure.models.requests import ReaderVocabulary, RequestResult
-from perdure.models.response_stream import ResponseStream, joined
+from perdure.models.response_stream import ResponseStream, join_chunks
 from perdure.models.usage import RunUsage
 from perdure.values.limits import MAX_ANSWER, MAX_EVENT
 from tests.cpu import Cpu
@@ -218,14 +218,14 @@ CHUNKS = st.one_of(
 def test_chunks_that_arrive_together_are_read_as_one_by_one(documents: list[Any], dialect: str) -> None:
     one_by_one, together = answer(dialect), answer(dialect)
     calls = [call for document in documents for call in one_by_one.take(document)]
-    assert [call for document in joined(documents) for call in together.take(document)] == calls
+    assert [call for document in join_chunks(documents) for call in together.take(document)] == calls
     assert together.result() == one_by_one.result()
     assert together.output_text() == one_by_one.output_text()
 
 
 def test_one_chunk_for_the_tokens_that_arrive_together() -> None:
     written = [{**delta(content=token), "object": "chat.completion.chunk"} for token in ("to", "ge", "ther")]
-    found: list[Any] = joined([*written, delta("stop")])
+    found: list[Any] = join_chunks([*written, delta("stop")])
     assert [each["choices"][0]["delta"] for each in found] == [{"content": "together"}, {}]
 
 
@@ -289,7 +289,7 @@ def test_what_a_server_forbids_is_not_sent_there_again(words: str, key: str | No
     step = step_down(refusal, body)
     assert (step and step.feature) == key
     if key:
-        assert keys_beside(without(body, {key})["messages"]) == {"reasoning_content", "extra_content"} - {key}
+        assert keys_beside(remove_features(body, {key})["messages"]) == {"reasoning_content", "extra_content"} - {key}
         assert keys_beside(body["messages"]) == {"reasoning_content", "extra_content"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from perdure.client.selection import ListedRun
-from perdure.pages._site import spent
+from perdure.pages._site import format_cost
 from perdure.pages._tenant_pages import DailyCost, added_up
 
 DAY = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -21,7 +21,7 @@ def test_r17_5_runs_without_a_price_are_counted_in_tokens() -> None:
 
 
 def test_r17_5_a_cost_is_in_dollars_where_the_price_is_known() -> None:
-    assert spent(0.5, 10) == "$0.5000"
-    assert spent(None, 1_234) == "1,234 tokens"
-    assert spent(0.5, 1_234, both=True) == "$0.5000 and 1,234 tokens"
-    assert spent(None, None) == ""
+    assert format_cost(0.5, 10) == "$0.5000"
+    assert format_cost(None, 1_234) == "1,234 tokens"
+    assert format_cost(0.5, 1_234, both=True) == "$0.5000 and 1,234 tokens"
+    assert format_cost(None, None) == ""

@@ -16,7 +16,7 @@ from perdure import tool
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.pages._inbox import STREAMS, inbox_app
 from tests.cli.test_commands import one_line
 from tests.gateway.test_bounds import opened
@@ -135,7 +135,7 @@ async def test_an_empty_token_is_refused_and_bodies_are_bounded(dev_server: Work
 
 async def test_streams_that_stand_open_are_counted(dev_server: WorkflowEnvironment) -> None:
     app = inbox_app(Perdure(dev_server.client), Guards(None))
-    async with served(app, None, "127.0.0.1", 0) as address:
+    async with serve_app(app, None, "127.0.0.1", 0) as address:
         asked = [await opened(address) for _ in range(STREAMS + 1)]
         for _, writer in asked:
             writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -22,9 +22,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import SettingsError
 from perdure.gateway.app import check_reachable
-from perdure.gateway.http_server import served
+from perdure.gateway.http_server import serve_app
 from perdure.hosting.oidc import OidcConfig
-from perdure.hosting.settings import changed, load
+from perdure.hosting.settings import load, replace_settings
 from perdure.pages.adapter import pages, sign_in
 from tests.gateway.support import Served, gateway, write_tokens
 from tests.timeouts import HANG
@@ -87,7 +87,7 @@ class Provider:
 async def provided(client: Any, **given: Any) -> AsyncIterator[tuple[Served, Provider]]:
     """A gateway whose people sign in at a provider."""
     provider = Provider()
-    async with served(provider.app(), None, "127.0.0.1", 0) as issuer:
+    async with serve_app(provider.app(), None, "127.0.0.1", 0) as issuer:
         provider.issuer = issuer
         config = OidcConfig(
             issuer=issuer,
@@ -235,6 +235,6 @@ async def test_tokens_stay_beside_a_provider(dev_server: WorkflowEnvironment, tm
 
 async def test_a_gateway_with_a_provider_may_be_reached_by_others() -> None:
     config = OidcConfig(issuer="https://a.example", client_id="x", rights={"*": ("read",)})
-    check_reachable(changed(load(), {"gateway_host": "0.0.0.0", "gateway_oidc": config}))
+    check_reachable(replace_settings(load(), {"gateway_host": "0.0.0.0", "gateway_oidc": config}))
     with pytest.raises(SettingsError, match="or set gateway_oidc"):
-        check_reachable(changed(load(), {"gateway_host": "0.0.0.0"}))
+        check_reachable(replace_settings(load(), {"gateway_host": "0.0.0.0"}))

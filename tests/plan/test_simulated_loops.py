@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from perdure.plan import Call, Plan, Simulation, simulate
-from perdure.runs.diagrams import HEIGHT, draw_plan, draw_run, picture, to_mermaid, to_svg
+from perdure.runs.diagrams import HEIGHT, draw_plan, draw_run, place_drawing, to_mermaid, to_svg
 from perdure.runs.records import call_view
 from perdure.runs.wire import RunView
 from perdure.values.provenance import SourceTable
@@ -139,7 +139,7 @@ def test_a_loop_is_a_box_with_its_body_inside_and_a_condition_an_edge_with_its_t
     mermaid = to_mermaid(drawing)
     assert 'subgraph c1_1["1.1 for h in [h for h in state.hosts if h.on]"]' in mermaid
     assert "class c1_1 pending" in mermaid
-    drawn = picture(drawing)
+    drawn = place_drawing(drawing)
     (x, y, width), high, inner = drawn.boxes[1], drawn.heights[1], drawn.inner[1]
     assert inner is not None
     assert (width, high) >= inner.size

@@ -17,7 +17,7 @@ from perdure.rules import (
     at_most,
     count_at_most,
     judge_plan,
-    merged,
+    merge_rules,
     never_after,
     only_from,
     parse_rules,
@@ -183,7 +183,7 @@ def test_rules_are_data_with_one_form() -> None:
     rules = parse_rules(written)
     assert rules == [precedes("check", "refund", same={"id": "customer"}), only_from("pay.iban", "trusted")]
     assert parse_rules([rule.model_dump(exclude_defaults=True) for rule in rules]) == rules
-    assert merged(rules, rules, [count_at_most("mail", 1)]) == [*rules, count_at_most("mail", 1)]
+    assert merge_rules(rules, rules, [count_at_most("mail", 1)]) == [*rules, count_at_most("mail", 1)]
 
 
 @pytest.mark.parametrize(

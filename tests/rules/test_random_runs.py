@@ -24,7 +24,7 @@ from perdure.runs.request_loop import (
     StartCall,
 )
 from perdure.runs.run import RunState
-from perdure.runs.snapshot import restore, snapshot
+from perdure.runs.snapshot import restore, take_snapshot
 from perdure.runs.wire import PreparedWorker
 from tests.rules.outcomes import STATE, TOOLS, breaks, followed_rules, random_calls, random_rules, unfollowed
 from tests.soak import times
@@ -88,7 +88,7 @@ class RandomRun:
             if self.run.plan is None:
                 self._check_followed(plan)
             if self.run.plan is None and self.chance.random() < 0.3:  # it continues as new
-                taken, self.run = snapshot(self.run), self._new_run()
+                taken, self.run = take_snapshot(self.run), self._new_run()
                 restore(self.run, taken.model_validate_json(taken.model_dump_json()))
 
     def _request(self, loop: RequestLoop, number: int) -> None:

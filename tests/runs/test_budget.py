@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Plan, Returned
-from perdure.runs.budget import BudgetPool, ExpectedUsage, rivals
+from perdure.runs.budget import BudgetPool, ExpectedUsage, count_rivals
 from perdure.runs.limits import Budget, Limit
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
@@ -191,10 +191,10 @@ def test_what_waits_for_another_delegate_is_no_rival() -> None:
     for call in calls:
         plan.add(call)
     plan.close()
-    assert rivals(plan, frozenset()) == 2
-    assert rivals(plan, frozenset({"1.0"})) == 1
+    assert count_rivals(plan, frozenset()) == 2
+    assert count_rivals(plan, frozenset({"1.0"})) == 1
     first, second = plan.take_ready()
     plan.end(first, Returned(1))
     plan.end(second, Returned(1))
     plan.end(plan.take_ready()[0], Returned(1))
-    assert rivals(plan, frozenset()) == 1
+    assert count_rivals(plan, frozenset()) == 1

@@ -15,7 +15,7 @@ from perdure.runs.diagrams import (
     DrawnNode,
     draw_run,
     laid_out,
-    picture,
+    place_drawing,
     to_svg,
     turned_picture,
 )
@@ -63,7 +63,7 @@ def test_a_chain_is_straight_and_a_long_edge_goes_around_it() -> None:
 @given(graphs())
 def test_no_edge_passes_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
-    drawn = picture(drawing_of(count, edges))
+    drawn = place_drawing(drawing_of(count, edges))
     assert len(drawn.lines) == len(edges)
     for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
         for (x, y), (to_x, to_y) in itertools.pairwise(line.points):
@@ -115,12 +115,12 @@ def test_a_wide_drawing_is_turned_where_that_is_narrower() -> None:
     nodes = [DrawnNode(f"1.{n}", "tool", "done") for n in range(6)]
     chain = Drawing(nodes, [(f"1.{n}", f"1.{n + 1}", "") for n in range(5)])
     beside = Drawing(nodes, [])
-    across, down = picture(chain).size[0], turned_picture(chain).size[0]
+    across, down = place_drawing(chain).size[0], turned_picture(chain).size[0]
     assert down < 200 < across
     assert f'width="{down:.0f}"' in to_svg(chain, most=200)
     assert f'width="{across:.0f}"' in to_svg(chain, most=across)
     assert f'width="{across:.0f}"' in to_svg(chain)
-    assert f'width="{picture(beside).size[0]:.0f}"' in to_svg(beside, most=50)
+    assert f'width="{place_drawing(beside).size[0]:.0f}"' in to_svg(beside, most=50)
 
 
 def ended(id: str, status: str = "done", at: int = 0) -> CallView:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perdure.errors import CursorError
 from perdure.runs.event_journal import EventJournal
-from perdure.runs.events import TOPICS, CarriedEvents, Cursor, Event, EventsPage, as_topic, clipped, parse_cursor
+from perdure.runs.events import TOPICS, CarriedEvents, Cursor, Event, EventsPage, as_topic, clip_value, parse_cursor
 from perdure.values.json import Json, JsonObject, dumps, loads
 from perdure.values.limits import (
     CARRIED_EVENTS,
@@ -103,7 +103,7 @@ def test_who_asks_for_what_an_execution_before_still_has_is_told_so() -> None:
 @given(json_values(), st.integers(80, 4_000))
 def test_a_clipped_value_fits_is_json_and_is_the_value_where_it_is_whole(value: Json, most: int) -> None:
     before = copy.deepcopy(value)
-    short, size, whole = clipped(value, most)
+    short, size, whole = clip_value(value, most)
     assert loads(dumps(short)) == short
     assert size <= most + 2 * 60
     assert value == before
@@ -139,7 +139,7 @@ def test_whatever_is_large_is_cut_keeps_its_form_and_says_so(value: Json) -> Non
 
 
 def test_a_short_part_of_what_is_large_stands_whole() -> None:
-    short, _, whole = clipped({"to": "bob", "body": "x" * 9_000, "subject": "hello"}, 2_000)
+    short, _, whole = clip_value({"to": "bob", "body": "x" * 9_000, "subject": "hello"}, 2_000)
     assert not whole
     assert (short["to"], short["subject"]) == ("bob", "hello")
     assert short["body"].endswith("… (9,000 characters)")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.approvals.requests import WaitingView
 from perdure.models.requests import RequestView
-from perdure.runs.views import fit, fit_waiting
+from perdure.runs.views import fit_result, fit_waiting
 from perdure.runs.wire import CallView, RunResult, RunView
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.sizes import Sizes, cut_to
@@ -28,15 +28,15 @@ def size(view: RunResult) -> int:
 
 def test_what_fits_is_left_alone() -> None:
     whole = result(1000)
-    assert fit(whole, 10_000) is whole
+    assert fit_result(whole, 10_000) is whole
 
 
 def test_parameters_are_cut_first_then_the_largest_of_the_state() -> None:
-    cut = fit(result(50_000), 90_000)
+    cut = fit_result(result(50_000), 90_000)
     assert cut.calls[0].params["n"] == 1
     assert cut.calls[0].params["text"].endswith("… [cut: 50,002 bytes]")
     assert cut.state["large"] == "y" * 50_000
-    smaller = fit(result(50_000), 40_000)
+    smaller = fit_result(result(50_000), 40_000)
     assert smaller.state["large"].endswith("… [cut: 50,002 bytes]")
     assert smaller.state["small"] == 1
     assert size(smaller) <= 40_000
@@ -84,10 +84,10 @@ def views(draw: st.DrawFn) -> RunView:
 @settings(max_examples=share(60))
 @given(views(), st.integers(60_000, 300_000))
 def test_r18_3_any_run_fits_and_says_what_was_cut(view: RunView, limit: int) -> None:
-    fitted = fit(view, limit)
+    fitted = fit_result(view, limit)
     assert size(fitted) <= limit
     assert (fitted is view) or (fitted.usage, fitted.run_id, fitted.status) == (view.usage, view.run_id, view.status)
-    shown = fit(view.result(), limit)
+    shown = fit_result(view.result(), limit)
     assert size(shown) <= limit
     for name in ("errors", "calls"):
         if len(getattr(shown, name)) < len(getattr(view, name)):
@@ -102,7 +102,7 @@ def test_r18_3_twelve_thousand_calls_and_an_output_of_two_values() -> None:
     value = "x" * 1_200_000
     view = RunView(run_id="r", output=[value, value], calls=calls, state={"a": value, "b": value})
     cpu = Cpu()
-    fitted = fit(view)
+    fitted = fit_result(view)
     assert cpu.laps() < 200
     assert size(fitted) <= MAX_PAYLOAD
     assert len(fitted.calls) > 100
@@ -187,5 +187,7 @@ def test_r18_5_a_list_of_many_numbers_is_cut_by_its_beginning() -> None:
 
 def test_what_is_kept_of_a_list_is_said_as_it_is() -> None:
     view = RunView(run_id="r", output=["x" * 90] * 1000)
-    assert fit(view, 60_000).output[0] == "x" * 90
-    assert fit(view, 60_000).cut == ["output has 93,001 bytes, shown in part; all: perdure show r --value output"]
+    assert fit_result(view, 60_000).output[0] == "x" * 90
+    assert fit_result(view, 60_000).cut == [
+        "output has 93,001 bytes, shown in part; all: perdure show r --value output"
+    ]

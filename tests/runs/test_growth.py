@@ -12,7 +12,7 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import RunState
-from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
+from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, estimate_snapshot_size, restore, take_snapshot
 from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -58,7 +58,7 @@ def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[RunState
 def test_r18_4_results_that_the_model_is_shown_as_turns_are_carried_on_once_each() -> None:
     """Held twice, 258 of four kilobytes were all that a snapshot took."""
     run, results, largest = grown("tools", 280, 4000)
-    carried = snapshot(run)
+    carried = take_snapshot(run)
     text = carried.model_dump_json()
     assert [text.count(result) for result in results] == [1] * 280
     assert len(pack(carried, SNAPSHOT_FORM).model_dump_json()) < MAX_PAYLOAD
@@ -87,12 +87,12 @@ def test_r18_3_what_a_model_is_told_fits_whatever_has_grown(dialect: str, path: 
 
 def test_r18_5_what_is_too_much_to_carry_on_is_not_packed_again_and_again() -> None:
     run, _, _ = grown("solution", 60, 40_000, _outputPath="†state.all", _outputMethod="push")
-    size = carried(run)
-    made = len(snapshot(run).model_dump_json())
+    size = estimate_snapshot_size(run)
+    made = len(take_snapshot(run).model_dump_json())
     assert made * 0.9 < size < made * 1.2
     cpu = Cpu()
     for _ in range(100):
-        carried(run)
+        estimate_snapshot_size(run)
     assert cpu.laps() < 40, "nothing is encoded for it"
     attempts = Attempts()
     assert attempts.worth(size, MAX_PAYLOAD)
@@ -168,7 +168,7 @@ def _ended(
 def test_r18_5_the_first_task_after_many_large_values_is_short(kind: Callable[[int, int], list[Any]]) -> None:
     """150 lists of 55 KB took up to three seconds: each was read, measured and cut as a whole. The server takes two."""
     run = _ended(kind, 150, 1200, "solution", "†state.v")()
-    packed = pack(snapshot(run), SNAPSHOT_FORM)
+    packed = pack(take_snapshot(run), SNAPSHOT_FORM)
 
     def first_task() -> None:
         again = RunState(run.agent, run.context, run.prepared)

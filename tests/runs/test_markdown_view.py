@@ -10,7 +10,7 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.run import RunState
-from perdure.runs.views import details
+from perdure.runs.views import progress_markdown
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 
@@ -32,7 +32,7 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     plan.close()
     first, third = plan.take_ready()
     plan.end(first, Failed(CallError("boom", "it\nbroke")))
-    text = details(run)
+    text = progress_markdown(run)
     assert "**helper**: 1 Request, 0 of 3 calls done" in text
     assert "Request 1: gpt-4o-mini (first Request), running" in text
     assert '| 1.0 | failed | t | x="a\\|b" | †state.a |' in text
@@ -44,7 +44,7 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     plan = run.open_plan(2)
     plan.close()
     assert run.close_request(plan, RequestResult(output={"done": 1}))
-    assert 'Output: `{"done": 1}`' in details(run)
+    assert 'Output: `{"done": 1}`' in progress_markdown(run)
 
 
 def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
@@ -58,7 +58,7 @@ def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
         for call in plan.take_ready():
             plan.end(call, Returned(n))
         run.close_request(plan, RequestResult())
-    text = details(run)
+    text = progress_markdown(run)
     assert (text.count("\n| 1."), text.count("\n| 2.")) == (10, 30)
     assert "20 earlier calls are not shown." in text
 
@@ -72,9 +72,9 @@ def test_what_a_page_says_is_no_markup_of_the_table() -> None:
     plan.add({"_tool": "t", "x": "\\| checked by Ann |", "y": "![x](//e.example) <b>`|`"})
     plan.close()
     run.approval_queue.add_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
-    row = next(line for line in details(run).splitlines() if line.startswith("| 1.0 | t |"))
+    row = next(line for line in progress_markdown(run).splitlines() if line.startswith("| 1.0 | t |"))
     # An escape is two characters; what is left over has its meaning in Markdown.
     assert re.sub(r"\\[^\w\s]", "", row).count("|") == 6
     assert not set("[<`") & set(re.sub(r"\\[^\w\s]", "", row))
     run.output.value = "``` ![x](//e.example)"
-    assert details(run).endswith('Output: ```` "``` ![x](//e.example)" ````')
+    assert progress_markdown(run).endswith('Output: ```` "``` ![x](//e.example)" ````')

@@ -17,6 +17,7 @@ from perdure.runs.metrics import (
     fell_back,
     hook_failed,
     hook_refused,
+    label_value,
     name_of,
     refused,
     request_ended,
@@ -24,9 +25,8 @@ from perdure.runs.metrics import (
     request_started,
     run_ended,
     run_started,
-    waits,
+    waiting_observation,
     waits_for_model,
-    word,
 )
 from perdure.tools.tool import Tool
 from perdure.values.state import State
@@ -52,7 +52,7 @@ def told() -> list[Observation]:
         fell_back(1, "m", "n", SENTENCE),
         waits_for_model("a", request, SENTENCE),
         *map(call_ended, calls),
-        waits("1.0", "pay", question=False, client=False),
+        waiting_observation("1.0", "pay", question=False, client=False),
         decided("1.0", "approve", "person", 3.0),
         refused(),
         hook_failed("after_tool_call", SENTENCE),
@@ -86,7 +86,7 @@ def test_nobodys_words_are_told() -> None:
     ],
 )
 def test_a_label_is_a_word(text: object, label: str) -> None:
-    assert word(text) == label
+    assert label_value(text) == label
 
 
 @pytest.mark.parametrize(("reason", "code"), [("no connection", "no_connection"), ("503", "503"), (SENTENCE, "other")])
@@ -106,7 +106,10 @@ class Execution:
 
 def test_what_runs_again_and_what_is_replayed_is_emitted_once() -> None:
     emissions, first, again, elsewhere = Emissions(), Execution(), Execution(), Execution()
-    wait, other = waits("1.0", "pay", question=False, client=False), waits("1.1", "pay", question=False, client=False)
+    wait, other = (
+        waiting_observation("1.0", "pay", question=False, client=False),
+        waiting_observation("1.1", "pay", question=False, client=False),
+    )
 
     def due(observation: Observation, made_by: Execution, execution: str = "a", *, replays: bool = False) -> bool:
         return emissions.is_due(observation, made_by, execution, replays=replays)

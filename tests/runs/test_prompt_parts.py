@@ -13,7 +13,16 @@ from perdure.activities.prompt_files import read_skill_file, skill_tools, skills
 from perdure.errors import AgentError, ToolError
 from perdure.models.requests import PartView
 from perdure.runs.agent import PromptConfig, parse_prompt
-from perdure.runs.prompt_parts import BootstrapFile, PromptParts, Skill, alike, costs, file_text, fitted, skills_text
+from perdure.runs.prompt_parts import (
+    BootstrapFile,
+    PromptParts,
+    Skill,
+    common_prefix_length,
+    costs,
+    file_text,
+    fit_files,
+    skills_text,
+)
 from perdure.tools.decorator import tool_function
 from perdure.values.limits import FILES_CHARACTERS, MAX_SKILLS, SKILLS_CHARACTERS, TIGHT_PART
 
@@ -103,7 +112,7 @@ def test_links_and_paths_do_not_lead_out(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 30_000), max_size=12))
 def test_r10_19_all_files_together_are_bounded_and_a_cut_shows(sizes: list[int]) -> None:
     files = [BootstrapFile(name=f"F{n}.md", text="x" * size, characters=size) for n, size in enumerate(sizes)]
-    told = fitted(files)
+    told = fit_files(files)
     assert sum(len(file.text) for file in told) <= FILES_CHARACTERS
     for file in told:
         text = file_text(file, no)
@@ -155,7 +164,7 @@ def test_r10_19_the_parts_share_what_the_server_has_counted(sizes: list[int], co
 
 def test_how_far_two_prompts_begin_alike() -> None:
     one = [{"role": "system", "content": "abc"}, {"role": "user", "content": "hello"}]
-    assert alike(one, one) == 8
-    assert alike(one, [one[0], {"role": "user", "content": "help"}]) == 6
-    assert alike(one, [one[0], {"role": "assistant", "content": "hello"}]) == 3
-    assert alike(one, []) == 0
+    assert common_prefix_length(one, one) == 8
+    assert common_prefix_length(one, [one[0], {"role": "user", "content": "help"}]) == 6
+    assert common_prefix_length(one, [one[0], {"role": "assistant", "content": "hello"}]) == 3
+    assert common_prefix_length(one, []) == 0

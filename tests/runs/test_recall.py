@@ -15,7 +15,7 @@ from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
-from perdure.values.provenance import untrusted
+from perdure.values.provenance import untrusted_sources
 from tests.runs.test_snapshot import continued
 
 NOW = "2026-01-01T00:00:00Z"
@@ -89,7 +89,7 @@ def test_what_is_read_again_has_its_own_sources(what: str, anew: bool) -> None:
         run = continued(run)
     (call,) = request(run, read(what))
     assert call.state.status == "done"
-    assert bool(untrusted(call.state.sources)) == (what in OTHERS)
+    assert bool(untrusted_sources(call.state.sources)) == (what in OTHERS)
 
 
 @pytest.mark.parametrize("what", ["1.1", "state.count"])
@@ -104,14 +104,14 @@ def test_r15_3_who_has_read_what_others_wrote_reads_nothing_as_its_own() -> None
     run = new_run(show="values")
     request(run, *FIRST)
     (call,) = request(run, read("state.count"))
-    assert untrusted(call.state.sources)
+    assert untrusted_sources(call.state.sources)
 
 
 def test_a_name_that_others_wrote_makes_what_is_read_theirs() -> None:
     run = new_run()
     request(run, *FIRST)
     (call,) = request(run, read("†state.mail"))
-    assert untrusted(call.state.sources), "the model could not have chosen this without the mail"
+    assert untrusted_sources(call.state.sources), "the model could not have chosen this without the mail"
 
 
 def test_what_stood_there_while_it_was_read_counts() -> None:
@@ -123,7 +123,7 @@ def test_what_stood_there_while_it_was_read_counts() -> None:
         {**read("state.x"), "_after": "1.1"},
         {"_tool": "count"},
     )
-    assert untrusted(call.state.sources), "it may have been read before it was written over"
+    assert untrusted_sources(call.state.sources), "it may have been read before it was written over"
 
 
 def test_where_rules_of_flows_name_tools_an_earlier_result_stays_untrusted() -> None:
@@ -133,7 +133,7 @@ def test_where_rules_of_flows_name_tools_an_earlier_result_stays_untrusted() -> 
     ).flows
     request(run, *FIRST)
     (call,) = request(run, read("1.1"))
-    assert untrusted(call.state.sources)
+    assert untrusted_sources(call.state.sources)
 
 
 def test_an_agent_file_that_says_that_others_write_it_is_followed() -> None:
@@ -141,4 +141,4 @@ def test_an_agent_file_that_says_that_others_write_it_is_followed() -> None:
     run.tools["recall"] = run.tools["recall"].model_copy(update={"untrusted": True})
     request(run, *FIRST)
     (call,) = request(run, read("state.count"))
-    assert untrusted(call.state.sources)
+    assert untrusted_sources(call.state.sources)

@@ -19,7 +19,7 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
 from perdure.runs.run import RunState
-from perdure.runs.views import fit, run_view
+from perdure.runs.views import fit_result, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from tests.cpu import Cpu
@@ -362,7 +362,9 @@ def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
             tasks.append(cpu.laps())
             if task % 20 == 0:
                 cpu = Cpu()
-                fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
+                fit_result(
+                    run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan)
+                )
                 looks.append(cpu.laps())
             if not loop.behind:
                 break
@@ -394,7 +396,7 @@ def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_sho
     assert 9_900 < loop._run.records.count(loop._run.plan) <= 10_001
     gc.collect()  # else a collection of what the calls left may begin while the view is made
     cpu = Cpu()
-    fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
+    fit_result(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
     assert cpu.laps() < 25, "half of what a task may take"
 
 

@@ -15,8 +15,8 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Outcome, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import RunState
-from perdure.runs.snapshot import carried, snapshot
-from perdure.runs.views import fit, run_view
+from perdure.runs.snapshot import estimate_snapshot_size, take_snapshot
+from perdure.runs.views import fit_result, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.limits import MAX_PAYLOAD
@@ -90,11 +90,11 @@ def test_r18_3_any_run_tells_carries_on_and_fails_within_its_limits(
 ) -> None:
     run, largest = played(dialect, steps, limit)
     assert largest <= limit, "a Request's context"
-    view = fit(run_view(run, "r"), limit, run.sizes)
+    view = fit_result(run_view(run, "r"), limit, run.sizes)
     assert len(view.model_dump_json(by_alias=True).encode()) <= limit, "the query"
-    failure = fit(view.result().model_copy(update={"status": "failed", "error": "x" * 1000}), limit, run.sizes)
+    failure = fit_result(view.result().model_copy(update={"status": "failed", "error": "x" * 1000}), limit, run.sizes)
     assert len(failure.model_dump_json(by_alias=True).encode()) <= limit, "the failure"
-    weighed, made = carried(run), snapshot(run)
+    weighed, made = estimate_snapshot_size(run), take_snapshot(run)
     size = len(made.model_dump_json(exclude_defaults=True).encode())
     assert size <= 1.3 * weighed + 40_000, "what a snapshot holds is known before it is made"
     again = continued(run)
@@ -125,7 +125,7 @@ def test_r18_5_what_a_query_costs_depends_on_the_calls_and_not_on_their_bytes() 
     for size in (10, 50_000):
         run, _ = played("solution", [Step([(size, size, "set")] * 20)] * 3, 200_000)
         Counting.asked = 0
-        fit(run_view(run, "r"), 200_000, Counting(run.sizes))
+        fit_result(run_view(run, "r"), 200_000, Counting(run.sizes))
         counts.append(Counting.asked)
     assert counts[1] < 40 * 60, "a few for each of the sixty calls"
 

@@ -16,7 +16,7 @@ from perdure.plan import Failed, Outcome, Rejected, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.context import accept
 from perdure.runs.run import RunState
-from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore, snapshot
+from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore, take_snapshot
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -71,7 +71,7 @@ def begun(kept: RunSnapshot | None = None) -> RunState:
 
 def continued(run: RunState, queue: ApprovalQueue | None = None) -> RunState:
     """The run that continues another one, whose snapshot has been sent as JSON."""
-    made = RunSnapshot.model_validate_json(snapshot(run).model_dump_json(exclude_defaults=True))
+    made = RunSnapshot.model_validate_json(take_snapshot(run).model_dump_json(exclude_defaults=True))
     following = RunState(run.agent, run.context, made.prepared, queue)
     restore(following, made)
     return following
@@ -116,7 +116,7 @@ def reorder(run: RunState) -> None:
 
 def seen(run: RunState) -> list[Any]:
     """The state of a run between two Requests, and what somebody can see of it."""
-    snapshot(run)  # it numbers the sources of its calls
+    take_snapshot(run)  # it numbers the sources of its calls
     return [
         *run_view(run, "r").model_dump(by_alias=True).items(),
         run.state.snapshot(),
@@ -137,7 +137,7 @@ def test_r6_8_a_run_that_continues_as_new_after_each_request_goes_on_as_if_it_ha
     stays, goes = begun(), begun()
     for number, step in enumerate(steps, 1):
         assert play(goes, number, step) == play(stays, number, step)
-        kept = pack(snapshot(goes), SNAPSHOT_FORM).read(RunSnapshot, SNAPSHOT_FORM, "the snapshot")
+        kept = pack(take_snapshot(goes), SNAPSHOT_FORM).read(RunSnapshot, SNAPSHOT_FORM, "the snapshot")
         goes = begun(kept)
         reorder(stays)
         for mine, other in zip(seen(goes), seen(stays), strict=True):

@@ -14,7 +14,7 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import recall
 from perdure.runs.records import KeptValues
 from perdure.runs.run import RunState
-from perdure.runs.views import Pages, fit, run_view
+from perdure.runs.views import Pages, fit_result, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import dumps, loads
@@ -70,11 +70,11 @@ def test_r16_6_a_view_holds_the_newest_calls_and_pages_all() -> None:
     run = run_of("x")
     (call,) = run.records.past.calls
     run.records.past.calls = [call.model_copy(update={"id": f"1.{n}"}) for n in range(MAX_VIEWED + 500)]
-    view = fit(run_view(run, "r"), calls=run.records.count(run.plan))
+    view = fit_result(run_view(run, "r"), calls=run.records.count(run.plan))
     assert [call.id for call in view.calls] == [f"1.{n}" for n in range(500, MAX_VIEWED + 500)]
     assert view.cut == ["calls: the last 2,000 of 2,500 are shown; all: perdure show r --value calls"]
     assert [call["id"] for call in read(run, "calls", Pages())] == [f"1.{n}" for n in range(MAX_VIEWED + 500)]
-    fitted = fit(run_view(run, "r"), 50_000, calls=run.records.count(run.plan))
+    fitted = fit_result(run_view(run, "r"), 50_000, calls=run.records.count(run.plan))
     assert any(words.startswith("calls have") and "of 2,500;" in words for words in fitted.cut)
 
 

@@ -14,7 +14,14 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import RunState
 from perdure.runs.wire import CallView, PreparedWorker, RunResult
-from perdure.sessions.compaction import changed, compacted, cut_of, due, identifiers, problem
+from perdure.sessions.compaction import (
+    changed_identifiers,
+    compacted,
+    compaction_reason,
+    cut_of,
+    find_identifiers,
+    summary_problem,
+)
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, estimate, run_entry
 from perdure.sessions.transcript import Transcript, TranscriptSnapshot
 from perdure.sessions.wire import message_key
@@ -102,7 +109,7 @@ def test_r10_10_a_branch_that_begins_while_a_summary_is_written_is_not_told_it()
 def test_r10_11_a_summary_is_judged(summary: str, wrong: str | None) -> None:
     cut = cut_of(long_one(), "tokens")
     assert cut is not None
-    found = problem(summary, cut.source(400_000), cut.most_of_summary)
+    found = summary_problem(summary, cut.source(400_000), cut.most_of_summary)
     assert (found is None) if wrong is None else (found is not None and wrong in found)
 
 
@@ -126,7 +133,7 @@ def test_r10_11_what_is_summarised_fits_the_model_that_does_it() -> None:
 
 def test_identifiers_are_what_names_something() -> None:
     text = 'order A-17 of "2026-11-21", €1,250.00 to a.b@c.org, see https://x.org/a?b=1. and /etc/app/conf; 3 of 10 teas, the 2nd'
-    assert list(identifiers(text)) == [
+    assert list(find_identifiers(text)) == [
         "A-17",
         "2026-11-21",
         "250.00",
@@ -134,22 +141,22 @@ def test_identifiers_are_what_names_something() -> None:
         "https://x.org/a?b",
         "/etc/app/conf".strip("/"),
     ]
-    assert changed("A-17 and A-18", text) == ["A-18"]
-    assert changed("on 2026-11-21 (A-17).", text) == []
+    assert changed_identifiers("A-17 and A-18", text) == ["A-18"]
+    assert changed_identifiers("on 2026-11-21 (A-17).", text) == []
 
 
 def test_looking_for_identifiers_takes_what_there_is_of_text() -> None:
     cpu = Cpu()
     for text in ("a/" * 200_000, "1" * 400_000, "a@" * 200_000, "http://" * 60_000):
-        identifiers(text)
+        find_identifiers(text)
     assert cpu.laps() < 400
 
 
 def test_r9_7_after_a_refusal_less_is_told() -> None:
     transcript = long_one()
-    assert due(transcript) is None
+    assert compaction_reason(transcript) is None
     transcript.refused()
-    assert due(transcript) == "tokens"
+    assert compaction_reason(transcript) == "tokens"
     assert summed_up(transcript)
     assert transcript.tokens < transcript.limit
 
@@ -158,7 +165,7 @@ def test_r9_7_a_run_whose_context_was_too_long_has_the_next_told_less() -> None:
     transcript = long_one()
     exchange(transcript, 900, "more", "yes", tight=True, context_tokens=700)
     assert transcript.limit < 20_000
-    assert due(transcript) == "tokens"
+    assert compaction_reason(transcript) == "tokens"
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))
@@ -188,7 +195,7 @@ def test_r10_13_thousands_of_messages_are_carried_in_as_few_bytes_as_hundreds() 
     sizes, segments, compactions = [], 0, 0
     for number in range(1_000):
         exchange(transcript, number, f"message {number} says this and that" * 32, "noted" * 32)
-        if due(transcript):
+        if compaction_reason(transcript):
             compactions += summed_up(transcript)
         while old := transcript.old():
             segments += 1
@@ -273,14 +280,14 @@ class Random:
     def tend(self) -> bool:
         transcript, before = self.transcript, self.transcript.last
         for _ in range(3):
-            why = due(transcript) or ("asked" if self.random.random() < 0.1 else None)
+            why = compaction_reason(transcript) or ("asked" if self.random.random() < 0.1 else None)
             if why is None or (cut := cut_of(transcript, why)) is None:
                 break
             source = cut.source(3 * transcript.limit)
             said = self.random.choice(
                 ("", "word " * 50_000, f"{source[:200]} B-777777777", f"They talk. {source[:100]}")
             )
-            summary = None if problem(said, source, cut.most_of_summary) else said
+            summary = None if summary_problem(said, source, cut.most_of_summary) else said
             if (entry := compacted(cut, summary, "bad" if summary is None else None, AT)) is None:
                 break
             assert entry.after <= 0.9 * entry.before

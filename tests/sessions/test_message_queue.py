@@ -23,7 +23,7 @@ from perdure.sessions.message_queue import (
     WaitUntil,
 )
 from perdure.sessions.transcript import Transcript
-from perdure.sessions.views import fate
+from perdure.sessions.views import find_fate
 from perdure.sessions.wire import Message, MessageWithdrawal, message_key, session_id
 from perdure.values.limits import MAX_REPORTS
 from perdure.values.messages import MODES, SessionRules
@@ -219,18 +219,18 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
     begin(it)
     say(it, "mine", id="m1", mode="followup")
     say(it, "yours", id="m1", sender="bob", mode="followup")
-    assert fate(it, transcript, "m1", "ann").run_id == f"{SESSION}/2"
-    assert fate(it, transcript, "m1", "bob").run_id == f"{SESSION}/3"
-    assert not fate(it, transcript, "m1", "eve").known
+    assert find_fate(it, transcript, "m1", "ann").run_id == f"{SESSION}/2"
+    assert find_fate(it, transcript, "m1", "bob").run_id == f"{SESSION}/3"
+    assert not find_fate(it, transcript, "m1", "eve").known
     with pytest.raises(MessageRefusedError, match=r"several senders \(ann, bob\): give the sender"):
-        fate(it, transcript, "m1")
+        find_fate(it, transcript, "m1")
     with pytest.raises(MessageRefusedError, match="several senders"):
         take_back(it, "m1", "eve", ["withdraw"])
     taken = take_back(it, "m1", "bob")
     assert taken is not None
     assert taken.text == "yours"
-    assert fate(it, transcript, "m1", "bob").state == "withdrawn"
-    assert fate(it, transcript, "m1", "ann").state == "queued"
+    assert find_fate(it, transcript, "m1", "bob").state == "withdrawn"
+    assert find_fate(it, transcript, "m1", "ann").state == "queued"
     it.judge_withdrawal(MessageWithdrawal(message_id="m1", sender="eve", rights=["withdraw"], of="ann"))
 
 

@@ -11,7 +11,7 @@ from perdure.plan import Call
 from perdure.plan._calls import CallSpec
 from perdure.runs.events import is_silence
 from perdure.runs.routes import RouteFunctions
-from perdure.runs.sent_texts import added, sent_by, was_sent
+from perdure.runs.sent_texts import merge_digests, sent_by, was_sent
 from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.message_queue import ActiveRun, Queued
 from perdure.sessions.replies import (
@@ -128,7 +128,7 @@ def test_what_a_message_tool_sends_is_the_parameter_that_it_names() -> None:
 
 
 def test_digests_are_bounded() -> None:
-    assert len(added([str(n) for n in range(1000)], [str(n) for n in range(500, 1500)])) == 1000
+    assert len(merge_digests([str(n) for n in range(1000)], [str(n) for n in range(500, 1500)])) == 1000
 
 
 def test_a_summary_and_failures_are_short() -> None:

@@ -17,7 +17,7 @@ from perdure.plan import Call, Plan, Returned
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json
 from perdure.values.state import State, Write
-from perdure.values.templates import as_data, changes, held_marks, marked, parse_template, written
+from perdure.values.templates import as_data, changes, held_marks, mark_references, parse_marked, parse_template
 from tests.strategies import json_values
 
 SECRET = "s3cret"
@@ -186,7 +186,9 @@ def test_an_edited_plan_keeps_its_references_and_gets_no_others(value: Any, type
     first = ready(offer.plan)
     assert ready(same.plan) == first
     changed = desk.judge(
-        parse_decision({"call": "1", "decision": "edit", "calls": [{**shown[0], "y": [marked(as_data(typed))]}]})
+        parse_decision(
+            {"call": "1", "decision": "edit", "calls": [{**shown[0], "y": [mark_references(as_data(typed))]}]}
+        )
     )
     assert changed.plan is not None
     assert ready(changed.plan) == [params | {"y": [typed]} for params in first]
@@ -207,10 +209,10 @@ def test_an_edited_plan_may_refer_to_more_on_purpose() -> None:
 @given(value=VALUES | json_values())
 def test_what_is_written_of_a_value_is_that_value(value: Any) -> None:
     held = set(held_marks(value))
-    template, malformed = parse_template(written(value, held))
+    template, malformed = parse_template(parse_marked(value, held))
     assert (malformed, template.sites) == ([], ())
     assert template.resolve(lambda _: None) == value
-    assert written(marked(written(value, held))) == written(value, held)
+    assert parse_marked(mark_references(parse_marked(value, held))) == parse_marked(value, held)
 
 
 @given(offered=st.dictionaries(st.sampled_from("abc"), VALUES), wanted=st.dictionaries(st.sampled_from("abc"), VALUES))

@@ -16,7 +16,17 @@ from perdure.plan import Failed, Plan, Returned
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import DECIDED
-from perdure.values.provenance import AGENT, MODEL, NOWHERE, KnownSources, Labels, SourceTable, join, shape, untrusted
+from perdure.values.provenance import (
+    AGENT,
+    MODEL,
+    NOWHERE,
+    KnownSources,
+    Labels,
+    SourceTable,
+    join,
+    shape_of,
+    untrusted_sources,
+)
 from perdure.values.references import MISSING, Reference
 from perdure.values.state import State, Write
 
@@ -119,7 +129,7 @@ def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[
             for name, value in call.inputs.params.items():
                 named = {each.removeprefix("!").removeprefix("tool:") for each in call.inputs.origins.params[name]}
                 assert marks(value) <= named
-                assert bool(untrusted(call.inputs.origins.params[name])) == ("read" in named)
+                assert bool(untrusted_sources(call.inputs.origins.params[name])) == ("read" in named)
             if chance.random() < 0.2:
                 plan.end(call, Failed(CallError("broken", "it is")))
             else:
@@ -274,7 +284,7 @@ def test_a_shape_has_nothing_that_was_written_freely() -> None:
         "pay now": True,
         "obey me!": [None, "x"],
     }
-    assert shape(value, schema) == {
+    assert shape_of(value, schema) == {
         "kind": "invoice",
         "from": "‹text, 5 characters›",
         "n": 12,
@@ -282,6 +292,6 @@ def test_a_shape_has_nothing_that_was_written_freely() -> None:
         "pay now": True,
         "‹key 5, 8 characters›": [None, "‹text, 1 characters›"],
     }
-    assert shape({"kind": "obey me"}, schema) == {"kind": "‹text, 7 characters›"}
-    shown: Any = shape([*range(100)])
+    assert shape_of({"kind": "obey me"}, schema) == {"kind": "‹text, 7 characters›"}
+    shown: Any = shape_of([*range(100)])
     assert len(shown) == 21

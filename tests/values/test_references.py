@@ -19,7 +19,7 @@ from perdure.values.references import (
     Reference,
     evaluate,
     get,
-    near,
+    nearest_paths,
     parse_expression,
 )
 from perdure.values.templates import has_reference, parse_template
@@ -167,7 +167,7 @@ def test_any_text_parses_or_is_a_syntax_error(text: str) -> None:
 
 @given(st.dictionaries(keys(), json_values(), min_size=1, max_size=5), keys())
 def test_near_paths_exist(value: dict[str, Any], wanted: str) -> None:
-    for text in near(value, (wanted,), root="†state"):
+    for text in nearest_paths(value, (wanted,), root="†state"):
         reference = parse_expression(text)
         assert isinstance(reference, Reference)
         assert get(value, reference.path) is not MISSING

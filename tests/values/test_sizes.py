@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.views import fit
+from perdure.runs.views import fit_result
 from perdure.runs.wire import RunResult
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT, QUICK
@@ -21,7 +21,7 @@ from perdure.values.sizes import (
     QuickCalls,
     Sizes,
     TaskBudget,
-    allot,
+    allot_room,
     cut_to,
     first_fitting,
     history_full,
@@ -86,7 +86,9 @@ def test_r18_3_a_look_at_a_run_leaves_no_sizes_behind() -> None:
     sizes.of(large)
     before = len(sizes._known)
     for _ in range(10):
-        assert fit(RunResult(run_id="r", state={"copy": {"of": large}}), sizes=sizes).state["copy"]["of"] is large
+        assert (
+            fit_result(RunResult(run_id="r", state={"copy": {"of": large}}), sizes=sizes).state["copy"]["of"] is large
+        )
     assert len(sizes._known) == before
 
 
@@ -122,7 +124,7 @@ def test_a_preview_is_the_beginning(value: Any, limit: int) -> None:
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=12), st.integers(100, 20_000))
 def test_r18_3_room_is_given_to_what_matters_first(sizes: list[int], room: int) -> None:
-    shares = allot(sizes, room)
+    shares = allot_room(sizes, room)
     assert sum(shares) <= room
     assert all(share <= size for share, size in zip(shares, sizes, strict=True))
     assert shares == sizes or sum(shares) == room or sum(sizes) > room

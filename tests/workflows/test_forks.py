@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolError, tool
 from perdure.client.approvals import decide
-from perdure.client.histories import executions
+from perdure.client.histories import execution_histories
 from perdure.client.recorded_runs import fork_run
 from perdure.errors import RunError
 from perdure.runs.wire import RunView
@@ -75,7 +75,7 @@ async def forked(it: Harness, run_id: str, at: str, **how: Any) -> RunView:
     handle = await fork_run(it.client, run_id, at, id=f"fork-{uuid.uuid4().hex[:8]}", **how)
     with contextlib.suppress(WorkflowFailureError):
         await handle.result()
-    async for history in executions(it.client, handle.id):
+    async for history in execution_histories(it.client, handle.id):
         await check_replays(history)
     return await it.view(handle.id)
 
@@ -269,7 +269,7 @@ async def test_a_fork_of_a_run_that_continued_as_new(
     ]
     async with harness(impatient_server.client, [add], [*rounds, DONE, DONE]) as it:
         first = await it.run(agent("add"))
-        assert len([each async for each in executions(it.client, first.run_id)]) > 1
+        assert len([each async for each in execution_histories(it.client, first.run_id)]) > 1
         BEGUN.clear()
         view = await forked(it, first.run_id, "13")
     assert BEGUN == []

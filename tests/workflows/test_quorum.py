@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
-from perdure.cli._run_view import deciding
+from perdure.cli._run_view import decision_commands
 from perdure.errors import DecisionRefusedError, MessageRefusedError
 from perdure.testing import approve, edit, run_locally
 from perdure.testing.scripted_model import ChatRequest
@@ -48,7 +48,7 @@ async def test_a_call_waits_for_two_people_with_the_role(dev_server: WorkflowEnv
             await run.policy(tools={"refund": "never"})
         (request,) = await run.waiting()
         assert (request.missing, request.roles) == ("2 approvals with the role finance", ["finance"])
-        assert deciding("R", request) == "perdure approve R 1.0 --role finance\nperdure reject R 1.0"
+        assert decision_commands("R", request) == "perdure approve R 1.0 --role finance\nperdure reject R 1.0"
         await run.approve(request, by="bob", roles=["finance"])
         (request,) = await run.waiting()
         assert ([each.by for each in request.approvers], request.missing) == (

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolContext, ToolError, tool
-from perdure.client.histories import executions
+from perdure.client.histories import execution_histories
 from perdure.client.run import Run
 from perdure.errors import RunError
 from perdure.rules import precedes
@@ -96,7 +96,7 @@ async def undone(it: Harness, run: Run[Any], **how: Any) -> RunView:
     undo = await run.undo(**how)
     view = await undo.wait()
     for each in (run.id, undo.id):
-        async for history in executions(it.client, each):
+        async for history in execution_histories(it.client, each):
             await check_replays(history)
     return view
 
@@ -368,7 +368,7 @@ async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: 
         assert DID[-2:] == [("unbook", "Bonn"), ("cancel", "o-pear")]
         plan = await run.undo_plan()
         assert [each.call for each in plan.undoes] == ["1.3"]
-        async for history in executions(it.client, run.id):
+        async for history in execution_histories(it.client, run.id):
             await check_replays(history)
 
 
@@ -381,7 +381,7 @@ async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvi
         assert view.error is not None
         assert "undone: 1.3, 1.1, 1.0; without an undo: 1.2 mail" in view.error
         assert {each.status for each in await run.effects()} == {"undone", "cannot be undone"}
-        async for history in executions(it.client, run.id):
+        async for history in execution_histories(it.client, run.id):
             await check_replays(history)
 
 

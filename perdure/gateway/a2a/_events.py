@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 from a2a.types import Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from perdure.approvals.requests import WaitingView
-from perdure.gateway.a2a._objects import TEXT, artifact_of, ended_status, input_required, output_artifact, struct
+from perdure.gateway.a2a._objects import (
+    TEXT,
+    artifact_of,
+    ended_status,
+    input_required,
+    output_artifact,
+    to_protobuf_struct,
+)
 from perdure.gateway.answers import AnswerEvents, output_text, text_name
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
@@ -92,5 +99,5 @@ class TaskUpdates(AnswerEvents[Update]):
         else:  # the same time in every stream of the task
             status.timestamp.FromJsonString(at)
         return TaskStatusUpdateEvent(
-            task_id=self._run_id, context_id=self._context, status=status, metadata=struct(metadata or {})
+            task_id=self._run_id, context_id=self._context, status=status, metadata=to_protobuf_struct(metadata or {})
         )

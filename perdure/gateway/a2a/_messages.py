@@ -13,8 +13,8 @@ from google.protobuf.json_format import MessageToDict
 
 from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView, call_words
-from perdure.client.run_tree import joined
-from perdure.gateway.answers import InterruptAnswer, below, interrupt_answer, interrupt_id
+from perdure.client.run_tree import join_ids
+from perdure.gateway.answers import InterruptAnswer, id_below, interrupt_answer, interrupt_id
 from perdure.gateway.errors import HttpError
 from perdure.runs.wire import CallView, RunView
 from perdure.sessions.wire import digest
@@ -120,7 +120,7 @@ def single_request(run: str, waiting: Sequence[tuple[str, WaitingView]]) -> str:
         raise _wrong("parts", f"must be data parts, because {len(waiting)} requests wait: {DECIDES}")
     ((path, request),) = waiting
     kind = _QUESTION if request.question else _APPROVAL
-    return f"{kind} {interrupt_id(below(run, path), request.call, request.digest)}"
+    return f"{kind} {interrupt_id(id_below(run, path), request.call, request.digest)}"
 
 
 def decision_of(text: str, request: str) -> InterruptAnswer:
@@ -160,7 +160,7 @@ def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, C
             if approval is None or not approval.via.startswith(_VIA) or approval.decision in (None, "dropped"):
                 continue
             if approval.decision != "answer" or call.tool == _ASK_PERSON:
-                found.setdefault(approval.via.removeprefix(_VIA), {})[joined(path, call.id)] = call
+                found.setdefault(approval.via.removeprefix(_VIA), {})[join_ids(path, call.id)] = call
     return found
 
 

@@ -81,15 +81,15 @@ from perdure.gateway.a2a._objects import (
     config_of,
     file_part,
     output_artifact,
-    submitted,
+    submitted_task,
     task_of,
 )
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, below, deliver, with_output
+from perdure.gateway.answers import AnswerStream, deliver, id_below, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.files import load_files
-from perdure.gateway.streams import gone
+from perdure.gateway.streams import until_disconnected
 from perdure.runs.notifications import check_callback
 from perdure.runs.wire import CallView, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
@@ -467,7 +467,7 @@ class _MethodCall:
 
         waits = [
             asyncio.ensure_future(each)
-            for each in (read_all(), gone(self._request.receive), self._gateway.stopping.wait())
+            for each in (read_all(), until_disconnected(self._request.receive), self._gateway.stopping.wait())
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -488,7 +488,7 @@ class _MethodCall:
         """
         view = await session.view_run(run_id)
         if view is None:
-            return submitted(run_id, await self._context(session), messages)
+            return submitted_task(run_id, await self._context(session), messages)
         if view.agent and view.agent != self._agent.name:
             raise RunNotFoundError(run_id)
         run = self._gateway.perdure.get_run(run_id)
@@ -549,7 +549,7 @@ class _MethodCall:
         async def answer(name: str, call: CallView) -> Json:
             path, _, id = name.rpartition("/")
             try:
-                whole = loads(await self._gateway.perdure.get_run(below(run_id, path)).value(id))
+                whole = loads(await self._gateway.perdure.get_run(id_below(run_id, path)).value(id))
                 return whole.get("result") if isinstance(whole, dict) else None
             except RunError:  # no worker replays the run: the view has the value's beginning
                 return call.shown

@@ -32,7 +32,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.a2a._messages import DECIDES
-from perdure.gateway.answers import below, failure_of, interrupt_id, output_text
+from perdure.gateway.answers import failure_of, id_below, interrupt_id, output_text
 from perdure.runs.wire import RunStatus, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import digest
@@ -108,11 +108,16 @@ def task_of(
         each.parts.extend(parts)
     about = {"perdure": {"status": view.status, "stopReason": view.stop_reason}}
     return Task(
-        id=view.run_id, context_id=context, status=status, artifacts=artifacts, history=history, metadata=struct(about)
+        id=view.run_id,
+        context_id=context,
+        status=status,
+        artifacts=artifacts,
+        history=history,
+        metadata=to_protobuf_struct(about),
     )
 
 
-def submitted(run_id: str, context: str, history: Iterable[Message] = ()) -> Task:
+def submitted_task(run_id: str, context: str, history: Iterable[Message] = ()) -> Task:
     """Return the task of a message that waits for the run before it."""
     status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
     return Task(id=run_id, context_id=context, status=status, history=history)
@@ -130,10 +135,10 @@ def input_required(run_id: str, waiting: Sequence[tuple[str, WaitingView]]) -> T
     """Return the status of a run that waits for people. Its message has the requests as text, and their ids as data."""
     run = run_id.rpartition("/")[2]
     requests: list[Json] = [
-        _request(interrupt_id(below(run, path), each.call, each.digest), each) for path, each in waiting
+        _request(interrupt_id(id_below(run, path), each.call, each.digest), each) for path, each in waiting
     ]
     words = "\n".join(each.sentence for _, each in waiting)
-    parts = [Part(text=words), Part(data=value({"requests": requests, "reply": DECIDES}), media_type=JSON)]
+    parts = [Part(text=words), Part(data=to_protobuf_value({"requests": requests, "reply": DECIDES}), media_type=JSON)]
     id = f"{run_id}:{digest(requests, 16)}"
     return TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED, message=agent_message(id, parts))
 
@@ -155,7 +160,7 @@ def artifact_of(view: RunView) -> Artifact | None:
     if view.status != "completed" or view.output is None:
         return None
     if not isinstance(view.output, str):
-        return output_artifact(Part(data=value(view.output), media_type=JSON))
+        return output_artifact(Part(data=to_protobuf_value(view.output), media_type=JSON))
     return output_artifact(Part(text=text, media_type=TEXT)) if (text := output_text(view)) else None
 
 
@@ -183,11 +188,11 @@ def config_of(webhook: StatusWebhook) -> TaskPushNotificationConfig:
     return config
 
 
-def value(plain: Any) -> Value:
+def to_protobuf_value(plain: Any) -> Value:
     """Return JSON as a protobuf value."""
     return ParseDict(plain, Value())
 
 
-def struct(plain: JsonObject) -> Struct:
+def to_protobuf_struct(plain: JsonObject) -> Struct:
     """Return a JSON object as a protobuf struct."""
     return ParseDict(plain, Struct())

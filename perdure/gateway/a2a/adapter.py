@@ -18,7 +18,7 @@ from perdure.errors import JsonError, clip
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_value
 from perdure.gateway.callers import READ, caller_of
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.streams import EventStream, encode_event
 from perdure.values.json import JsonObject
 from perdure.values.problems import problems_of
 
@@ -115,4 +115,4 @@ def _problem_of_0_3(sent: JsonObject) -> str:
 
 async def _frames(events: AsyncIterable[Any]) -> AsyncGenerator[str, None]:
     async for event in events:
-        yield frame(event["data"], event=event.get("event", ""))
+        yield encode_event(event["data"], event=event.get("event", ""))

@@ -37,9 +37,9 @@ from ag_ui.core import (
 
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.agui._requests import AguiRequest
-from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_id, output_text, text_name
+from perdure.gateway.answers import AnswerEvents, failure_of, id_below, interrupt_id, output_text, text_name
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import frame
+from perdure.gateway.streams import encode_event
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -162,7 +162,7 @@ def _attempt(id: str) -> int:
 
 def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
     """Return the operations that change `before` into `after`; a value that is not an object is replaced as a whole."""
-    if same(before, after):
+    if is_same_json(before, after):
         return []
     if not isinstance(before, dict) or not isinstance(after, dict):
         return [{"op": "replace", "path": at, "value": after}]
@@ -175,12 +175,12 @@ def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
     return made
 
 
-def same(one: Json, other: Json) -> bool:
+def is_same_json(one: Json, other: Json) -> bool:
     """Whether both are the same JSON value: in Python, `1` equals `True`."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_same_json, one, other))
     return type(one) is type(other) and one == other
 
 
@@ -275,7 +275,9 @@ class AguiEvents(AnswerEvents[BaseEvent]):
                 yield from self._announce(self._call_id(request.call, path), request.tool, request.params)
         yield from self._close()
         interrupts = [
-            interrupt_of(request, below(self._run, path), below(self._run_id, path), self._call_id(request.call, path))
+            interrupt_of(
+                request, id_below(self._run, path), id_below(self._run_id, path), self._call_id(request.call, path)
+            )
             for path, request in waiting
             if not request.client
         ]
@@ -422,4 +424,4 @@ def _calls_of(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
 
 def as_frame(event: BaseEvent) -> str:
     """Return an event as a frame of the stream."""
-    return frame(event.model_dump_json(by_alias=True))
+    return encode_event(event.model_dump_json(by_alias=True))

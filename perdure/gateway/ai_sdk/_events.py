@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.ai_sdk._requests import PageChatRequest, UiMessage, is_tool
-from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_id, output_text, text_name
+from perdure.gateway.answers import AnswerEvents, failure_of, id_below, interrupt_id, output_text, text_name
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import frame
+from perdure.gateway.streams import encode_event
 from perdure.runs.events import Event, is_silence
 from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
@@ -127,7 +127,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         for path, request in waiting:
             plan = request.calls is not None
             id = self._call_id(f"{PLAN}-{request.call}" if plan else request.call, path)
-            interrupt = interrupt_id(below(self._run, path), request.call, request.digest)
+            interrupt = interrupt_id(id_below(self._run, path), request.call, request.digest)
             params = {"calls": request.calls} if plan else dict(request.params)
             params |= {} if request.items is None else {"_each": request.items}
             about = {name: value for name in ("sender", "session", "said") if (value := getattr(request, name))}
@@ -306,4 +306,4 @@ def _new_id(chat_request: PageChatRequest, run: str, run_id: str) -> str:
 def as_frame(chunk: JsonObject) -> str:
     """Return a chunk as a frame of the stream; the last one ends it."""
     ends = chunk["type"] in ("finish", "error")
-    return frame(dumps(chunk)) + (frame("[DONE]") if ends else "")
+    return encode_event(dumps(chunk)) + (encode_event("[DONE]") if ends else "")

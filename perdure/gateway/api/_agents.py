@@ -17,7 +17,7 @@ from perdure.gateway.api._forms import (
     ScheduleNote,
     TriggerSchedule,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation
+from perdure.gateway.api._operations import OBJECT, ApiRequest, json_response, operation
 from perdure.gateway.callers import GRANT, READ, SEND, STOP
 from perdure.runs.schedules import with_time
 from perdure.runs.standing_approvals import StandingApproval
@@ -49,7 +49,7 @@ def _described(agent: Agent[Any]) -> JsonObject:
 @operation("GET", "/v1/agents", READ, answers={200: OBJECT})
 async def list_agents(request: ApiRequest) -> Response:
     """List the agents."""
-    return answered(
+    return json_response(
         {"agents": [{**_described(agent), "name": name} for name, agent in request.gateway.agents.by_name().items()]}
     )
 
@@ -58,7 +58,7 @@ async def list_agents(request: ApiRequest) -> Response:
 async def show_agent(request: ApiRequest) -> Response:
     """Show an agent's input and output."""
     name = request.named("agent")
-    return answered({**_described(request.gateway.agents.get(name)), "name": name})
+    return json_response({**_described(request.gateway.agents.get(name)), "name": name})
 
 
 AGENTS: Final = (list_agents, show_agent)
@@ -94,20 +94,20 @@ async def create_schedule(request: ApiRequest[CreateSchedule]) -> Response:
         context=caller.context,
         replace=body.replace,
     )
-    return answered(view.as_json(), 201, {"Location": f"/v1/schedules/{quote(view.name)}"})
+    return json_response(view.as_json(), 201, {"Location": f"/v1/schedules/{quote(view.name)}"})
 
 
 @operation("GET", "/v1/schedules", READ, answers={200: _LISTED_SCHEDULES})
 async def list_schedules(request: ApiRequest) -> Response:
     """List schedules."""
     found = [each async for each in request.gateway.perdure.list_schedules(tenant=request.caller.tenant)]
-    return answered({"schedules": [each.as_json() for each in sorted(found, key=lambda each: each.name)]})
+    return json_response({"schedules": [each.as_json() for each in sorted(found, key=lambda each: each.name)]})
 
 
 @operation("GET", _S, READ, answers={200: OBJECT})
 async def show_schedule(request: ApiRequest) -> Response:
     """Show a schedule."""
-    return answered((await _schedule_of(request).show()).as_json())
+    return json_response((await _schedule_of(request).show()).as_json())
 
 
 @operation("POST", f"{_S}/pause", STOP, body=ScheduleNote, answers={204: None})
@@ -173,14 +173,14 @@ async def grant_standing_approval(request: ApiRequest[GrantStandingApproval]) ->
         reason=body.reason,
         tenant=caller.tenant,
     )
-    return answered(granted.as_json(), 201, {"Location": f"/v1/standing-approvals/{quote(granted.name)}"})
+    return json_response(granted.as_json(), 201, {"Location": f"/v1/standing-approvals/{quote(granted.name)}"})
 
 
 @operation("GET", _STANDING, READ, answers={200: _LISTED_APPROVALS})
 async def list_standing_approvals(request: ApiRequest) -> Response:
     """List standing approvals, newest first."""
     found = await request.gateway.perdure.standing_approvals(tenant=request.caller.tenant)
-    return answered({"standingApprovals": [each.as_json() for each in found]})
+    return json_response({"standingApprovals": [each.as_json() for each in found]})
 
 
 @operation("DELETE", _STANDING + "/{standing}", GRANT, answers={200: StandingApproval})
@@ -190,7 +190,7 @@ async def revoke_standing_approval(request: ApiRequest) -> Response:
     revoked = await request.gateway.perdure.revoke_standing_approval(
         request.named("standing"), by=caller.sender, tenant=caller.tenant
     )
-    return answered(revoked.as_json())
+    return json_response(revoked.as_json())
 
 
 STANDING_APPROVALS: Final = (grant_standing_approval, list_standing_approvals, revoke_standing_approval)

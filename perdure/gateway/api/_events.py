@@ -12,7 +12,7 @@ from starlette.responses import Response
 from perdure.gateway.api._forms import EventsQuery
 from perdure.gateway.api._operations import ApiRequest, operation
 from perdure.gateway.callers import READ
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.streams import EventStream, encode_event
 from perdure.runs.events import Event
 from perdure.values.json import Json, WireModel, dumps
 
@@ -58,7 +58,7 @@ async def follow_output(request: ApiRequest) -> Response:
     run = await request.run()
 
     def framed(output: Json, *, whole: bool) -> str:
-        return frame(dumps({"output": output, "whole": whole}), event="output")
+        return encode_event(dumps({"output": output, "whole": whole}), event="output")
 
     async def frames() -> AsyncGenerator[str, None]:
         last: Json = None
@@ -74,7 +74,7 @@ def _streamed(request: ApiRequest[WireModel, EventsQuery], events: AsyncGenerato
     async def frames() -> AsyncGenerator[str, None]:
         async with aclosing(events):
             async for event in events:
-                yield frame(dumps(event.as_json()), event=event.topic, id=event.cursor)
+                yield encode_event(dumps(event.as_json()), event=event.topic, id=event.cursor)
 
     return EventStream(request.gateway, request.caller, frames())
 

@@ -42,7 +42,7 @@ OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 """The schema of an object whose keys are not described here."""
 
 
-def paged(rows: str) -> Mapping[str, Any]:
+def page_schema(rows: str) -> Mapping[str, Any]:
     """Return the schema of a page of a list."""
     following = {"type": ["string", "null"], "description": "The token of the next page; `null` on the last page."}
     listed = {"type": "array", "items": OBJECT}
@@ -148,15 +148,15 @@ def _cut(model: type[BaseModel], given: JsonObject) -> JsonObject:
     return {key: given[key] for key in (*(key for key in given if key in names), *unknown)}
 
 
-def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return JSON. A text's lone surrogates are written as JSON escapes."""
     return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
 
 
-async def waited(request: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
+async def wait_response(request: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
     """Return `{status, startedAt, endedAt, error?}` (R10.1)."""
     found = await until_stopping(request, wait(request.query.timeout))
-    return answered((found or await wait(0)).as_json())
+    return json_response((found or await wait(0)).as_json())
 
 
 async def until_stopping(request: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:

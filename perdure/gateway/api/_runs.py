@@ -24,7 +24,7 @@ from perdure.gateway.api._forms import (
     UndoRun,
     WaitQuery,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation, paged, waited
+from perdure.gateway.api._operations import OBJECT, ApiRequest, json_response, operation, page_schema, wait_response
 from perdure.gateway.callers import APPROVE, READ, SEND, UNDO
 from perdure.gateway.errors import HttpError
 from perdure.runs.undo import UndoPlan
@@ -56,10 +56,10 @@ async def start_run(request: ApiRequest[StartRun]) -> Response:
         context=caller.context,
         callback=request.body.callback,
     )
-    return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
+    return json_response({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 
 
-@operation("GET", "/v1/runs", READ, query=ListRuns, answers={200: paged("runs")})
+@operation("GET", "/v1/runs", READ, query=ListRuns, answers={200: page_schema("runs")})
 async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
     """List runs, newest first."""
     query = request.query
@@ -74,13 +74,13 @@ async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
         tenant=request.caller.tenant,
     )
     page = await request.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)
-    return answered({"runs": [row.as_json() for row in page.rows], "next": page.following})
+    return json_response({"runs": [row.as_json() for row in page.rows], "next": page.following})
 
 
 @operation("GET", _R, READ, answers={200: RunResult})
 async def show_run(request: ApiRequest) -> Response:
     """Show a run."""
-    return answered((await (await request.run()).view()).result().as_json())
+    return json_response((await (await request.run()).view()).result().as_json())
 
 
 @operation("GET", f"{_R}/wait", READ, query=WaitQuery, answers={200: WaitResult})
@@ -90,9 +90,9 @@ async def wait_for_run(request: ApiRequest[Paged, WaitQuery]) -> Response:
     id, gateway = request.named("run"), request.gateway
     if id.startswith(SESSION_PREFIX):
         session = await gateway.own_session_of(request.caller, id)
-        return await waited(request, lambda timeout: session.wait(id, timeout))
+        return await wait_response(request, lambda timeout: session.wait(id, timeout))
     run = await request.run()
-    return await waited(request, run.waited)
+    return await wait_response(request, run.waited)
 
 
 @operation("GET", f"{_R}/value", READ, query=TranscriptQuery, answers={200: {}})
@@ -106,14 +106,14 @@ async def read_value(request: ApiRequest[Paged, TranscriptQuery]) -> Response:
 async def list_waiting_in_run(request: ApiRequest) -> Response:
     """Show the approval requests and questions of a run and its descendants in full."""
     found, silent = await (await request.run()).waiting_below()
-    return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
+    return json_response({"waiting": [one.as_json() for one in found], "silent": [*silent]})
 
 
 @operation("POST", f"{_R}/decisions", APPROVE, body=DecisionBody, answers={200: OBJECT})
 async def decide(request: ApiRequest[DecisionBody]) -> Response:
     """Decide an approval request."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return answered(await (await request.run()).decide(request.caller.signed(decision)))
+    return json_response(await (await request.run()).decide(request.caller.signed(decision)))
 
 
 async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
@@ -130,7 +130,7 @@ async def tell_run(request: ApiRequest[RunMessage]) -> Response:
     run = await _of_no_session(request, "send the message to the session")
     await check_same_context(request.caller, run)
     id = await run.steer(request.body.text, by=request.caller.sender, id=request.body.message_id)
-    return answered({"messageId": id}, 202)
+    return json_response({"messageId": id}, 202)
 
 
 @operation("DELETE", _R + "/messages/{message}", SEND, answers={204: None})
@@ -149,12 +149,12 @@ async def cancel_run(request: ApiRequest) -> Response:
     return Response(status_code=202)
 
 
-@operation("GET", "/v1/approvals", READ, query=Paged, answers={200: paged("waiting")})
+@operation("GET", "/v1/approvals", READ, query=Paged, answers={200: page_schema("waiting")})
 async def list_waiting(request: ApiRequest[Paged, Paged]) -> Response:
     """List approval requests and questions."""
     query = request.query
     found = await request.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=request.caller.tenant)
-    return answered(
+    return json_response(
         {"waiting": [one.as_json() for one in found.waiting], "unnamed": {**found.unnamed}, "next": found.following}
     )
 
@@ -163,7 +163,7 @@ async def list_waiting(request: ApiRequest[Paged, Paged]) -> Response:
 async def list_effects(request: ApiRequest) -> Response:
     """List a run's effects, and which of them are undone."""
     found = await (await request.run()).effects()
-    return answered({"effects": [each.as_json() for each in found]})
+    return json_response({"effects": [each.as_json() for each in found]})
 
 
 @operation("GET", f"{_R}/undo", READ, query=UndoQuery, answers={200: UndoPlan})
@@ -171,7 +171,7 @@ async def plan_undo(request: ApiRequest[UndoRun, UndoQuery]) -> Response:
     """Show the calls that an undo of a run undoes, and the calls that stay."""
     query = request.query
     found = await (await request.run()).undo_plan(to=query.to, no_effect=query.calls)
-    return answered(found.as_json())
+    return json_response(found.as_json())
 
 
 @operation("POST", f"{_R}/undo", UNDO, body=UndoRun, answers={201: StartedRun})
@@ -179,7 +179,7 @@ async def undo_run(request: ApiRequest[UndoRun]) -> Response:
     """Undo the calls of a run that has ended."""
     body, run = request.body, await request.run()
     started = await run.undo(to=body.to, no_effect=body.no_effect, by=request.caller.sender)
-    return answered({"runId": started.id}, 201, {"Location": f"/v1/runs/{quote(started.id)}"})
+    return json_response({"runId": started.id}, 201, {"Location": f"/v1/runs/{quote(started.id)}"})
 
 
 RUNS: Final = (

@@ -21,7 +21,15 @@ from perdure.gateway.api._forms import (
     SessionMessage,
     WaitsForMessage,
 )
-from perdure.gateway.api._operations import OBJECT, ApiRequest, answered, operation, paged, until_stopping, waited
+from perdure.gateway.api._operations import (
+    OBJECT,
+    ApiRequest,
+    json_response,
+    operation,
+    page_schema,
+    until_stopping,
+    wait_response,
+)
 from perdure.gateway.callers import APPROVE, READ, SEND
 from perdure.sessions.wire import Receipt, SessionView, WaitResult
 
@@ -48,14 +56,14 @@ def _of(request: ApiRequest[Any, Any]) -> str:
     return str(request.query.sender or request.caller.sender)
 
 
-@operation("GET", "/v1/sessions", READ, query=Paged, answers={200: paged("sessions")})
+@operation("GET", "/v1/sessions", READ, query=Paged, answers={200: page_schema("sessions")})
 async def list_sessions(request: ApiRequest[Paged, Paged]) -> Response:
     """List sessions, last used first."""
     query = request.query
     found = await request.gateway.perdure.page_of_sessions(
         tenant=request.caller.tenant, size=query.limit, page=query.page
     )
-    return answered({"sessions": [row.as_json() for row in found.rows], "next": found.following})
+    return json_response({"sessions": [row.as_json() for row in found.rows], "next": found.following})
 
 
 @operation("POST", f"{_S}/messages", SEND, body=SessionMessage, answers={202: Receipt})
@@ -67,20 +75,20 @@ async def say(request: ApiRequest[SessionMessage]) -> Response:
         await key.take()
         id = id or key.message
     receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_content(request))
-    return answered(receipt.as_json(), 202)
+    return json_response(receipt.as_json(), 202)
 
 
 @operation("GET", _S, READ, answers={200: SessionView})
 async def show_session(request: ApiRequest) -> Response:
     """Show a session."""
-    return answered((await _session(request).show()).as_json())
+    return json_response((await _session(request).show()).as_json())
 
 
 @operation("GET", f"{_M}/wait", READ, query=WaitsForMessage, answers={200: WaitResult})
 async def wait_for_message(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
     """Wait for the end of a message's run."""
     session, message, sender = _session(request), request.named("message"), _of(request)
-    return await waited(request, lambda timeout: session.wait(message, timeout, sender=sender))
+    return await wait_response(request, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
 @operation("GET", f"{_M}/reply", READ, query=WaitsForMessage, answers={200: ReplyBody})
@@ -94,7 +102,7 @@ async def read_reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
     answer = await until_stopping(request, found())
     if answer is None:
         raise RunTimeoutError("the gateway is stopping: send the request again")
-    return answered({"reply": answer[0]})
+    return json_response({"reply": answer[0]})
 
 
 @operation("DELETE", _M, SEND, query=SenderQuery, answers={204: None})
@@ -109,33 +117,33 @@ async def decide_in_session(request: ApiRequest[SessionDecisionBody]) -> Respons
     """Decide an approval request of the current run."""
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
     who = _who(request) | {"roles": sorted(request.caller.roles)}
-    return answered(await _session(request).decide(decision, run=request.body.run, **who))
+    return json_response(await _session(request).decide(decision, run=request.body.run, **who))
 
 
 @operation("POST", f"{_S}/deliveries", "redeliver", body=Redeliver, answers={202: Redeliver})
 async def redeliver(request: ApiRequest[Redeliver]) -> Response:
     """Deliver a reply with the status `unknown` again."""
     await _session(request).redeliver(request.body.delivery, **_who(request))
-    return answered({"delivery": request.body.delivery}, 202)
+    return json_response({"delivery": request.body.delivery}, 202)
 
 
 @operation("GET", f"{_S}/recall", READ, query=RecallQuery, answers={200: OBJECT})
 async def recall(request: ApiRequest[Paged, RecallQuery]) -> Response:
     """Read entries in full that the conversation shortens or summarises."""
-    return answered(await _session(request).recall(request.query.what, request.query.page))
+    return json_response(await _session(request).recall(request.query.what, request.query.page))
 
 
 @operation("POST", f"{_S}/compact", "compact", answers={200: OBJECT})
 async def compact(request: ApiRequest) -> Response:
     """Compact the older part of the conversation."""
-    return answered({"compacted": await _session(request).compact(**_who(request))})
+    return json_response({"compacted": await _session(request).compact(**_who(request))})
 
 
 @operation("POST", f"{_S}/fork", SEND, body=ForkForm, answers={201: ForkedSession})
 async def fork_session(request: ApiRequest[ForkForm]) -> Response:
     """Begin a session with this one's conversation and results."""
     forked = await _session(request).fork(request.body.at, request.body.session)
-    return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
+    return json_response({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 
 
 @operation("DELETE", _S, "delete", answers={204: None})

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.api._agents import AGENTS, SCHEDULES, STANDING_APPROVALS
 from perdure.gateway.api._events import EVENTS
-from perdure.gateway.api._operations import PLACES, Operation, answered
+from perdure.gateway.api._operations import PLACES, Operation, json_response
 from perdure.gateway.api._runs import RUNS
 from perdure.gateway.api._sessions import SESSIONS
 from perdure.values.json import JsonObject
@@ -136,7 +136,7 @@ def api(gateway: Gateway) -> Adapter:
 
     async def described(request: Request) -> Response:
         others: Iterable[Adapter] = request.app.state.adapters
-        return answered(document(OPERATIONS, others))
+        return json_response(document(OPERATIONS, others))
 
     routes = [Route("/v1/openapi.json", described), *(each.route(gateway) for each in OPERATIONS)]
     return Adapter("api", routes)

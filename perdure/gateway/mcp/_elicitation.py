@@ -11,7 +11,7 @@ from mcp import types
 from mcp.shared.exceptions import MCPError
 
 from perdure.approvals.requests import WaitingView
-from perdure.client.run_tree import joined
+from perdure.client.run_tree import join_ids
 from perdure.errors import JsonError
 from perdure.gateway.answers import InterruptAnswer
 from perdure.values.json import JsonObject, dumps, loads
@@ -23,7 +23,7 @@ _CHOICES: Final = ("approve", "reject")
 
 def exact_keys(waiting: Waiting) -> dict[str, tuple[str, WaitingView]]:
     """Return the requests by keys with the digest of the shown content: `1.0/6f1ed002ab`, in a delegate's run `1.0/2.1/…`."""
-    return {f"{joined(path, request.call)}/{request.digest}": (path, request) for path, request in waiting}
+    return {f"{join_ids(path, request.call)}/{request.digest}": (path, request) for path, request in waiting}
 
 
 def input_requests(waiting: Waiting) -> types.InputRequests:
@@ -73,7 +73,7 @@ def decisions(waiting: Waiting, responses: Mapping[str, Any]) -> list[InterruptA
     return found
 
 
-def dismissed(responses: Iterable[Any]) -> bool:
+def is_dismissed(responses: Iterable[Any]) -> bool:
     """Whether the user has dismissed a form."""
     return any(isinstance(each, types.ElicitResult) and each.action == "cancel" for each in responses)
 

@@ -35,18 +35,18 @@ from perdure.gateway.mcp._context import (
     may_decide,
     takes_tasks,
 )
-from perdure.gateway.mcp._elicitation import Waiting, decisions, dismissed, input_required, read_state, wrong_state
+from perdure.gateway.mcp._elicitation import Waiting, decisions, input_required, is_dismissed, read_state, wrong_state
 from perdure.gateway.mcp._objects import (
     CallProgress,
     block_of,
-    detailed,
+    current_time,
+    detailed_task,
     error_of,
-    now,
-    plain,
     result_of,
+    result_to_json,
     task_of,
+    task_to_json,
     tool_of,
-    written,
 )
 from perdure.gateway.mcp._prompts import Prompts
 from perdure.gateway.mcp._resources import Resources
@@ -135,8 +135,8 @@ class McpMethods:
             return await call_next(ctx)
         with as_mcp():
             run = await self._start(ctx, params)
-            task = task_of(await run.view(), now())
-        return {"task": written(task)}
+            task = task_of(await run.view(), current_time())
+        return {"task": task_to_json(task)}
 
     async def call_tool(
         self, context: McpContext, params: types.CallToolRequestParams
@@ -148,7 +148,7 @@ class McpMethods:
         if takes_tasks(context) and params.request_state is None:
             with as_mcp():
                 run = await self._start(context, given)
-                return {"resultType": "task", **detailed(await run.view(), now(), (), None)}
+                return {"resultType": "task", **detailed_task(await run.view(), current_time(), (), None)}
         beginning = _beginning(caller_in(context), _session(context), context.request_id)
         try:
             if is_modern(context) and params.request_state is not None:
@@ -161,7 +161,7 @@ class McpMethods:
             self._calls[beginning] = run
         try:
             if waiting := await self._follow(context, run):
-                if dismissed((params.input_responses or {}).values()):
+                if is_dismissed((params.input_responses or {}).values()):
                     return error_of(f"the run {run.id} waits for a decision, and the client's user made none")
                 return input_required(run.id, waiting)
             return await self._result(context, run)
@@ -226,14 +226,14 @@ class McpMethods:
     async def task(self, context: McpContext, params: types.GetTaskRequestParams) -> JsonObject:
         if not is_modern(context):
             with as_mcp():
-                return written(await self._task(context, params.task_id))
+                return task_to_json(await self._task(context, params.task_id))
         check_takes_tasks(context, params.task_id)
         with as_mcp():
             run = await self._own(context, params.task_id)
             view, created = await run.view(), (await run.started_at()).isoformat(timespec="milliseconds")
             waiting = await self._waiting(run, view) if may_decide(context) else ()
             result = None if view.status == "running" else await self._result(context, run)
-        return detailed(view, created, waiting, result)
+        return detailed_task(view, created, waiting, result)
 
     async def update_task(self, context: McpContext, params: _UpdateTaskParams) -> JsonObject:
         """Send the user's decisions to the run."""
@@ -258,7 +258,7 @@ class McpMethods:
         with as_mcp():
             run = await self._own(context, params.task_id)
             result = await self._result(context, run)
-        return plain(result) | {"_meta": {_RELATED: {"taskId": run.id}}}
+        return result_to_json(result) | {"_meta": {_RELATED: {"taskId": run.id}}}
 
     async def cancel_task(self, context: McpContext, params: types.CancelTaskRequestParams) -> JsonObject:
         if is_modern(context):
@@ -275,7 +275,7 @@ class McpMethods:
                 raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has already ended: {view.status}")
             await run.cancel()
             await run.waited(_CANCELLED_WITHIN)
-            return written(await self._task(context, run.id))
+            return task_to_json(await self._task(context, run.id))
 
     async def list_tasks(self, context: McpContext, params: types.PaginatedRequestParams) -> JsonObject:
         _check_method(context, "tasks/list", modern=False)
@@ -291,7 +291,7 @@ class McpMethods:
         rows = zip(page.rows, views, strict=True)
         tasks = [task_of(view, row.started_at.isoformat()) for row, view in rows if not isinstance(view, BaseException)]
         more = {} if page.following is None else {"nextCursor": page.following}
-        return {"tasks": [written(task) for task in tasks], **more}
+        return {"tasks": [task_to_json(task) for task in tasks], **more}
 
     async def _start(self, context: McpContext, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
         caller = caller_in(context)

@@ -13,7 +13,7 @@ from mcp import types
 from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import requests_of_people
-from perdure.errors import clip, counted
+from perdure.errors import clip, pluralize
 from perdure.gateway.answers import AnswerEvents
 from perdure.gateway.mcp._elicitation import Waiting, input_requests
 from perdure.runs.events import Event
@@ -93,7 +93,7 @@ def task_of(view: RunView, created: str) -> types.Task:
     )
 
 
-def written(task: types.Task) -> JsonObject:
+def task_to_json(task: types.Task) -> JsonObject:
     """Return the task as JSON. The protocol requires `ttl`, even if it is `null`; the library leaves out `null`."""
     plain: JsonObject = task.model_dump(mode="json", by_alias=True, exclude_none=True)
     return plain | {"ttl": task.ttl}
@@ -106,7 +106,7 @@ def _message(view: RunView) -> str:
     if view.error:
         return clip(view.error, _LONGEST)
     done = sum(call.status == "done" for call in view.calls)
-    return f"{counted(view.requests, 'Request')}, {done} of {counted(len(view.calls), 'call')} done"
+    return f"{pluralize(view.requests, 'Request')}, {done} of {pluralize(len(view.calls), 'call')} done"
 
 
 def _last(view: RunView, created: str) -> str:
@@ -114,12 +114,12 @@ def _last(view: RunView, created: str) -> str:
     return max([created, *times])
 
 
-def now() -> str:
+def current_time() -> str:
     """Return the present time in ISO 8601, as tasks have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallToolResult | None) -> JsonObject:
+def detailed_task(view: RunView, created: str, waiting: Waiting, result: types.CallToolResult | None) -> JsonObject:
     """Return a run as a task of 2026-07-28.
 
     `waiting`: requests that this client's user can decide. `result`: the result of a run that has ended, also of a
@@ -129,7 +129,7 @@ def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallTo
     more: JsonObject = {"inputRequests": _plain(input_requests(waiting))} if waiting else {}
     if result is not None:
         status = "cancelled" if view.status == "cancelled" else "completed"
-        more = {} if status == "cancelled" else {"result": {"resultType": "complete", **plain(result)}}
+        more = {} if status == "cancelled" else {"result": {"resultType": "complete", **result_to_json(result)}}
     return {
         "taskId": view.run_id,
         "status": status,
@@ -142,7 +142,7 @@ def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallTo
     }
 
 
-def plain(result: types.Result) -> JsonObject:
+def result_to_json(result: types.Result) -> JsonObject:
     """Return a result as JSON."""
     found: JsonObject = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return found

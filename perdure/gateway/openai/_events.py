@@ -25,7 +25,7 @@ from perdure.gateway.openai._objects import (
 )
 from perdure.gateway.openai._requests import after_start, ended_badly, error_body
 from perdure.gateway.openai._runs import RunFinder
-from perdure.gateway.streams import frame
+from perdure.gateway.streams import encode_event
 from perdure.runs.event_stream import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, dumps
@@ -244,7 +244,7 @@ class CompletionEvents(ResponseEvents):
         return self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {})
 
 
-DONE = frame("[DONE]")
+DONE = encode_event("[DONE]")
 
 
 async def response_frames(
@@ -258,11 +258,13 @@ async def response_frames(
         async with aclosing(_adapted(finder, tenant, id, adapter)) as events:
             async for event in events:
                 number = event["sequence_number"]
-                yield frame(dumps(event), event=event["type"])
+                yield encode_event(dumps(event), event=event["type"])
     except Exception as error:
         body = error_body(after_start(error, id))
         fields = {key: body[key] for key in ("message", "param", "code")}
-        yield frame(dumps({"type": "error", "sequence_number": number + 1, **fields, "error": body}), event="error")
+        yield encode_event(
+            dumps({"type": "error", "sequence_number": number + 1, **fields, "error": body}), event="error"
+        )
     yield DONE
 
 
@@ -274,9 +276,9 @@ async def chunk_frames(
     try:
         async with aclosing(_adapted(finder, tenant, id, adapter)) as chunks:
             async for chunk in chunks:
-                yield frame(dumps(chunk))
+                yield encode_event(dumps(chunk))
     except Exception as error:
-        yield frame(dumps({"error": error_body(after_start(error, id.completion))}))
+        yield encode_event(dumps({"error": error_body(after_start(error, id.completion))}))
     yield DONE
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from perdure.approvals.requests import WaitingView
-from perdure.client.run_tree import RunTree, joined
+from perdure.client.run_tree import RunTree, join_ids
 from perdure.gateway.errors import HttpError
 from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._requests import APPROVAL_TOOL, NOT_AGAIN, ended_badly
@@ -228,7 +228,7 @@ class FoundRun:
                 {"calls": request.calls} if request.calls is not None else self._own(request.tool, request.params)
             )
             approval = not (request.question and request.tool in self.record.names)
-            id = joined(path, request.call)
+            id = join_ids(path, request.call)
             yield RequiredAction(id, request.tool, arguments, approval, request.requested_at, True, request.question)
 
     def _shows(self, request: WaitingView) -> bool:
@@ -253,7 +253,7 @@ class FoundRun:
             yield (
                 leg,
                 RequiredAction(
-                    joined(path, request_id), call.tool, arguments, approval, call.approval.requested_at, False
+                    join_ids(path, request_id), call.tool, arguments, approval, call.approval.requested_at, False
                 ),
             )
         for (leg, request_id), calls in plans.items():
@@ -262,7 +262,7 @@ class FoundRun:
             yield (
                 leg,
                 RequiredAction(
-                    joined(path, request_id), "plan", arguments, True, calls[0].approval.requested_at, False
+                    join_ids(path, request_id), "plan", arguments, True, calls[0].approval.requested_at, False
                 ),
             )
 
@@ -289,7 +289,7 @@ def _decided(view: RunView) -> list[tuple[int, str]]:
     return [via for call in view.calls if (via := _via(call)) is not None]
 
 
-def via(id: ResponseId, request_id: str) -> str:
+def decision_via(id: ResponseId, request_id: str) -> str:
     """Return the `via` of a decision that arrives by this response."""
     return f"{VIA}/{id.leg}/{request_id}"
 

@@ -41,12 +41,12 @@ def refused(message: str, param: str | None = None, code: str | None = None, *, 
     return HttpError(status, message, more={"param": param, "code": code})
 
 
-def unsupported(param: str, why: str) -> HttpError:
+def unsupported_error(param: str, why: str) -> HttpError:
     """Return the error for an unsupported parameter that would change the result."""
     return refused(f"'{param}' is not supported here: {why}", param, "unsupported_parameter")
 
 
-def invalid(param: str, wanted: str) -> HttpError:
+def invalid_error(param: str, wanted: str) -> HttpError:
     """Return the error of an invalid value."""
     return refused(f"'{param}' must be {wanted}", param, "invalid_value")
 
@@ -119,7 +119,7 @@ class RequestBody:
                 raise refused(f"unknown parameter: {shorten(name, 60)}{hint}", name[:100], "unknown_parameter")
             why, values = neutral[name]
             if value not in values or (isinstance(value, bool) and not any(value is each for each in values)):
-                raise unsupported(name, why)
+                raise unsupported_error(name, why)
 
     def get(self, name: str) -> Any:
         return self.json.get(name)
@@ -137,7 +137,7 @@ class RequestBody:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise invalid(name, f"a number from {least:g} to {most:g}")
+            raise invalid_error(name, f"a number from {least:g} to {most:g}")
         return value
 
     def count(self, name: str) -> int | None:
@@ -145,7 +145,7 @@ class RequestBody:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
-            raise invalid(name, "a whole number of 1 or more")
+            raise invalid_error(name, "a whole number of 1 or more")
         return value
 
     def object(self, name: str) -> JsonObject:
@@ -161,7 +161,7 @@ class RequestBody:
         found = self.object("metadata")
         fits = all(isinstance(value, str) and len(value) <= 512 and len(key) <= 64 for key, value in found.items())
         if len(found) > 16 or not fits:
-            raise invalid(
+            raise invalid_error(
                 "metadata", "an object of at most 16 texts, with keys of at most 64 and texts of at most 512 characters"
             )
         return found
@@ -169,7 +169,7 @@ class RequestBody:
     def _of(self, name: str, kind: type, wanted: str) -> Any:
         value = self.json.get(name)
         if value is not None and not isinstance(value, kind):
-            raise invalid(name, wanted)
+            raise invalid_error(name, wanted)
         return value
 
 
@@ -250,28 +250,28 @@ def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
     """Return the functions of `tools`, as an agent file defines tools. `of`: their API, "responses" (flat) or "chat"."""
     tools = body.list("tools")
     if len(tools) > MOST_TOOLS:
-        raise invalid("tools", f"at most {MOST_TOOLS} tools")
+        raise invalid_error("tools", f"at most {MOST_TOOLS} tools")
     found: dict[str, JsonObject] = {}
     for at, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind != "function":
-            raise unsupported(
+            raise unsupported_error(
                 f"tools[{at}].type",
                 f"{kind!r} is not supported as a client's tool: use 'function'",
             )
         function = tool.get("function") if of == "chat" else tool
         name = function.get("name") if isinstance(function, dict) else None
         if not is_function_name(name):
-            raise invalid(f"tools[{at}].name", "1 to 64 letters, digits, '_' and '-'")
+            raise invalid_error(f"tools[{at}].name", "1 to 64 letters, digits, '_' and '-'")
         if name in found:
             raise refused(f"two tools are called {name!r}", f"tools[{at}].name", "invalid_value")
         parameters = function.get("parameters")
         if parameters and not isinstance(parameters, dict):
-            raise invalid(f"tools[{at}].parameters", "a JSON Schema of an object")
+            raise invalid_error(f"tools[{at}].parameters", "a JSON Schema of an object")
         try:
             found[name] = client_tool(name, parameters, function.get("description"))
         except ToolDefinitionError as error:
-            raise invalid(f"tools[{at}]", f"a function: {error}") from None
+            raise invalid_error(f"tools[{at}]", f"a function: {error}") from None
     return list(found.values())
 
 
@@ -300,13 +300,15 @@ def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonO
         allowed = choice.get("allowed_tools", choice)  # chat completions nest it one level deeper
         listed = allowed.get("tools") if isinstance(allowed, dict) else None
         if not isinstance(listed, list) or not listed or allowed.get("mode") not in ("auto", "required"):
-            raise invalid(
+            raise invalid_error(
                 "tool_choice", "an object of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'"
             )
         chosen = [_chosen(each, names) for each in listed]
         kept = [tool for tool in tools if tool["name"] in chosen]
         return kept, chosen if allowed["mode"] == "required" else []
-    raise invalid("tool_choice", "'auto', 'none', 'required', or an object of the type 'function' or 'allowed_tools'")
+    raise invalid_error(
+        "tool_choice", "'auto', 'none', 'required', or an object of the type 'function' or 'allowed_tools'"
+    )
 
 
 def _chosen(choice: Json, names: list[str]) -> str:
@@ -314,7 +316,7 @@ def _chosen(choice: Json, names: list[str]) -> str:
     about = choice.get("function", choice) if isinstance(choice, dict) else None
     name = about.get("name") if isinstance(about, dict) else None
     if name not in names:
-        raise invalid("tool_choice", f"the name of one of 'tools', not {str(name)[:80]!r}")
+        raise invalid_error("tool_choice", f"the name of one of 'tools', not {str(name)[:80]!r}")
     return str(name)
 
 
@@ -323,13 +325,13 @@ def read_schema(format: Any, param: str) -> JsonObject | None:
     if format is None or format == {"type": "text"}:
         return None
     if not isinstance(format, dict):
-        raise invalid(param, "an object")
+        raise invalid_error(param, "an object")
     if format.get("type") == "json_object":
         return {"type": "object"}
     given = format.get("json_schema", format)
     schema = given.get("schema") if isinstance(given, dict) else None
     if format.get("type") != "json_schema" or not isinstance(schema, dict):
-        raise invalid(param, "of the type 'text', 'json_object', or 'json_schema' with a 'schema'")
+        raise invalid_error(param, "of the type 'text', 'json_object', or 'json_schema' with a 'schema'")
     return schema
 
 
@@ -354,7 +356,7 @@ def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list
         raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
     written = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(written, list) or not written or len(written) > MOST_ITEMS:
-        raise invalid("input", f"a text, or a list of 1 to {MOST_ITEMS:,} items")
+        raise invalid_error("input", f"a text, or a list of 1 to {MOST_ITEMS:,} items")
     items = [_item(item, at) for at, item in enumerate(written)]
     return (_following(items) if follows else _opening(items)), items
 
@@ -362,7 +364,7 @@ def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list
 def _item(item: Any, at: int) -> JsonObject:
     """Return the item with its type, which it may omit."""
     if not isinstance(item, dict):
-        raise invalid(f"input[{at}]", "an item: an object with a 'type', or a 'role'")
+        raise invalid_error(f"input[{at}]", "an item: an object with a 'type', or a 'role'")
     return item if "type" in item else {"type": "message", **item}
 
 
@@ -380,7 +382,7 @@ def _following(items: list[JsonObject]) -> ClientInput:
         elif kind == "message" and item.get("role") in ("system", "developer"):
             client_input.before.append(_message(item, where))
         else:
-            raise unsupported(where, f"{_named(item)} is already part of the conversation: send only new items")
+            raise unsupported_error(where, f"{_named(item)} is already part of the conversation: send only new items")
     return client_input
 
 
@@ -446,13 +448,13 @@ def _add(messages: list[JsonObject], item: JsonObject, where: str) -> None:
         content = _text_of(item.get("output"), where)
         messages.append({"role": "tool", "tool_call_id": _id(item, "call_id", where), "content": content})
     elif kind != "reasoning":  # reasoning is left out: the following answer is enough
-        raise unsupported(where, f"{_named(item)} is not accepted in a history")
+        raise unsupported_error(where, f"{_named(item)} is not accepted in a history")
 
 
 def _message(item: JsonObject, where: str) -> JsonObject:
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
-        raise invalid(f"{where}.role", "'user', 'assistant', 'system' or 'developer'")
+        raise invalid_error(f"{where}.role", "'user', 'assistant', 'system' or 'developer'")
     return {"role": role, "content": read_content(item.get("content"), f"{where}.content", pictures=role == "user")}
 
 
@@ -461,12 +463,12 @@ def read_content(content: Any, where: str, *, pictures: bool) -> str | list[Json
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise invalid(where, "a text, or a list of parts")
+        raise invalid_error(where, "a text, or a list of parts")
     parts = [_part(part, f"{where}[{at}]") for at, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     if not pictures:
-        raise unsupported(where, "only a user's message has pictures")
+        raise unsupported_error(where, "only a user's message has pictures")
     return parts
 
 
@@ -475,14 +477,14 @@ def _part(part: Any, where: str) -> JsonObject:
     if kind in _TEXTS:
         text = part.get("refusal" if kind == "refusal" else "text")
         if not isinstance(text, str):
-            raise invalid(where, "a part with a text")
+            raise invalid_error(where, "a part with a text")
         return {"type": "text", "text": text}
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
         return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
     if kind == "image_url" and isinstance(part.get("image_url"), dict):
         return {"type": "image_url", "image_url": part["image_url"]}
-    raise unsupported(
+    raise unsupported_error(
         where,
         f"{kind!r} is not a supported part: use texts, pictures by 'image_url', or, with PERDURE_STORAGE, files as base64",
     )
@@ -498,21 +500,21 @@ def _text_of(output: Any, where: str) -> str:
     parts = output if isinstance(output, list) else [None]
     texts = [part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else None for part in parts]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise unsupported(f"{where}.output", "a text, or a list of text parts")
+        raise unsupported_error(f"{where}.output", "a text, or a list of text parts")
     return "\n".join(map(str, texts))
 
 
 def _verdict(item: JsonObject, where: str) -> JsonObject:
     approve, reason = item.get("approve"), item.get("reason")
     if not isinstance(approve, bool):
-        raise invalid(f"{where}.approve", "true or false")
+        raise invalid_error(f"{where}.approve", "true or false")
     return {"decision": "approve" if approve else "reject", "reason": reason if isinstance(reason, str) else ""}
 
 
 def _id(item: JsonObject, name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 200:
-        raise invalid(f"{where}.{name}", "a text of 1 to 200 characters")
+        raise invalid_error(f"{where}.{name}", "a text of 1 to 200 characters")
     return value
 
 
@@ -554,7 +556,7 @@ def read_request(json: JsonObject) -> ClientRequest:
     if not (model := body.text("model")):
         raise refused("'model' is missing: give the agent's name", "model", "missing_required_parameter")
     if _NO_LOGPROBS in body.list("include"):
-        raise unsupported("include", "agents return no probabilities")
+        raise unsupported_error("include", "agents return no probabilities")
     previous, conversation = body.text("previous_response_id"), _conversation(body)
     if previous is not None and conversation is not None:
         raise refused(
@@ -565,7 +567,7 @@ def read_request(json: JsonObject) -> ClientRequest:
         raise refused("a response in the background is always stored: without 'store'", "store", "invalid_value")
     follows = previous is not None or conversation is not None
     if follows and not store:
-        raise unsupported("store", "a conversation is always stored: send the whole history instead")
+        raise unsupported_error("store", "a conversation is always stored: send the whole history instead")
     client_input, items = read_input(body.get("input"), follows=follows)
     declared, approval_tool = without_approval(read_tools(body, "responses"))
     return ClientRequest(
@@ -586,14 +588,14 @@ def read_request(json: JsonObject) -> ClientRequest:
 def _changes(body: RequestBody, declared: list[JsonObject]) -> Changes:
     text = body.object("text")
     if text.get("verbosity") not in (None, "medium"):
-        raise unsupported("text.verbosity", "describe the answer's length in 'instructions'")
+        raise unsupported_error("text.verbosity", "describe the answer's length in 'instructions'")
     reasoning = body.object("reasoning")
     for key, value in reasoning.items():
         if key not in ("effort", "summary", "generate_summary") and value is not None:
-            raise unsupported(f"reasoning.{key}", "an agent's reasoning is not returned; use 'effort' only")
+            raise unsupported_error(f"reasoning.{key}", "an agent's reasoning is not returned; use 'effort' only")
     effort = reasoning.get("effort")
     if effort is not None and not isinstance(effort, str):
-        raise invalid("reasoning.effort", "a string")
+        raise invalid_error("reasoning.effort", "a string")
     tools, must_call = choose_tools(body, declared)
     return Changes(
         instructions=body.text("instructions"),
@@ -609,7 +611,7 @@ def _conversation(body: RequestBody) -> str | None:
     value: Any = body.get("conversation")
     id = value.get("id") if isinstance(value, dict) else value
     if value is not None and not isinstance(id, str):
-        raise invalid("conversation", "a conversation's id")
+        raise invalid_error("conversation", "a conversation's id")
     return id
 
 
@@ -705,15 +707,15 @@ def read_chat(json: JsonObject) -> ClientRequest:
         raise refused("'model' is missing: give the agent's name", "model", "missing_required_parameter")
     written = body.list("messages")
     if not 1 <= len(written) <= MOST_ITEMS:
-        raise invalid("messages", f"a list of 1 to {MOST_ITEMS:,} messages")
+        raise invalid_error("messages", f"a list of 1 to {MOST_ITEMS:,} messages")
     options = body.object("stream_options")
     if options.get("include_obfuscation"):
-        raise invalid("stream_options.include_obfuscation", "false: deltas have no padding")
+        raise invalid_error("stream_options.include_obfuscation", "false: deltas have no padding")
     declared, approval_tool = without_approval(read_tools(body, "chat"))
     tools, must_call = choose_tools(body, declared)
     seed = body.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise invalid("seed", "a whole number")
+        raise invalid_error("seed", "a whole number")
     tokens = body.count("max_completion_tokens") or body.count("max_tokens")
     return ClientRequest(
         model=model,
@@ -740,7 +742,7 @@ def _message_chats(message: Any, at: int) -> JsonObject:
     where = f"messages[{at}]"
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
-        raise invalid(f"{where}.role", ", ".join(map(repr, _ROLES)))
+        raise invalid_error(f"{where}.role", ", ".join(map(repr, _ROLES)))
     calls = message.get("tool_calls")
     content = message.get("content")
     plain: JsonObject = {"role": role}
@@ -749,7 +751,7 @@ def _message_chats(message: Any, at: int) -> JsonObject:
     if role == "tool":
         id = message.get("tool_call_id")
         if not isinstance(id, str) or not 0 < len(id) <= 200:
-            raise invalid(f"{where}.tool_call_id", "a text of 1 to 200 characters")
+            raise invalid_error(f"{where}.tool_call_id", "a text of 1 to 200 characters")
         plain["tool_call_id"] = id
     if calls and role == "assistant":
         plain["tool_calls"] = _calls(calls, where)
@@ -764,7 +766,7 @@ def _calls(calls: Any, where: str) -> list[JsonObject]:
     for at, call in enumerate(calls if isinstance(calls, list) else [None]):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(call.get("id"), str):
-            raise invalid(f"{where}.tool_calls[{at}]", "a call of a function: 'id', 'type' and 'function'")
+            raise invalid_error(f"{where}.tool_calls[{at}]", "a call of a function: 'id', 'type' and 'function'")
         about = {"name": str(function.get("name")), "arguments": str(function.get("arguments") or "{}")}
         found.append({"id": call["id"], "type": "function", "function": about})
     return found

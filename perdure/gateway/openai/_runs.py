@@ -25,7 +25,7 @@ from perdure.errors import (
     RunExistsError,
     RunNotFoundError,
 )
-from perdure.gateway._idempotency import RequestKey, reused
+from perdure.gateway._idempotency import RequestKey, key_reused_error
 from perdure.gateway.adapter import Gateway, check_same_context
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
@@ -45,14 +45,14 @@ from perdure.gateway.openai._objects import (
     ResponseId,
     answer_of,
     conversation_key,
+    decision_via,
     key_of,
     new_key,
     of_call,
     of_run,
     response_id,
-    via,
 )
-from perdure.gateway.openai._requests import Changes, ClientRequest, not_found, refused, unsupported
+from perdure.gateway.openai._requests import Changes, ClientRequest, not_found, refused, unsupported_error
 from perdure.gateway.streams import poll, with_pauses
 from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
@@ -94,7 +94,7 @@ def decisions(
     made: list[tuple[str, JsonObject]] = []
     for ask, decision in found_decisions:
         own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has its own agent
-        about: JsonObject = {"call": ask.call, "via": via(id.next(), ask.call)}
+        about: JsonObject = {"call": ask.call, "via": decision_via(id.next(), ask.call)}
         made.append((ask.run, caller.signed(decision | about | own)))
     return made, bool(verdicts)
 
@@ -382,7 +382,7 @@ class RunStarter:
                 context=caller.context,
             )
         except RunExistsError:
-            raise reused() from None
+            raise key_reused_error() from None
         return id, record
 
     async def go_on(
@@ -392,9 +392,9 @@ class RunStarter:
         if request.model != found.record.agent:
             raise refused(f"{id} continues only with {found.record.agent!r}, its first agent", "model", "invalid_value")
         if replace(request.changes, must_call=[]) != Changes() and request.changes.digest != found.record.changes:
-            raise unsupported("tools", f"{id} continues with its first instructions, tools and settings")
+            raise unsupported_error("tools", f"{id} continues with its first instructions, tools and settings")
         if request.client_input.before and (request.previous or request.conversation):
-            raise unsupported("input", "a run that continues accepts results, decisions and a user's messages")
+            raise unsupported_error("input", "a run that continues accepts results, decisions and a user's messages")
         answers, by_person = decisions(request, id, found, caller)
         if by_person:
             caller.check("approve", "decide approval requests")
@@ -561,7 +561,7 @@ class RunStarter:
             )
         except MessageRefusedError:
             if idempotency is not None and await session.knows(idempotency.message, sender=caller.sender):
-                raise reused() from None
+                raise key_reused_error() from None
             raise
         assert receipt.run_id is not None  # only a command starts no run
         return of_run(key, receipt.run_id)

@@ -41,15 +41,15 @@ from perdure.gateway.openai._requests import (
     after_start,
     as_openai,
     ended_badly,
-    invalid,
+    invalid_error,
     not_found,
     read_chat,
     read_request,
     refused,
-    unsupported,
+    unsupported_error,
 )
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
-from perdure.gateway.streams import EventStream, gone
+from perdure.gateway.streams import EventStream, until_disconnected
 from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
@@ -93,14 +93,14 @@ def page(items: list[JsonObject], query: Mapping[str, str]) -> JsonObject:
     """Return a page of a list: `order` (newest first by default), `after` an item, at most `limit`."""
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
-        raise invalid("limit", f"a number from 1 to {MOST}")
+        raise invalid_error("limit", f"a number from 1 to {MOST}")
     if order not in ("asc", "desc"):
-        raise invalid("order", "'asc' or 'desc'")
+        raise invalid_error("order", "'asc' or 'desc'")
     listed = items if order == "asc" else items[::-1]
     if after is not None:
         places = [at for at, item in enumerate(listed, 1) if item["id"] == after]
         if not places:
-            raise invalid("after", "the id of an item of this list")
+            raise invalid_error("after", "the id of an item of this list")
         listed = listed[places[0] :]
     shown = listed[: int(limit)]
     return _listed_page(shown, more=len(shown) < len(listed))
@@ -147,7 +147,7 @@ async def conversations(perdure: Perdure, caller: Caller, asked: Mapping[str, st
     """
     limit, after = asked.get("limit", "20"), asked.get("after", "")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
-        raise invalid("limit", f"a number from 1 to {MOST}")
+        raise invalid_error("limit", f"a number from 1 to {MOST}")
     async with aclosing(perdure.list_sessions(tenant=caller.tenant)) as sessions:
         ids = [f"conv_{each.session}" async for each in sessions]
     # A session of another adapter may have a key that no id can hold.
@@ -354,7 +354,7 @@ class Routes:
         caller.check(SEND, "start runs")
         body = RequestBody(await read_json(request))
         if body.list("items"):
-            raise invalid("items", "left out: a conversation starts with its first response")
+            raise invalid_error("items", "left out: a conversation starts with its first response")
         session = self._gateway.perdure.session(new_key(), tenant=caller.tenant)
         return JSONResponse(conversation_object(await session.begin(body.metadata())))
 
@@ -376,7 +376,7 @@ class Routes:
         caller.check(SEND, "change conversations")
         body = RequestBody(await read_json(request))
         for name in body.json.keys() - {"metadata"}:
-            raise unsupported(name, "only a conversation's 'metadata' can change")
+            raise unsupported_error(name, "only a conversation's 'metadata' can change")
         id, given = request.path_params["id"], body.metadata() if body.get("metadata") is not None else None
         return JSONResponse(await conversation(self._gateway.perdure, caller, id, given))
 
@@ -409,7 +409,7 @@ class Routes:
         waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
         others: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._gateway.stopping.wait()),
-            asyncio.ensure_future(gone(request.receive)),
+            asyncio.ensure_future(until_disconnected(request.receive)),
         ]
         try:
             await asyncio.wait([waits, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -434,7 +434,7 @@ def _id(request: Request) -> ResponseId:
 def _after(request: Request) -> int:
     text = request.query_params.get("starting_after", "-1")
     if not text.removeprefix("-").isdecimal() or len(text) > 18:
-        raise invalid("starting_after", "a sequence number")
+        raise invalid_error("starting_after", "a sequence number")
     return int(text)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypeGuard
 
 from perdure.errors import JsonError, clip
-from perdure.models.dialects._script_values import NotAllowedError, ScriptValues, words
+from perdure.models.dialects._script_values import NotAllowedError, ScriptValues, kind_name
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan import IF, OWN_TOOLS
-from perdure.values.formulas import is_function, is_name, parse_expression, readable
+from perdure.values.formulas import is_function, is_name, parse_expression, readable_formula
 from perdure.values.json import Json, JsonObject, check
 from perdure.values.references import Reference
 from perdure.values.templates import EXPR
@@ -142,7 +142,7 @@ class Block:
         """Return the output path of the names before `=`, and mark them as written."""
         for target in targets:
             for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                self.write(root(each), each)
+                self.write(root_name(each), each)
         return ScriptValues(self._named).output_path(targets)
 
     def write(self, name: str, node: ast.AST) -> None:
@@ -170,7 +170,7 @@ class Block:
         if self._effect is not None and "_after" not in call:
             call = {**call, "_after": [f".{self._effect}"]}
         if self.guards:
-            call = {**call, IF: conjunction([*self.guards, *own])}
+            call = {**call, IF: join_conditions([*self.guards, *own])}
         elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
         call = self._after_versions(call, [*_names_of(call.get("_outputPath")), *writes])
@@ -215,7 +215,7 @@ def _names_of(output_path: Json) -> list[str]:
 
 def _parts(condition: Json) -> set[str]:
     """Return the parts of a condition that must all hold, each as a formula."""
-    source = readable(condition) if isinstance(condition, str) else None
+    source = readable_formula(condition) if isinstance(condition, str) else None
     if source is None:
         return set()
     node = parse_expression(source)
@@ -237,12 +237,12 @@ def _negated(formula: str) -> str:
     return ast.unparse(parse_expression(f"not ({formula})"))
 
 
-def conjunction(conditions: Iterable[str]) -> str:
+def join_conditions(conditions: Iterable[str]) -> str:
     """Return the conjunction of all conditions as a formula, with only the necessary brackets."""
     return ast.unparse(parse_expression(" and ".join(f"({part})" for part in conditions)))
 
 
-def root(node: ast.expr) -> str:
+def root_name(node: ast.expr) -> str:
     """Return the first name of a target or a chain of keys."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
         node = node.value
@@ -311,7 +311,7 @@ TWICE: Final = (
 
 def statement_hint(node: ast.stmt) -> str:
     found = _INSTEAD.get(type(node))
-    return found or f"{words(node)!r} is not a call; only calls can be planned: name = tool(key=value)"
+    return found or f"{kind_name(node)!r} is not a call; only calls can be planned: name = tool(key=value)"
 
 
 _KNOWN: Final = {
@@ -539,7 +539,7 @@ class Calls:
         if asked or not isinstance(node, ast.ListComp | ast.GeneratorExp):
             keep = block.counter.name("each")
         if asked:
-            inner.guards.append(conjunction([inner.values.formula(self.plain(test, inner)) for test in asked]))
+            inner.guards.append(join_conditions([inner.values.formula(self.plain(test, inner)) for test in asked]))
         element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         self.compute(keep, ast.copy_location(element, node), inner)
         self.end_loop(loop, inner, block, node)
@@ -595,7 +595,7 @@ def _condition(node: ast.expr, block: Block, values: ScriptValues) -> str:
         node = node.values[0]
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         return values.formula(node)
-    if (source := readable(node.value)) is not None:
+    if (source := readable_formula(node.value)) is not None:
         return values.formula(parse_expression(source))
     if block.kind != "plan" or block.guards:
         raise NotAllowedError(node, "a condition in a loop, or under an if, is an expression: _if=a.ok or b.ok")

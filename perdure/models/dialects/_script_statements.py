@@ -20,8 +20,8 @@ from perdure.models.dialects._script_calls import (
     Block,
     Calls,
     CollectedValue,
-    conjunction,
-    root,
+    join_conditions,
+    root_name,
     statement_hint,
 )
 from perdure.models.dialects._script_values import NotAllowedError
@@ -243,7 +243,7 @@ class _Awaited(ast.NodeTransformer):
         return value if isinstance(value, ast.Call) else ast.copy_location(ast.Await(value), node)
 
 
-def awaited(statement: ast.stmt) -> ast.stmt:
+def remove_await(statement: ast.stmt) -> ast.stmt:
     found: ast.stmt = _Awaited().visit(statement)
     return found
 
@@ -307,22 +307,22 @@ def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
     ]
 
 
-def assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
+def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
     """Yield the names that the statements assign, or append to."""
     for statement in statements:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    yield from (root(each) for each in getattr(target, "elts", [target]))
+                    yield from (root_name(each) for each in getattr(target, "elts", [target]))
             elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
-                yield root(node.target)
+                yield root_name(node.target)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield from [root(node.func.value)] if node.func.attr in ("append", "extend") else []
+                yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
     """Return the names that a statement assigns."""
-    return [name for name in dict.fromkeys(assigned([statement])) if name]
+    return [name for name in dict.fromkeys(find_assigned([statement])) if name]
 
 
 _LONG_CONDITION: Final = 400
@@ -348,7 +348,7 @@ class ScriptPlan:
         before = self.outputs, self.output, self._in_branches
         versions = {name: len(each) for name, each in top.versions.items()}
         try:
-            self._statement(awaited(statement), top)
+            self._statement(remove_await(statement), top)
         except (NotAllowedError, RecursionError):
             top.versions = {name: top.versions[name][:count] for name, count in versions.items()}
             if not isinstance(statement, ast.Expr):
@@ -408,13 +408,13 @@ class ScriptPlan:
             return isinstance(node, ast.Call)
         if not isinstance(node.func, ast.Attribute):
             return False
-        return not (block.knows(root(node.func)) or root(node.func) in block.kinds or is_method(node.func.attr)) and (
-            node.func.attr not in ("append", "extend")
-        )
+        return not (
+            block.knows(root_name(node.func)) or root_name(node.func) in block.kinds or is_method(node.func.attr)
+        ) and (node.func.attr not in ("append", "extend"))
 
     def _change(self, node: ast.Call, func: ast.Attribute, block: Block) -> None:
         """Plan `xs.append(x)`, which assigns a new list to the name."""
-        name = root(func.value)
+        name = root_name(func.value)
         known = isinstance(func.value, ast.Name) and func.attr in ("append", "extend") and len(node.args) == 1
         if not known or node.keywords:
             raise NotAllowedError(node, NOT_CHANGED.format(name=name or "rows"))
@@ -456,13 +456,13 @@ class ScriptPlan:
         """Plan `loads[host.name] = load(host)`."""
         names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
         if not isinstance(target.value, ast.Name) or target.value.id in names:
-            raise NotAllowedError(target, NOT_CHANGED.format(name=root(target)))
+            raise NotAllowedError(target, NOT_CHANGED.format(name=root_name(target)))
         pair = ast.copy_location(ast.Tuple([target.slice, value], ast.Load()), value)
         self._add(target.value, pair, "pair", block)
 
     def _check_itself(self, targets: list[ast.expr], value: ast.expr, block: Block) -> None:
         """Reject `x = x + 1` outside a `while`: only its iterations run one after the other."""
-        names = {root(target) for target in targets} & {
+        names = {root_name(target) for target in targets} & {
             each.id for each in ast.walk(value) if isinstance(each, ast.Name)
         }
         names -= block.kinds
@@ -475,7 +475,7 @@ class ScriptPlan:
             raise NotAllowedError(value, "give the value one name, and take its parts from it: row[0], row[1]")
         if len(parts) != len(target.elts):
             raise NotAllowedError(target, f"{len(target.elts)} names cannot take {len(parts)} values")
-        names = {root(each) for each in target.elts} & {
+        names = {root_name(each) for each in target.elts} & {
             each.id for each in ast.walk(value) if isinstance(each, ast.Name)
         }
         if names:
@@ -554,7 +554,7 @@ class ScriptPlan:
         test = self._calls.plain(node.test, block)
         text = block.values.formula(test)
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
-        if len(text) > _LONG_CONDITION or names & set(assigned([*node.body, *node.orelse])):
+        if len(text) > _LONG_CONDITION or names & set(find_assigned([*node.body, *node.orelse])):
             text = self._calls.condition(text, block, node.test)
         for guard, body in ((text, node.body), (f"not ({text})", node.orelse)):
             if body:
@@ -563,7 +563,7 @@ class ScriptPlan:
     def _under(self, guard: str, body: Sequence[ast.stmt], block: Block, node: ast.expr) -> None:
         before = block.guards
         block.guards = [*before, guard]
-        if len(joined := conjunction(block.guards)) > _LONG_CONDITION:
+        if len(joined := join_conditions(block.guards)) > _LONG_CONDITION:
             block.guards = []
             block.guards = [self._calls.condition(joined, block, node)]
         self._body(body, block)

@@ -35,16 +35,16 @@ _COMPUTES: Final = (
 )
 
 
-def computes(node: ast.expr) -> bool:
+def is_computed(node: ast.expr) -> bool:
     """Whether the node is computed: neither a reference, nor references joined by `or` and `and`, which are looked up
     (R3.3)."""
     if isinstance(node, ast.BoolOp):
-        return any(computes(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values)
+        return any(is_computed(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values)
     if isinstance(node, ast.Subscript):
         fixed = isinstance(node.slice, ast.Constant) and not isinstance(node.slice.value, float | bool)
-        return not fixed or computes(node.value)
+        return not fixed or is_computed(node.value)
     if isinstance(node, ast.Attribute):
-        return computes(node.value)
+        return is_computed(node.value)
     if isinstance(node, ast.List | ast.Tuple):
         return any(isinstance(item, ast.Starred) for item in node.elts)
     if isinstance(node, ast.Dict):
@@ -185,7 +185,7 @@ class ScriptValues:
             return CONSTANTS[node.id]
         if isinstance(node, ast.Dict):
             self._check_keys(node)
-        if computes(node):
+        if is_computed(node):
             return {EXPR: self.formula(node)}
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value(child) for child in node.elts]
@@ -241,7 +241,7 @@ class ScriptValues:
                 path.append(self._index(node))
                 node = node.value
             else:
-                what = _HINTS.get(type(node), f"{words(node)} is not read here; {_ALLOWED}")
+                what = _HINTS.get(type(node), f"{kind_name(node)} is not read here; {_ALLOWED}")
                 raise NotAllowedError(start if node is start else node, what)
         self._name(node.id, node)
         path.reverse()
@@ -288,7 +288,7 @@ class ScriptValues:
         return name
 
 
-def words(node: ast.AST) -> str:
+def kind_name(node: ast.AST) -> str:
     """Return a node's kind as text: `ListComp` is `list comp`."""
     name = type(node).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -153,7 +153,11 @@ def tools_text(
     lines = ["Tools:"] if tools else ["There are no tools."]
     lines += [
         "\n  ".join(
-            [f"- {signature(names.get(tool.name, tool.name), tool)}", *tool_notes(tool, loops), *tool_details(tool)]
+            [
+                f"- {tool_signature(names.get(tool.name, tool.name), tool)}",
+                *tool_notes(tool, loops),
+                *tool_details(tool),
+            ]
         )
         for tool in tools.values()
     ]
@@ -182,7 +186,7 @@ def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
     return notes
 
 
-def signature(name: str, tool: Tool) -> str:
+def tool_signature(name: str, tool: Tool) -> str:
     """Return a tool's name and the type of each parameter; `?` follows a parameter that may be left out."""
     required = tool.parameters.get("required", [])
     parameters = [
@@ -471,7 +475,7 @@ def _end(text: str, end: int) -> int:
     return end
 
 
-def settled(text: str) -> int:
+def settled_length(text: str) -> int:
     """Return the number of characters of a streamed text that are final: trailing blanks and marks may be its end, or
     begin one."""
     end = _end(text, len(text))

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from perdure.errors import JsonError
-from perdure.models.dialects.common import FINAL_CHANNEL, CommentFilter, ThoughtFilter, settled
+from perdure.models.dialects.common import FINAL_CHANNEL, CommentFilter, ThoughtFilter, settled_length
 from perdure.models.requests import OutputForm
 from perdure.values.formulas import parse_expression
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps, loads
@@ -318,7 +318,7 @@ class ProseText:
         if not self._begun and text.startswith("{"):
             self._begun, self._document = True, DocumentText(self._expected)
             return self._document.push(text)
-        end = settled(text) if self._begun or ends is not None or not text.startswith("<|") else 0
+        end = settled_length(text) if self._begun or ends is not None or not text.startswith("<|") else 0
         self._rest = text[end:]
         self._begun = self._begun or end > 0
         return self._plain.push(text[:end])

@@ -10,7 +10,7 @@ from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.plan import IF
-from perdure.values.formulas import readable
+from perdure.values.formulas import readable_formula
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import AllOf, Expression, FirstOf, Path, Reference, parse_expression, parse_output_path
 from perdure.values.templates import EXPR, is_expression, is_formula
@@ -58,8 +58,8 @@ def _write_call(call: JsonObject, assigned: Set[str], names: Mapping[str, str] |
     target = writer.target(call.get("_outputPath"))
     if target is None:
         arguments["_outputPath"] = call["_outputPath"]
-    written = [f"{key}={writer.argument(key, value)}" for key, value in arguments.items() if plain(key)]
-    if odd := {key: value for key, value in arguments.items() if not plain(key)}:
+    written = [f"{key}={writer.argument(key, value)}" for key, value in arguments.items() if is_plain_name(key)]
+    if odd := {key: value for key, value in arguments.items() if not is_plain_name(key)}:
         written.append(f"**{writer.value(odd)}")
     line = f"{(names or {}).get(tool, tool)}({', '.join(written)})"
     if tool == "_let" and target and {"value"} <= arguments.keys() <= {"value", IF} and _is_head(arguments.get(IF)):
@@ -115,7 +115,7 @@ def _compound(
 
 def _is_head(condition: Json) -> bool:
     """Whether the condition can follow `if` or `while`: it is a formula, or missing."""
-    return condition is None or (isinstance(condition, str) and readable(condition) is not None)
+    return condition is None or (isinstance(condition, str) and readable_formula(condition) is not None)
 
 
 _FOR_KEYS: Final = frozenset({"_tool", "_each", "_as", "_at", "_body", IF})
@@ -125,7 +125,7 @@ _WHILE_KEYS: Final = frozenset({"_tool", "_while", "_body", IF})
 def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
     """Return the output as a line of script."""
     writer = _Writer(kinds)
-    if isinstance(output, dict) and output and all(map(plain, output)):
+    if isinstance(output, dict) and output and all(map(is_plain_name, output)):
         return f"output({', '.join(f'{key}={writer.value(value)}' for key, value in output.items())})"
     return f"output({writer.value(output)})"
 
@@ -135,7 +135,7 @@ def is_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
 
 
-def plain(key: str) -> bool:
+def is_plain_name(key: str) -> bool:
     """Whether a script may use the key as a name: a Python name that is not special in scripts."""
     return is_name(key) and not key.startswith("__")
 
@@ -149,12 +149,12 @@ class _Writer:
         if key != IF or not isinstance(value, str):
             return self.value(value)
         # Joined references are not a formula: they are written as a text.
-        return self.value({EXPR: value}) if readable(value) is not None else dumps(value)
+        return self.value({EXPR: value}) if readable_formula(value) is not None else dumps(value)
 
     def value(self, value: Json) -> str:
         if isinstance(value, str):
             return self._text(value)
-        if is_formula(value) and (source := readable(value[EXPR])) is not None:
+        if is_formula(value) and (source := readable_formula(value[EXPR])) is not None:
             return source
         if isinstance(value, dict):
             return "{" + ", ".join(f"{dumps(name)}: {self.value(child)}" for name, child in value.items()) + "}"
@@ -185,9 +185,9 @@ class _Writer:
     def name(self, reference: Reference) -> str:
         path = reference.path
         if reference.kind != "state":
-            return reference.kind + _steps(path) if plain(reference.kind) else dumps(str(reference))
+            return reference.kind + _steps(path) if is_plain_name(reference.kind) else dumps(str(reference))
         first = path[0] if path else None
-        bare = isinstance(first, str) and plain(first) and first not in self._kinds and first not in CONSTANTS
+        bare = isinstance(first, str) and is_plain_name(first) and first not in self._kinds and first not in CONSTANTS
         return f"{first}{_steps(path[1:])}" if bare else f"state{_steps(path)}"
 
     def target(self, output_path: Json) -> str | None:
@@ -215,5 +215,6 @@ def _looser(inner: Expression, outer: Expression) -> bool:
 
 def _steps(path: Path) -> str:
     return "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" if plain(part) else f"[{dumps(part)}]" for part in path
+        f"[{part}]" if isinstance(part, int) else f".{part}" if is_plain_name(part) else f"[{dumps(part)}]"
+        for part in path
     )

@@ -14,7 +14,6 @@ from perdure.models.providers.chat_messages import (
     Part,
     TextPart,
     chunk,
-    count,
     hosted_piece,
     hosted_tools,
     in_order,
@@ -23,6 +22,7 @@ from perdure.models.providers.chat_messages import (
     part_of,
     place_of,
     read_conversation,
+    token_count,
     usage_chunk,
     written_arguments,
 )
@@ -89,7 +89,7 @@ def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
     for call, parts in turn.results:
         content = [_part(part) for part in parts]
         yield {"type": "tool_result", "tool_use_id": call.id, "content": content}
-    thoughts = [(count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
+    thoughts = [(token_count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
     calls = [(place_of(call.beside), _call(call)) for call in turn.calls]
     yield from in_order(thoughts, map(_part, turn.parts), calls)
 
@@ -163,7 +163,7 @@ class AnthropicEvents:
             return [chunk(model=message.get("model"), usage=self._counted(message))]
         if kind == "message":
             return self._whole(event)
-        index = count(event.get("index"))
+        index = token_count(event.get("index"))
         if kind == "content_block_start":
             return self._block(index, part_of(event, "content_block"))
         if kind == "content_block_delta":
@@ -235,13 +235,13 @@ class AnthropicEvents:
         """Return the usage with the counts of earlier events: later ones may leave them out."""
         new = {key: value for key, value in part_of(holder, "usage").items() if value is not None}
         self._usage = {**self._usage, **new}
-        read, written = (count(self._usage.get(f"cache_{each}_input_tokens")) for each in ("read", "creation"))
+        read, written = (token_count(self._usage.get(f"cache_{each}_input_tokens")) for each in ("read", "creation"))
         details = part_of(self._usage, "output_tokens_details")
         return usage_chunk(
-            count(self._usage.get("input_tokens")) + read + written,
-            count(self._usage.get("output_tokens")),
+            token_count(self._usage.get("input_tokens")) + read + written,
+            token_count(self._usage.get("output_tokens")),
             read,
-            count(details.get("thinking_tokens")),
+            token_count(details.get("thinking_tokens")),
             written,
         )
 

@@ -14,13 +14,13 @@ from perdure.models.providers.chat_messages import (
     Part,
     TextPart,
     chunk,
-    count,
     in_order,
     known_tools,
     objects,
     part_of,
     place_of,
     read_conversation,
+    token_count,
     usage_chunk,
     written_arguments,
 )
@@ -78,7 +78,7 @@ def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
     for call, parts in turn.results:
         content = [_part(part) for part in parts] or [{"text": "(empty)"}]
         yield {"toolResult": {"toolUseId": call.id, "content": content}}
-    thoughts = [(count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
+    thoughts = [(token_count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
     calls = [(place_of(call.beside), _call(call)) for call in turn.calls]
     yield from in_order(thoughts, map(_part, turn.parts), calls)
 
@@ -135,7 +135,7 @@ class BedrockEvents:
         if kind is None:
             return [event]
         data = part_of(event, kind)
-        index = count(data.get("contentBlockIndex"))
+        index = token_count(data.get("contentBlockIndex"))
         if kind == "contentBlockStart":
             return self._opened(index, part_of(data, "start"))
         if kind == "contentBlockDelta":
@@ -189,6 +189,6 @@ class BedrockEvents:
 
 def _counted(holder: JsonObject) -> JsonObject:
     usage = part_of(holder, "usage")
-    read, written = (count(usage.get(f"cache{each}InputTokens")) for each in ("Read", "Write"))
-    prompt = count(usage.get("inputTokens")) + read + written
-    return chunk(usage=usage_chunk(prompt, count(usage.get("outputTokens")), read, written=written))
+    read, written = (token_count(usage.get(f"cache{each}InputTokens")) for each in ("Read", "Write"))
+    prompt = token_count(usage.get("inputTokens")) + read + written
+    return chunk(usage=usage_chunk(prompt, token_count(usage.get("outputTokens")), read, written=written))

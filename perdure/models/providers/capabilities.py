@@ -101,7 +101,7 @@ def _anthropic(name: str) -> Capabilities:
 
 
 def _google(name: str) -> Capabilities:
-    thinking, hosted = google.thinks(name), _HOSTED if _GEMINI_HOSTS.match(name) else ()
+    thinking, hosted = google.is_thinking_model(name), _HOSTED if _GEMINI_HOSTS.match(name) else ()
     return Capabilities(images=True, documents=True, audio=True, thinking=thinking, hosted_tools=hosted)
 
 

@@ -293,7 +293,7 @@ def usage_chunk(prompt: int, completion: int, cached: int = 0, reasoning: int = 
     }
 
 
-def count(value: Json) -> int:
+def token_count(value: Json) -> int:
     """Return a number of tokens; 0 for anything else."""
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
 

@@ -15,13 +15,13 @@ from perdure.models.providers.chat_messages import (
     call_piece,
     chat_tools,
     chunk,
-    count,
     hosted_piece,
     hosted_tools,
     objects,
     part_of,
     read_conversation,
     text_of,
+    token_count,
     usage_chunk,
 )
 from perdure.values.json import Json, JsonObject, dumps, loads
@@ -39,7 +39,7 @@ _LEVEL: Final = {"none": "LOW", "off": "LOW", "minimal": "LOW", "low": "LOW", "m
 """Effort → level. Any other effort is the highest level. Some models reject the lowest level, `MINIMAL`."""
 
 
-def thinks(model: str) -> bool:
+def is_thinking_model(model: str) -> bool:
     """Return whether a model thinks before it answers."""
     return _NO_THOUGHTS.match(model) is None
 
@@ -77,7 +77,7 @@ def _config(model: str, chat: JsonObject) -> JsonObject:
         config["responseMimeType"] = "application/json"
         if schema := part_of(form, "json_schema"):
             config["responseJsonSchema"] = schema["schema"]
-    if (effort := chat.get("reasoning_effort")) is not None and thinks(model):
+    if (effort := chat.get("reasoning_effort")) is not None and is_thinking_model(model):
         config["thinkingConfig"] = _thinking(model, str(effort))
     return config
 
@@ -161,11 +161,13 @@ class GoogleEvents:
                 pieces += self._part(part)
             pieces += self._searches(part_of(candidate, "groundingMetadata")) + self._end(candidate)
         if usage := part_of(event, "usageMetadata"):
-            thoughts = count(usage.get("thoughtsTokenCount"))
-            prompt = count(usage.get("promptTokenCount")) + count(usage.get("toolUsePromptTokenCount"))
-            completion = count(usage.get("candidatesTokenCount")) + thoughts
+            thoughts = token_count(usage.get("thoughtsTokenCount"))
+            prompt = token_count(usage.get("promptTokenCount")) + token_count(usage.get("toolUsePromptTokenCount"))
+            completion = token_count(usage.get("candidatesTokenCount")) + thoughts
             pieces.append(
-                chunk(usage=usage_chunk(prompt, completion, count(usage.get("cachedContentTokenCount")), thoughts))
+                chunk(
+                    usage=usage_chunk(prompt, completion, token_count(usage.get("cachedContentTokenCount")), thoughts)
+                )
             )
         return pieces
 

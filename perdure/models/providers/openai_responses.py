@@ -13,7 +13,6 @@ from perdure.models.providers.chat_messages import (
     TextPart,
     chat_tools,
     chunk,
-    count,
     hosted_piece,
     hosted_tools,
     in_order,
@@ -22,6 +21,7 @@ from perdure.models.providers.chat_messages import (
     place_of,
     read_parts,
     text_of,
+    token_count,
     usage_chunk,
     written_arguments,
 )
@@ -79,7 +79,7 @@ def _input(messages: list[JsonObject]) -> Iterator[JsonObject]:
 
 def _answer(message: JsonObject, parts: list[Part]) -> Iterator[JsonObject]:
     """Yield an answer's items in the server's order: reasoning before the items that depend on it."""
-    thoughts = [(count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
+    thoughts = [(token_count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
     calls = [(place_of(call), _call(call)) for call in objects(message.get("tool_calls"))]
     text = text_of(parts)
     message_item = {"role": "assistant", "content": text, **part_of(message, MESSAGE_PHASE)}
@@ -129,9 +129,9 @@ class ResponsesEvents:
             "response.reasoning_text.delta": self._thought,
             "response.output_item.added": self._added,
             "response.function_call_arguments.delta": lambda event: self._calls.write(
-                count(event.get("output_index")), str(event.get("delta") or "")
+                token_count(event.get("output_index")), str(event.get("delta") or "")
             ),
-            "response.output_item.done": lambda event: self._done(count(event.get("output_index")), _item(event)),
+            "response.output_item.done": lambda event: self._done(token_count(event.get("output_index")), _item(event)),
             "response.created": lambda event: [chunk(model=part_of(event, "response").get("model"))],
             "response.completed": lambda event: self._end(part_of(event, "response")),
             "response.incomplete": lambda event: self._end(part_of(event, "response")),
@@ -151,7 +151,7 @@ class ResponsesEvents:
         return [] if isinstance(kind, str) and kind.startswith("response.") else [event]
 
     def _begin(self, event: JsonObject, delta: JsonObject) -> list[Json]:
-        self._begun.add(count(event.get("output_index")))
+        self._begun.add(token_count(event.get("output_index")))
         return [chunk(delta)]
 
     def _text(self, event: JsonObject) -> list[Json]:
@@ -161,7 +161,7 @@ class ResponsesEvents:
         return self._begin(event, {"content": [{"type": "reasoning_text", "text": event.get("delta")}]})
 
     def _added(self, event: JsonObject) -> list[Json]:
-        item, index = _item(event), count(event.get("output_index"))
+        item, index = _item(event), token_count(event.get("output_index"))
         return self._opened(index, item) if item.get("type") == "function_call" else []
 
     def _opened(self, index: int, item: JsonObject) -> list[Json]:
@@ -211,10 +211,10 @@ class ResponsesEvents:
             finish = "content_filter" if reason == "content_filter" else "length"
         usage = part_of(response, "usage")
         counted = usage_chunk(
-            count(usage.get("input_tokens")),
-            count(usage.get("output_tokens")),
-            count(part_of(usage, "input_tokens_details").get("cached_tokens")),
-            count(part_of(usage, "output_tokens_details").get("reasoning_tokens")),
+            token_count(usage.get("input_tokens")),
+            token_count(usage.get("output_tokens")),
+            token_count(part_of(usage, "input_tokens_details").get("cached_tokens")),
+            token_count(part_of(usage, "output_tokens_details").get("reasoning_tokens")),
         )
         more = {"usage": counted} if usage else {}
         return [*pieces, chunk({}, finish, model=response.get("model"), **more)]
