@@ -202,3 +202,20 @@ async def test_r21_3_sampling_is_off_unless_the_servers_entry_permits_it(dev_ser
         await handle.result()
         view = await it.view(handle.id)
     assert [call.status for call in view.calls] == ["failed"]
+
+
+async def test_r21_3_a_server_gets_no_sample_once_the_runs_budget_is_spent(dev_server: WorkflowEnvironment) -> None:
+    """The answer whose call asks has spent the budget. No model is asked for the server, and the last Request ends the run."""
+    calls = [{"_tool": "notes.summarise", "text": "a", "_outputPath": "†state.s || †state.error"}]
+    script = [Turn({"calls": calls}, usage=(900, 100)), DONE]
+    async with (
+        server("stdio", sampling=1) as config,
+        offered_by(config) as registry,
+        harness(dev_server.client, [], script, registry=registry) as it,
+    ):
+        view = await it.run(agent("notes.summarise", config={"token_budget": 1000}))
+    (call,) = view.calls
+    assert (view.stop_reason, view.requests, len(it.model.requests)) == ("token_budget", 2, 2)
+    assert call.error is not None
+    assert call.error["code"] == "token_budget"
+    assert "the MCP server 'notes' may not ask a model: the token budget of 1,000 is spent" in call.error["message"]
