@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureErro
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.observability import owner_attributes
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -67,6 +68,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
             parent_close_policy=ParentClosePolicy.ABANDON,
             cancellation_type=ChildWorkflowCancellationType.ABANDON,
             static_summary=line(f"undo of {run_id}"),
+            search_attributes=owner_attributes(),
         )
     except ChildWorkflowError as error:
         words = str(error.cause or error)

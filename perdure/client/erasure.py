@@ -320,19 +320,22 @@ class Eraser:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
         found: dict[str, _Target] = {}
         alone: set[str] = set()
+        """Runs that no other target includes, such as undo runs: their ids do not begin with their parents' ids."""
         async for each in self._client.list_workflows(" AND ".join(parts)):
+            is_below = each.parent_id is not None and each.id.startswith(f"{each.parent_id}/")
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
-            if session in sessions or (session is not None and self._sender is None):
+            if is_below and (session in sessions or (session is not None and self._sender is None)):
                 continue  # its session's target includes it
             is_open = each.status is WorkflowExecutionStatus.RUNNING
             found[each.id] = _Target(each.id, is_open=is_open or (each.id in found and found[each.id].is_open))
             if is_open and self._before is not None:
                 del found[each.id]
-            if each.parent_id is None:
+            if not is_below:
                 alone.add(each.id)
         tops = [id for id in found if id in alone or not any(id[:n] in found for n in _slashes(id))]
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
-        self.report.session_runs += sorted(id for id in tops if id.startswith(SESSION_PREFIX))
+        in_sessions = (id for id in tops if id.startswith(SESSION_PREFIX) and id.partition("/")[0] not in sessions)
+        self.report.session_runs += sorted(in_sessions)
         return [found[id] for id in tops]
 
     async def _evaluations(self) -> list[_Target]:

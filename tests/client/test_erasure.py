@@ -27,6 +27,7 @@ from perdure.errors import MediaError, RunError
 from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
 from perdure.runs.audit import verify_chain
+from perdure.testing.scripted_model import ChatRequest
 from tests.support import Harness, agent, harness, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
 
@@ -342,3 +343,56 @@ async def test_r24_5_runs_of_others_whose_ids_begin_alike_stay(dev_server: Workf
         report = await api.erase(tenant=tenant, sender="ann")
         assert (report.runs, report.executions) == ([mine.id], 1)
         assert [(await run.view()).status for run in (same, other)] == ["completed"] * 2
+
+
+@tool
+def cancel(item: str) -> str:
+    """Cancel an order."""
+    return f"{item} is cancelled"
+
+
+@tool(undo=cancel)
+def order(item: str) -> str:
+    """Order an item."""
+    return f"{item} is ordered"
+
+
+async def test_r24_5_undo_runs_leave_with_a_person_and_with_a_session(dev_server: WorkflowEnvironment) -> None:
+    """A client, or the run itself, starts an undo run, and the undo of a delegate's run has its id below another run's."""
+    boss = Agent("boss", tools=[order, Agent("clerk", tools=[order])])
+    failing = Agent("failing", tools=[order], on_failure="undo", max_requests=1)
+
+    def model(request: ChatRequest) -> Any:
+        if "is ordered" in request.text:
+            return {"calls": [], "output": "done"}
+        wants_order = "CLERK" in request.text or "FAIL" in request.text
+        call = {"_tool": "order", "item": "a pear"} if wants_order else {"_tool": "clerk", "request": "CLERK"}
+        return {"calls": [{**call, "_outputPath": "†state.it"}], "output": None}
+
+    client = Client(**dev_server.client.config() | {"namespace": await new_namespace(dev_server.client)})
+
+    async def ids() -> set[str]:
+        return {each.id async for each in client.list_workflows()}
+
+    async def until_left(*left: str) -> None:
+        """The server's lists, and its deletions, are a moment late."""
+        async with asyncio.timeout(HANG):
+            while await ids() != {*left}:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    async with harness(client, [order, cancel], model) as it:
+        api, tenant = Perdure(client, task_queue=it.task_queue), f"tenant-{uuid.uuid4().hex[:8]}"
+        run = await api.start(boss, "Order.", id="alone", sender="ann", tenant=tenant)
+        await run.result(HANG)
+        undone = await api.start(failing, "FAIL", id="failing", sender="ann", tenant=tenant)
+        assert (await undone.wait()).status == "failed"
+        session = api.session("own", tenant=tenant, agent=boss)
+        await session.ask("Order.", sender="ann", timeout=HANG)
+        top = str((await session.show()).entries[-1]["runId"])
+        for id in (run.id, top):
+            assert (await (await api.get_run(id).undo()).wait()).status == "completed"
+        undos = {f"{each}.undo-1" for each in (run.id, f"{run.id}/1.0", undone.id, top, f"{top}/1.0")}
+        await until_left(run.id, f"{run.id}/1.0", undone.id, session.id, top, f"{top}/1.0", *undos)
+        report = await api.erase(tenant=tenant, sender="ann")
+        assert (report.sessions, report.session_runs) == (["own"], [])
+        await until_left()
