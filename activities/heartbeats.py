@@ -104,6 +104,7 @@ class Heartbeat:
         Return `False` if the server gave up the attempt.
         """
         self._details = details
+        begun = asyncio.get_running_loop().time()  # the server counts from its own receipt, not from its answer
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
             await handle.heartbeat(*details, rpc_timeout=TIMEOUT)
@@ -115,7 +116,7 @@ class Heartbeat:
                 self._beat()
                 return False
         else:
-            self._sent_at = asyncio.get_running_loop().time()
+            self._sent_at = begun
         return True
 
     def end(self) -> None:
@@ -155,11 +156,28 @@ class Heartbeat:
             if beats:
                 self._beat()
             if not beats or self.on_look is not None:
-                found = await fetch_attempt_state()
-                if self.on_look is not None:
-                    self.on_look(found)
-                if not found.wanted and not beats:
-                    self._beat()
+                await self._look(sent=beats)
+
+    async def _look(self, *, sent: bool) -> None:
+        """Look, and heartbeat to receive a cancellation unless one was sent (`sent`). A slow server's answer delays no
+        heartbeat.
+        """
+        looking = asyncio.create_task(fetch_attempt_state())
+        try:
+            while not (await asyncio.wait([looking], timeout=self._until_due()))[0]:
+                self._beat()
+                sent = True
+        finally:
+            looking.cancel()
+        found = looking.result()
+        if self.on_look is not None:
+            self.on_look(found)
+        if not found.wanted and not sent:
+            self._beat()
+
+    def _until_due(self) -> float | None:
+        """Return the seconds until the next heartbeat is due; `None` if it is never due."""
+        return None if self._timeout is None else max(0.0, self._due() - asyncio.get_running_loop().time())
 
 
 @asynccontextmanager

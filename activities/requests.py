@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -41,11 +42,14 @@ from perdure.runs.caller_context import MASK
 from perdure.runs.claim_check import CONTEXT, NEIGHBOURS
 from perdure.runs.event_stream import TextWriter
 from perdure.runs.events import WATCHED, WrittenText
+from perdure.runs.metrics import label_value
 from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
 from perdure.values.media import is_text, media_type
 from perdure.values.templates import is_plain
+
+_log: Final = logging.getLogger("perdure.run")
 
 # The parser accepts a byte order mark, any line ends, `retry:` and comments, events without an empty line between them,
 # and a missing end. Its cost grows with the bytes, and it holds one event at a time.
@@ -493,6 +497,7 @@ class RequestActivity:
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
             if context.released:
+                _log_interruption(request, context.released, "WorkerLost")
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             messages, stable = await _with_media(context, self._endpoints.capabilities(request.model))
             body = _body(context, request, messages)
@@ -524,6 +529,7 @@ class RequestActivity:
                     raise
                 except Exception as error:
                     if deliverer.calls:  # after any error, also one of the engine: the released calls stay
+                        _log_interruption(request, len(deliverer.calls), type(error).__name__)
                         return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
                     if refusal is not None and refusal.kind == "filtered":
@@ -586,6 +592,12 @@ def _masked(result: RequestResult) -> RequestResult:
             "hosted": [HostedCall.model_validate(use) for use in clean["hosted"]],
         }
     )
+
+
+def _log_interruption(request: RequestInput, calls: int, code: str) -> None:
+    """Log why an answer breaks off after calls were released. The run's own line has no cause."""
+    fields = {"request": request.number, "model": label_value(request.model), "calls": calls, "code": label_value(code)}
+    _log.warning("request interrupted", extra={"perdure": {"run": activity.info().workflow_id, **fields}})
 
 
 def _words(error: Exception) -> str:

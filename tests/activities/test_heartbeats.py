@@ -108,6 +108,31 @@ def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
     assert len(at) <= sent
 
 
+@pytest.mark.parametrize("answers_after", [0.5, 3.0, 30.0])
+def test_a_slow_answer_of_the_server_to_a_look_delays_no_heartbeat(
+    answers_after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look() -> AttemptState:
+        await asyncio.sleep(answers_after)
+        return AttemptState(wanted=True)
+
+    async def work() -> None:
+        async with supervised_heartbeat():
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
+    loop = JumpingLoop()
+    at: list[float] = []
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = lambda *_: at.append(loop.time())
+    environment.info = begun_before(timedelta(0), 5)
+    try:
+        loop.run_until_complete(environment.run(work))
+    finally:
+        loop.close()
+    assert all(later - earlier <= longest_silence(5) + 1e-6 for earlier, later in pairwise([0, *at, 60]))
+
+
 def begun_before(age: timedelta, timeout: float, **fields: Any) -> activity.Info:
     """The info of an attempt that the server gave out so long ago."""
     info = ActivityEnvironment.default_info()

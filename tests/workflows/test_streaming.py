@@ -100,12 +100,15 @@ CUTS = {
 }
 
 
-async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment) -> None:
+async def test_r6_7_a_stream_that_breaks(dev_server: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
     """All cuts at once: a run waits three seconds for a server that hangs."""
     async with asyncio.TaskGroup() as group:
         for name, (after, released) in CUTS.items():
             for kind in ("cut", "hang"):
                 group.create_task(broken_off(dev_server, after, released, kind), name=f"{kind} {name}")
+    lines = [getattr(line, "perdure", {}) for line in caplog.records if line.getMessage() == "request interrupted"]
+    assert sorted(line["calls"] for line in lines) == sorted(2 * [calls for _, calls in CUTS.values() if calls])
+    assert {line["code"] for line in lines} == {"ReadTimeout", "RemoteProtocolError"}
 
 
 async def broken_off(server: WorkflowEnvironment, after: int, released: int, kind: Any) -> None:
