@@ -195,10 +195,11 @@ def check(
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
+    named = [str(tool["_delegate"]) for tool in tools if isinstance(tool, dict) and tool.get("_delegate")]
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],
-        "delegates": list(found.delegates()),
+        "delegates": list(dict.fromkeys([*found.delegates(), *named])),
         "hooks": [f"{each.ref.event} {each.ref.name}" for each in found.hooks],
         "notCarried": [{"agent": each.agent, "part": each.part, "instead": each.instead} for each in found.not_carried],
     }

@@ -35,7 +35,7 @@ from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, s
 from perdure.client.errors import no_answer
 from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, queue_priority
-from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError, pluralize
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
@@ -470,7 +470,11 @@ async def start_undo(
     found, plan, given = await plan_undo_of(client, run_id, to, no_effect)
     if given is None:
         stays = len(plan.cannot) + len(plan.waits)
-        more = f"; {stays} calls stay: perdure undo {run_id} --dry-run" if stays else ""
+        more = (
+            f"; {pluralize(stays, 'call')} {'stays' if stays == 1 else 'stay'}: perdure undo {run_id} --dry-run"
+            if stays
+            else ""
+        )
         raise RunError(f"{run_id} has no call that can be undone now{more}")
     if by and given.undo is not None:
         record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")

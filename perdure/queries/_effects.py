@@ -20,7 +20,7 @@ from perdure.values.limits import MAX_UNDO_DEPTH
 async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
     """Return the effects of all executions of a run, with the state of their undo.
 
-    A delegate's call has the runs below that have effects left. Raises `RunError` for a run that has not begun, and the
+    A delegate's call has the runs below that have effects left; it is left out if they never had any. Raises `RunError` for a run that has not begun, and the
     errors of a query.
     """
     found, executions = RunEffects(run_id), []
@@ -46,7 +46,8 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
             found.order += [(end, f"plan 0/{number + 1}") for end in ends]
     await _take_in_undos(client, found)
     if depth < MAX_UNDO_DEPTH:
-        found.effects = [await _below(client, run_id, effect, depth) for effect in found.effects]
+        below = [await _below(client, run_id, effect, depth) for effect in found.effects]
+        found.effects = [effect for effect in below if effect is not None]
     return found
 
 
@@ -94,18 +95,13 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
     found = await read_effects(client, run_id)
     if found.open:
         raise RunError(f"{run_id} is being undone: wait for the end of {found.open}")
-    undone = [effect for effect in found.effects if effect.status == "undone"]
-    # There a delegate without effects counts as undone, but its run was not undone.
-    return {
-        effect.call
-        for effect in undone
-        if not effect.runs
-        or [each async for each in runs_of(client, f"{run_id}/{effect.call}") if await was_undone(client, each)]
-    }
+    return {effect.call for effect in found.effects if effect.status == "undone"}
 
 
-async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect:
-    """Return the effect of a delegate's call, or of a loop of runs, with the runs below that have effects left."""
+async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect | None:
+    """Return the effect of a delegate's call, or of a loop of runs, with the runs below that have effects left; `None`
+    if these runs have no effects.
+    """
     if not effect.runs:
         return effect
     below: list[Effect] = []
@@ -115,15 +111,15 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
         below += found.effects
         if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
             runs.append(each)
+    if not below:
+        return None
     standing = {one.status for one in below}
     status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
     reason = f"{sum(one.status == 'cannot be undone' for one in below)} of its calls cannot be undone"
     if status == "unknown" and "done" in standing:
         status = "done"  # its own undo stops at unknown effects
     has_kept = "cannot be undone" in standing
-    return effect.model_copy(
-        update={"status": status if below else "undone", "below": runs, "reason": reason if has_kept else ""}
-    )
+    return effect.model_copy(update={"status": status, "below": runs, "reason": reason if has_kept else ""})
 
 
 async def runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:

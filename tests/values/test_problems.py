@@ -123,6 +123,7 @@ def test_r23_1_a_rule_of_runs_names_tools_that_there_are(tmp_path: Path) -> None
     tools.append({"type": "tool", "tool": {"name": "ask_clerk", "_delegate": "clerk"}})  # whose tools are its own
     file.write_text(json.dumps(agent))
     assert Agent.read_to_run(file).name == "a"
+    assert "delegates: clerk\n" in CliRunner().invoke(app, ["agent", "check", str(file)]).stdout
 
 
 def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:

@@ -327,11 +327,13 @@ async def test_what_a_run_does_after_a_reset_is_undone_although_a_call_of_its_id
 
 async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: WorkflowEnvironment) -> None:
     clerk = Agent("clerk", tools=[order, book])
-    boss = Agent("boss", tools=[clerk, book])
+    reader = Agent("reader", tools=[])
+    boss = Agent("boss", tools=[clerk, book, reader])
     top = {
         "calls": [
             {"_tool": "clerk", "request": "Order.", "_outputPath": "†state.clerk"},
             {"_tool": "book", "city": "Kiel", "after": "{†state.clerk}"},
+            {"_tool": "reader", "request": "Read."},
         ],
         "output": None,
     }
@@ -340,12 +342,16 @@ async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: Workflow
     def model(request: ChatRequest) -> Any:
         first = request.run_id not in seen
         seen.add(request.run_id)
+        if request.run_id.endswith("/1.2"):
+            return DONE
         return ({"calls": PLAN["calls"][:2], "output": None} if "/" in request.run_id else top) if first else DONE
 
     async with run_locally(boss, model=model, server=dev_server, tools=[cancel_order, unbook]) as local:
         run = await local.start("Order.")
         view = await run.wait()
         assert view.status == "completed", view.errors
+        effects = await local.perdure.get_run(run.id).effects()
+        assert [(each.call, each.status) for each in effects] == [("1.0", "done"), ("1.1", "done")], "1.2 has none"
         DID.clear()
         plan = await local.perdure.get_run(run.id).undo_plan()
         assert [(each.call, each.below) for each in plan.undoes] == [("1.1", []), ("1.0", [f"{run.id}/1.0"])]
