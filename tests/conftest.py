@@ -92,8 +92,9 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def impatient_servers() -> AsyncIterator[ImpatientServers]:
-    async with AsyncExitStack() as stack:
-        yield ImpatientServers(stack)
+    servers = ImpatientServers()
+    yield servers
+    await servers.keep(0)
 
 
 @pytest_asyncio.fixture(loop_scope="function")

@@ -161,7 +161,7 @@ async def check_replays(history: WorkflowHistory) -> None:
 def impatient(events: int, size: int = 4_194_304) -> Callable[..., Awaitable[WorkflowEnvironment]]:
     """A fixture: a server that suggests to continue as new after so many events, or bytes."""
 
-    @pytest_asyncio.fixture(scope="session", loop_scope="session")
+    @pytest_asyncio.fixture(loop_scope="session")
     async def impatient_server(impatient_servers: ImpatientServers) -> WorkflowEnvironment:
         return await impatient_servers.get(events, size)
 
@@ -169,22 +169,32 @@ def impatient(events: int, size: int = 4_194_304) -> Callable[..., Awaitable[Wor
 
 
 class ImpatientServers:
-    """The servers that suggest to continue as new early: one for each limit, which ends with the test process."""
+    """The servers that suggest to continue as new early: the last two that tests have used, for each takes processor time while it is idle."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self._stack = stack
-        self._started: dict[tuple[int, int], WorkflowEnvironment] = {}
+    def __init__(self) -> None:
+        self._started: dict[tuple[int, int], tuple[WorkflowEnvironment, AsyncExitStack]] = {}
 
     async def get(self, events: int, size: int) -> WorkflowEnvironment:
         """Return the server that suggests it after so many events, or bytes."""
-        if (server := self._started.get((events, size))) is None:
+        if (found := self._started.pop((events, size), None)) is None:
+            await self.keep(1)
             settings = {
                 "limit.historyCount.suggestContinueAsNew": events,
                 "limit.historySize.suggestContinueAsNew": size,
             }
-            server = await self._stack.enter_async_context(embedded_server(ui=False, settings=DEV_SETTINGS | settings))
-            self._started[events, size] = server
-        return server
+            stack = AsyncExitStack()
+            found = (
+                await stack.enter_async_context(embedded_server(ui=False, settings=DEV_SETTINGS | settings)),
+                stack,
+            )
+        self._started[events, size] = found
+        return found[0]
+
+    async def keep(self, count: int) -> None:
+        """Stop all servers but the last `count`."""
+        while len(self._started) > count:
+            _, stack = self._started.pop(next(iter(self._started)))
+            await stack.aclose()
 
 
 def storage_fixture() -> Callable[..., Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from temporalio import activity, workflow
 from temporalio.client import Client
@@ -211,7 +211,12 @@ async def play(of: JsonObject, client: Client, queue: str) -> tuple[JsonObject, 
     return found, script, described.raw_info.first_run_id != described.run_id
 
 
-@settings(max_examples=share(3), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each loop takes a second
+# Each loop takes a second. All examples of a test share its two servers.
+@settings(
+    max_examples=share(3),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(loops=st.lists(LOOPS, min_size=8, max_size=8))
 async def test_r8_7_a_loop_that_continues_as_new_at_each_step_goes_on_as_if_it_had_not(
     dev_server: WorkflowEnvironment, hasty_server: WorkflowEnvironment, loops: list[JsonObject]
