@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeAlias, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.files import agent_path, read_agent
@@ -21,15 +20,15 @@ from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
 from perdure.agents.rollouts import Rollout, read_rollouts, versions_of
 from perdure.approvals.policy import policy_problems
-from perdure.errors import AgentError, InputError, OutputError, ProtocolError, SettingsError, clip
+from perdure.errors import AgentError, JsonError, OutputError, ProtocolError, SettingsError, clip
 from perdure.hooks.decorator import HookFunction
-from perdure.runs.agent import Context, agent_document, check_task, parse_agent
+from perdure.runs.agent import Context, agent_document, check_task, parse_agent, read_input
 from perdure.runs.caller_context import read_context
 from perdure.runs.partial_output import PartialText
 from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
-from perdure.values.json import Json, JsonObject, check, dumps
+from perdure.values.json import Json, JsonObject, check, dumps, to_json
 from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import first_problem
 from perdure.values.references import MISSING, Missing
@@ -216,9 +215,10 @@ class Agent(Generic[OutputT]):
 
     def _set(self, document: Json, output: JsonType[OutputT], where: str) -> None:
         try:
-            self._document: JsonObject = to_jsonable_python(document, by_alias=True)
-        except PydanticSerializationError as error:
-            raise AgentError(f"{where} cannot be written as JSON: {error}") from None
+            self._document: JsonObject = to_json(document, source=where)
+            check(self._document, source=where)
+        except JsonError as error:
+            raise AgentError(str(error)) from None
         self.parsed = parse_agent(self._document, source=where)
         """Agent as a run parses it."""
         self._output = output
@@ -525,12 +525,7 @@ class Agent(Generic[OutputT]):
         # R2.1, R2.3
         value: Json | Missing = MISSING
         if input is not MISSING:
-            try:
-                written: Json = to_jsonable_python(input, by_alias=True)
-            except PydanticSerializationError as error:
-                raise InputError(f"the input cannot be written as JSON: {error}") from None
-            check(written, source="the input")
-            value = written
+            value = read_input(input)
         context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
         check_task(self.parsed, context, explicit=explicit)
         return value

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from pydantic_core import to_jsonable_python
 from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
@@ -45,7 +44,7 @@ from perdure.runs.ledger import AccountView
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
-from perdure.values.json import Json, JsonObject
+from perdure.values.json import Json, JsonObject, to_json
 from perdure.values.media import media_within
 from perdure.values.messages import Mode, Priority, SessionRules, check_priority
 from perdure.values.references import MISSING
@@ -630,7 +629,8 @@ class Perdure:
         Changes of policy and rules call no model. `agent`: another agent. `model`: the model of all Requests. With an
         agent or a model, this process sends Requests that differ from the recorded ones to the model: it needs
         `OPENAI_API_KEY`, or the key of the model's provider. `on_run` receives each report as it is ready. Raises
-        `RunError` for runs that cannot be listed, and `DecisionError` for a policy that is not valid.
+        `RunError` for runs that cannot be listed, `DecisionError` for a policy that is not valid, `AgentError` for such
+        rules, and `JsonError` for rules that are not JSON.
 
         ```python
         report = await perdure.what_if(Selection(agent="refunds", since="30d"), policy={"ask": "unsafe"})
@@ -641,7 +641,7 @@ class Perdure:
 
         change = Change(
             policy=None if policy is None else dict(policy),
-            rules=None if rules is None else to_jsonable_python(list(rules)),
+            rules=None if rules is None else to_json(list(rules), source="the rules"),
             agent=None if agent is None else agent.document(),
             model=model,
         )

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from typing_extensions import TypeVar, Unpack
@@ -30,6 +29,7 @@ from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
 from perdure.queries import answer_of, was_undone
+from perdure.runs.agent import read_input
 from perdure.runs.evaluation import RunScore
 from perdure.runs.events import Event
 from perdure.runs.partial_output import PartialOutputEvents, PartialText
@@ -405,7 +405,9 @@ class Run(Generic[OutputT]):
 
         given: list[Json] | None = None
         if input is not MISSING:
-            given = [to_jsonable_python(input if agent is None else agent.check_input(input))]
+            given = [read_input(input)]
+            if agent is not None:
+                agent.check_input(given[0])
         with clear_errors(self._client, self.id):
             handle = await fork_run(
                 self._client,

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 import temporalio.client as temporal
 from google.protobuf.timestamp_pb2 import Timestamp
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from temporalio.api.workflowservice.v1 import ListScheduleMatchingTimesRequest
 from temporalio.client import (
     Client,
@@ -41,14 +40,15 @@ from perdure.client._run_lists import AGENT, names_attribute, start_attributes
 from perdure.client.errors import clear_errors
 from perdure.client.selection import of_tenant, schedule_id, schedule_name
 from perdure.client.tenancy import TENANT_MEMO, owned_memo, queue_priority
-from perdure.errors import InputError, RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
 from perdure.queries import SearchAttributes
+from perdure.runs.agent import read_input
 from perdure.runs.caller_context import read_context
 from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
-from perdure.values.json import Json, JsonObject, check, shorten
+from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text, read_duration
 from perdure.values.messages import Priority, check_priority
 from perdure.values.references import MISSING
@@ -252,7 +252,7 @@ class Schedule:
         given = RunInput(
             agent={},
             agent_name=agent,
-            input=None if input is MISSING else _as_json(input),
+            input=None if input is MISSING else read_input(input),
             has_input=input is not MISSING,
             whose=RunOwner(tenant=self.tenant, sender=sender, context=read_context(context)),
         )
@@ -584,15 +584,6 @@ def _time(given: str | datetime, zone: tzinfo, name: str) -> datetime:
         raise ScheduleError(
             f"{name}: {shorten(str(given), 40)} is not a time: use 2026-11-01, or 2026-11-01T02:00"
         ) from None
-
-
-def _as_json(input: object) -> Json:
-    try:
-        written: Json = to_jsonable_python(input, by_alias=True)
-    except PydanticSerializationError as error:
-        raise InputError(f"the input cannot be written as JSON: {error}") from None
-    check(written, source="the input")
-    return written
 
 
 @contextlib.contextmanager

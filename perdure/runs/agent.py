@@ -10,13 +10,13 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.approvals.policy import Policy
-from perdure.errors import AgentError, InputError, Problem, RunError, clip
+from perdure.errors import AgentError, InputError, JsonError, Problem, RunError, clip
 from perdure.models.model_names import FAST_MODEL, SMART_MODEL
 from perdure.models.usage import Price, RunUsage
 from perdure.rules import Rule
 from perdure.runs.notifications import Notify
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, SchemaPart, WireModel
+from perdure.values.json import Json, JsonObject, SchemaPart, WireModel, check, to_json
 from perdure.values.limits import LONGEST, MAX_BOOTSTRAP, MAX_BUDGET, MAX_ID, MAX_INSTRUCTIONS, MAX_RULES, Seconds
 from perdure.values.messages import (
     ChatMessage,
@@ -376,6 +376,16 @@ def with_model(document: JsonObject, model: str) -> JsonObject:
     config = {**(document.get("config") or {})}
     models = {**(config.get("models") or {}), "fast": model, "smart": model, "policy": "auto"}
     return {**document, "config": {**config, "models": models}}
+
+
+def read_input(written: object) -> Json:
+    """Return a run's input as JSON, as pydantic writes it. Raises `InputError` for one that Perdure cannot carry."""
+    try:
+        given: Json = to_json(written, source="the input")
+        check(given, source="the input")
+    except JsonError as error:
+        raise InputError(str(error)) from None
+    return given
 
 
 def check_task(agent: AgentSpec, context: Context, *, explicit: bool = False) -> None:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from perdure.errors import InputError, JsonError
-from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps, to_json
 from perdure.values.limits import MAX_CALLER_CONTEXT, bytes_text
 from perdure.values.schemas import Schema
 
@@ -35,9 +33,9 @@ def read_context(written: object, schema: JsonObject | bool = True) -> JsonObjec
     schema.
     """
     try:
-        context: Json = {} if written is None else to_jsonable_python(written, by_alias=True)
-    except PydanticSerializationError as error:
-        raise InputError(f"the context cannot be written as JSON: {error}") from None
+        context: Json = {} if written is None else to_json(written, source="the context")
+    except JsonError as error:
+        raise InputError(str(error)) from None
     return check_context(context, schema)
 
 

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from typing_extensions import TypeVar
 
-from perdure.errors import ToolDefinitionError, ToolError, clip
+from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
 from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.tools.undo import as_undo
-from perdure.values.json import Json, JsonObject, SchemaPart, dumps
+from perdure.values.json import Json, JsonObject, SchemaPart, dumps, to_json
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
 from perdure.values.schemas import pattern_problem
@@ -237,9 +237,9 @@ class ToolFunction:
         """Return a tool's result as JSON. Raises `ToolError` when it cannot be written as JSON."""
         adapter = self.result or TypeAdapter(Any)
         try:
-            result: Json = adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
-        except ValueError as error:
-            raise ToolError("not_json", f"the result of {self.name} cannot be written as JSON: {error}") from None
+            result: Json = to_json(value, source=f"the result of {self.name}", adapter=adapter)
+        except JsonError as error:
+            raise ToolError("not_json", str(error)) from None
         return result
 
 

@@ -8,10 +8,9 @@ from typing import Any, Final, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import Unpack
 
-from perdure.errors import ToolDefinitionError, ToolError, clip
+from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
 from perdure.tools.decorator import (
     Annotation,
     ToolFunction,
@@ -21,7 +20,7 @@ from perdure.tools.decorator import (
     read_signature,
 )
 from perdure.tools.tool import Existing, parse_tool
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, to_json
 
 ACTIVITY_DEFINITION: Final = "__temporal_activity_definition"
 WORKFLOW_DEFINITION: Final = "__temporal_workflow_definition"
@@ -181,9 +180,11 @@ def _by_signature(
     if _is_object(alone):
         return _tool_of(existing, alone, output, options, about)
     try:
-        defaults = {str(f.alias): to_jsonable_python(f.get_default()) for f in fields if not f.is_required()}
-    except PydanticSerializationError as error:
-        raise ToolDefinitionError(f"tool {name!r}: a default cannot be written as JSON: {error}") from None
+        defaults = to_json(
+            {str(f.alias): f.get_default() for f in fields if not f.is_required()}, source=f"tool {name!r}: a default"
+        )
+    except JsonError as error:
+        raise ToolDefinitionError(str(error)) from None
     existing = existing.model_copy(update={"arguments": [f.alias for f in fields], "defaults": defaults})
     return _tool_of(existing, schema, output, options, about)
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import to_jsonable_python
 
-from perdure.errors import JsonError, ProtocolError, TooLargeError
+from perdure.errors import JsonError, ProtocolError, TooLargeError, clip
 
 if TYPE_CHECKING:
     Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -42,6 +43,8 @@ MAX_DEPTH = 100
 """Maximum of levels of nested arrays and objects. Deeper values are refused: functions over values are recursive, and
 real data is never that deep.
 """
+
+_SURROGATE: Final = "has an unpaired surrogate, which is not a character"
 
 MAX_PASSED = 170
 """Maximum of levels of parameters with the values of their references. A payload's parser accepts 200, and a view and a
@@ -141,6 +144,27 @@ def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> 
             raise JsonError(f"{source} has {type(item).__name__}, which is not JSON")
 
 
+# `Any`: the caller knows the type of what it wrote, and an adapter may be of any type.
+def to_json(value: object, *, source: str, adapter: TypeAdapter[Any] | None = None) -> Any:
+    """Return a Python value as JSON, as pydantic writes it: by the `adapter`, or else by the value's own type.
+
+    Raises `JsonError`, of one line. `check` finds the values that are JSON, but outside Perdure's limits.
+    """
+    try:
+        if adapter is None:
+            return to_jsonable_python(value, by_alias=True)
+        return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+    except UnicodeEncodeError:  # by a key
+        raise JsonError(f"{source} {_SURROGATE}") from None
+    except UnicodeDecodeError as error:
+        raise JsonError(f"{source} has bytes that are not UTF-8 text: byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        if is_long_integer(error):
+            raise JsonError(f"{source} has {LONG_INTEGER}") from None
+        reason = clip(escape_surrogates(" ".join(str(error).split())))
+        raise JsonError(f"{source} cannot be written as JSON: {reason}") from None
+
+
 def _has_more(text: bytes, most: int) -> bool:
     """Whether JSON text certainly has more values than `most`, by its commas and brackets outside of texts.
 
@@ -182,7 +206,7 @@ def _check_text(text: str, source: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise JsonError(f"{source} has an unpaired surrogate, which is not a character") from None
+            raise JsonError(f"{source} {_SURROGATE}") from None
 
 
 def _no_constant(name: str) -> Json:
@@ -227,17 +251,26 @@ def contains_list(value: Json) -> bool:
     return False
 
 
+def escape_surrogates(text: str) -> str:
+    """Return the text as it can be printed and sent: an unpaired surrogate is written `\\ud800`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def shorten(value: ReadOnlyJson, limit: int = 120) -> str:
     """Return the value as one line of at most about `limit` characters, by which a person or a model recognises it."""
     if isinstance(value, str) and len(value) > 10 * limit:
-        return f"{json.dumps(value[:limit], ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} characters)"
+        return f"{_quoted(value[:limit])[: limit - 1]}… ({len(value)} characters)"
     if isinstance(value, dict | list) and len(value) > 10 * limit:
         kept = dict(islice(value.items(), limit)) if isinstance(value, dict) else value[:limit]
-        return f"{json.dumps(kept, ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} items)"
-    text = json.dumps(value, ensure_ascii=False, default=str)
+        return f"{_quoted(kept)[: limit - 1]}… ({len(value)} items)"
+    text = _quoted(value)
     if len(text) <= limit:
         return text
     return f"{text[: limit - 1]}… ({len(text)} characters)"
+
+
+def _quoted(value: ReadOnlyJson) -> str:
+    return escape_surrogates(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def json_path(parts: Iterable[PathPart]) -> str:

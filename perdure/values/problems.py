@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from perdure.errors import Problem
-from perdure.values.json import Json, PathPart, json_path, shorten, without_comments
+from perdure.values.json import Json, PathPart, escape_surrogates, json_path, shorten, without_comments
 
 ProblemPath: TypeAlias = tuple[PathPart, ...]
 
@@ -58,7 +58,7 @@ def none_of(name: str, what: str, names: Sequence[str]) -> str:
 
 def problem_at(place: Sequence[PathPart], words: str) -> Problem:
     """Return a problem at a place of a document."""
-    return Problem(tuple(place), json_path(place), words)
+    return Problem(tuple(place), escape_surrogates(json_path(place)), escape_surrogates(words))
 
 
 def problems_of(

@@ -43,7 +43,7 @@ from perdure import (
 from perdure.approvals.requests import WaitingEntry
 from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.errors import DecisionError, InputError
+from perdure.errors import DecisionError, InputError, MessageRefusedError
 from perdure.hosting import process
 from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.wire import AGENT_WORKFLOW
@@ -178,8 +178,23 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
     perdure = Perdure(dev_server.client, task_queue=unique("nobody"))
     with pytest.raises(InputError, match=r"the input breaks its schema: \$ lacks \"fruit\"|fruit"):
         await perdure.start(SHOPPER, {})
-    with pytest.raises(InputError, match="cannot be written as JSON"):
-        await perdure.start(SHOPPER, {"fruit": object()})
+    circular: list[Any] = []
+    circular.append(circular)
+    for odd, words in (
+        (object(), "cannot be written as JSON"),
+        (circular, "cannot be written as JSON: Circular reference"),
+        ({"\ud800": 1}, "has an unpaired surrogate"),
+        ("\ud800", "has an unpaired surrogate"),
+        (b"\xff", "has bytes that are not UTF-8 text"),
+    ):
+        with pytest.raises(InputError, match=f"^the input {words}"):
+            await perdure.start(SHOPPER, {"fruit": odd})
+        with pytest.raises(InputError, match=f"^the context {words}"):
+            await perdure.start(SHOPPER, {"fruit": "apple"}, context={"customer": odd})
+        with pytest.raises(MessageRefusedError, match=f"^the context {words}"):
+            await perdure.session(unique("api")).send("Hello", sender="ann", context={"customer": odd})
+        with pytest.raises(InputError, match=f"^the input {words}"):
+            await perdure.get_run("none").fork("1", input=odd)
     with pytest.raises(DecisionError, match="the policy is not valid"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, approval={"ask": "?"})  # type: ignore[arg-type]
     for id, said in (
@@ -191,6 +206,9 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         with pytest.raises(RunError, match=said):
             await perdure.start(SHOPPER, {"fruit": "apple"}, id=id)
     run = await perdure.start(SHOPPER, {"fruit": "apple"}, id=unique("api"))
+    with pytest.raises(DecisionRefusedError, match="the message is not valid") as refused:
+        await run.steer("\ud800")
+    assert str(refused.value).encode()
     with pytest.raises(RunExistsError, match=f"there is already a run '{run.id}'"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, id=run.id)
     assert not await perdure.has_worker()

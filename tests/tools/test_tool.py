@@ -204,6 +204,8 @@ def test_results_are_dumped_as_json_or_say_why_not() -> None:
     assert described(where).dump(Point(1)) == {"x": 1}
     with pytest.raises(ToolError, match="cannot be written as JSON"):
         described(odd).dump(object())
+    with pytest.raises(ToolError, match="the result of odd has an unpaired surrogate"):
+        described(odd).dump({"\ud800": 1})
 
 
 def test_no_retries_are_said_and_no_time_at_all_is_refused() -> None:

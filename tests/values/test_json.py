@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, model_serializer
 
 from perdure.errors import JsonError, TooLargeError
-from perdure.values.json import Json, WireModel, dumps, loads, whole_numbers
+from perdure.values.json import Json, WireModel, dumps, loads, shorten, to_json, whole_numbers
 from tests.cpu import Cpu
 
 MOST = 20_000
@@ -68,3 +69,45 @@ def test_whole_numbers_are_integers_again() -> None:
     value: Json = {"a": [1.0, 1.5, {"b": -3.0}], "c": 1e300, "d": True, "e": "1.0"}
     whole = whole_numbers(value)
     assert dumps(whole) == dumps({"a": [1, 1.5, {"b": -3}], "c": 1e300, "d": True, "e": "1.0"})
+
+
+def circular() -> list[Any]:
+    whole: list[Any] = []
+    whole.append(whole)
+    return whole
+
+
+def nested(levels: int) -> list[Any]:
+    return [nested(levels - 1)] if levels else []
+
+
+class Unwritable(BaseModel):
+    @model_serializer
+    def write(self) -> str:
+        raise ValueError("two\nlines")
+
+
+@pytest.mark.parametrize("adapter", [None, TypeAdapter(Any)])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"x": {"\ud800": 1}}, "has an unpaired surrogate, which is not a character"),
+        (circular(), "cannot be written as JSON: Circular reference"),
+        (b"\xff", "has bytes that are not UTF-8 text: byte 0"),
+        ({10**5000: 1}, "has an integer of more than 4,000 digits"),
+        (nested(400), "cannot be written as JSON: Maximum serialization depth"),
+        (object(), "cannot be written as JSON: Unable to serialize unknown type"),
+        (Unwritable(), "cannot be written as JSON: .*two lines"),
+    ],
+)
+def test_a_python_value_that_is_not_json_is_an_error_of_one_line(
+    value: Any, words: str, adapter: TypeAdapter[Any] | None
+) -> None:
+    with pytest.raises(JsonError, match=f"^the input {words}") as caught:
+        to_json(value, source="the input", adapter=adapter)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("value", ["\ud800", "\ud800" * 5000, {"\ud800": 1}, ["\ud800"] * 5000])
+def test_a_shortened_value_can_be_printed(value: Any) -> None:
+    assert "\\ud800" in shorten(value).encode().decode()

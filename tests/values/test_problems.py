@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 from typer.testing import CliRunner
 
 from perdure import Agent
 from perdure.cli.app import app
 from perdure.errors import AgentError, InputError
-from perdure.values.problems import line_of
+from perdure.values.json import shorten
+from perdure.values.problems import first_problem, line_of
 
 WRONG = """{
   // tried by somebody new
@@ -159,3 +161,21 @@ def test_a_run_without_anything_to_do_is_refused(more: dict[str, Any]) -> None:
 def test_where_in_a_text_something_stands(place: tuple[Any, ...], line: int) -> None:
     text = '{\n"a": "{\\"b\\": 1}",\n"b": [1, // one\n  {\n   "c": 2},]}'
     assert line_of(text, place) == line
+
+
+class Named(BaseModel):
+    model_config = {"extra": "forbid"}
+    name: Any = ""
+    size: int = 0
+
+    @field_validator("name")
+    @classmethod
+    def check_name(cls, name: Any) -> Any:
+        raise ValueError(f"{shorten(name)} is not a name")
+
+
+@pytest.mark.parametrize("given", [{"size": "\ud800"}, {"name": {"\ud800": 1}}, {"\ud800": 1}])
+def test_a_problem_with_an_unpaired_surrogate_can_be_printed(given: Any) -> None:
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(Named).validate_python(given)
+    assert "\\ud800" in first_problem(raised.value, given, model=Named).encode().decode()
