@@ -70,7 +70,7 @@ PRESSED: Final = (
     "Your last answer did not say what is to become of {calls}. They are still held: keep them or drop them now. Those that you do not "
     "name stay held: they run only where a person who was asked about them lets them."
 )
-UNANSWERED: Final = "Your answer broke off before you had decided on what is held in the plan above."
+UNDECIDED: Final = "Nothing is decided yet about what is held in the plan above."
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Prompt:
         if any(message["type"] == "message" for message in news):
             parts.insert(0, REVISED)
         elif not parts:
-            parts.append(UNANSWERED)
+            parts.append(UNDECIDED)
         if revision.keep is not None:
             held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
             example = {"calls": held[:1]} | ({"drop": held[1:2]} if len(held) > 1 else {})
