@@ -104,7 +104,9 @@ class Heartbeat:
         Return `False` if the server gave up the attempt.
         """
         self._details = details
-        begun = asyncio.get_running_loop().time()  # the server counts from its own receipt, not from its answer
+        sent_at = (
+            asyncio.get_running_loop().time()
+        )  # the server counts from the receipt; its answer may come much later
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
             await handle.heartbeat(*details, rpc_timeout=TIMEOUT)
@@ -116,7 +118,7 @@ class Heartbeat:
                 self._beat()
                 return False
         else:
-            self._sent_at = begun
+            self._sent_at = sent_at
         return True
 
     def end(self) -> None:
@@ -159,8 +161,10 @@ class Heartbeat:
                 await self._look(sent=beats)
 
     async def _look(self, *, sent: bool) -> None:
-        """Look, and heartbeat to receive a cancellation unless one was sent (`sent`). A slow server's answer delays no
-        heartbeat.
+        """Look, and send the heartbeats that are due until the server answers.
+
+        An attempt that is not wanted learns it from the answer to a heartbeat, so at least one is sent then. `sent`:
+        whether one was sent just before.
         """
         looking = asyncio.create_task(fetch_attempt_state())
         try:

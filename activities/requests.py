@@ -596,8 +596,14 @@ def _masked(result: RequestResult) -> RequestResult:
 
 def _log_interruption(request: RequestInput, calls: int, code: str) -> None:
     """Log why an answer breaks off after calls were released. The run's own line has no cause."""
-    fields = {"request": request.number, "model": label_value(request.model), "calls": calls, "code": label_value(code)}
-    _log.warning("request interrupted", extra={"perdure": {"run": activity.info().workflow_id, **fields}})
+    fields = {
+        "run": activity.info().workflow_id,
+        "request": request.number,
+        "model": label_value(request.model),
+        "calls": calls,
+        "code": label_value(code),
+    }
+    _log.warning("request interrupted", extra={"perdure": fields})
 
 
 def _words(error: Exception) -> str:

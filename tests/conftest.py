@@ -94,7 +94,7 @@ async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
 async def impatient_servers() -> AsyncIterator[ImpatientServers]:
     servers = ImpatientServers()
     yield servers
-    await servers.keep(0)
+    await servers.stop_all_but(0)
 
 
 @pytest_asyncio.fixture(loop_scope="function")

@@ -169,7 +169,7 @@ def impatient(events: int, size: int = 4_194_304) -> Callable[..., Awaitable[Wor
 
 
 class ImpatientServers:
-    """The servers that suggest to continue as new early: the last two that tests have used, for each takes processor time while it is idle."""
+    """Servers that suggest to continue as new early. Only the last two run on, because an idle one takes processor time, too."""
 
     def __init__(self) -> None:
         self._started: dict[tuple[int, int], tuple[WorkflowEnvironment, AsyncExitStack]] = {}
@@ -177,21 +177,19 @@ class ImpatientServers:
     async def get(self, events: int, size: int) -> WorkflowEnvironment:
         """Return the server that suggests it after so many events, or bytes."""
         if (found := self._started.pop((events, size), None)) is None:
-            await self.keep(1)
+            await self.stop_all_but(1)
             settings = {
                 "limit.historyCount.suggestContinueAsNew": events,
                 "limit.historySize.suggestContinueAsNew": size,
             }
             stack = AsyncExitStack()
-            found = (
-                await stack.enter_async_context(embedded_server(ui=False, settings=DEV_SETTINGS | settings)),
-                stack,
-            )
+            server = embedded_server(ui=False, settings=DEV_SETTINGS | settings)
+            found = (await stack.enter_async_context(server), stack)
         self._started[events, size] = found
         return found[0]
 
-    async def keep(self, count: int) -> None:
-        """Stop all servers but the last `count`."""
+    async def stop_all_but(self, count: int) -> None:
+        """Stop all servers but the last `count` that tests have used."""
         while len(self._started) > count:
             _, stack = self._started.pop(next(iter(self._started)))
             await stack.aclose()

@@ -33,6 +33,7 @@ from perdure.cli._options import local_user, with_settings
 from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
+from perdure.runs.delegates import wanted_delegates
 from perdure.sessions.replies import shorten_text
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
 from perdure.values.json import JsonObject, dumps
@@ -195,11 +196,10 @@ def check(
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
-    named = [str(tool["_delegate"]) for tool in tools if isinstance(tool, dict) and tool.get("_delegate")]
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],
-        "delegates": list(dict.fromkeys([*found.delegates(), *named])),
+        "delegates": list(dict.fromkeys([*found.delegates(), *wanted_delegates(tools)])),
         "hooks": [f"{each.ref.event} {each.ref.name}" for each in found.hooks],
         "notCarried": [{"agent": each.agent, "part": each.part, "instead": each.instead} for each in found.not_carried],
     }

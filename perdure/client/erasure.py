@@ -319,8 +319,8 @@ class Eraser:
         if self._before is not None:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
         found: dict[str, _Target] = {}
+        # No other target includes these runs. One is an undo run, whose id does not begin with its parent's id.
         alone: set[str] = set()
-        """Runs that no other target includes, such as undo runs: their ids do not begin with their parents' ids."""
         async for each in self._client.list_workflows(" AND ".join(parts)):
             is_below = each.parent_id is not None and each.id.startswith(f"{each.parent_id}/")
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None

@@ -470,11 +470,8 @@ async def start_undo(
     found, plan, given = await plan_undo_of(client, run_id, to, no_effect)
     if given is None:
         stays = len(plan.cannot) + len(plan.waits)
-        more = (
-            f"; {pluralize(stays, 'call')} {'stays' if stays == 1 else 'stay'}: perdure undo {run_id} --dry-run"
-            if stays
-            else ""
-        )
+        stay = "stays" if stays == 1 else "stay"
+        more = f"; {pluralize(stays, 'call')} {stay}: perdure undo {run_id} --dry-run" if stays else ""
         raise RunError(f"{run_id} has no call that can be undone now{more}")
     if by and given.undo is not None:
         record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")

@@ -20,8 +20,8 @@ from perdure.values.limits import MAX_UNDO_DEPTH
 async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
     """Return the effects of all executions of a run, with the state of their undo.
 
-    A delegate's call has the runs below that have effects left; it is left out if they never had any. Raises `RunError` for a run that has not begun, and the
-    errors of a query.
+    A delegate's call has the runs below that have effects left. The call is left out if no run below has had effects.
+    Raises `RunError` for a run that has not begun, and the errors of a query.
     """
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)

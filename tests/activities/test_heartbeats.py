@@ -80,14 +80,20 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._now
 
 
-@pytest.mark.parametrize(
-    ("timeout", "seconds", "sent"),
-    [(10, 7.4, 0), (10, 8, 1), (10, 20, 2), (10, 60, 8), (20, 14, 0), (20, 20, 1), (5, 2.4, 0), (5, 20, 8), (1, 5, 10)],
-)
-def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
-    timeout: float, seconds: float, sent: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def begun_before(age: timedelta, timeout: float, **fields: Any) -> activity.Info:
+    """The info of an attempt that the server gave out so long ago."""
+    info = ActivityEnvironment.default_info()
+    started = datetime.now(UTC) - age
+    return dataclasses.replace(info, started_time=started, heartbeat_timeout=timedelta(seconds=timeout), **fields)
+
+
+def heartbeats_in(
+    seconds: float, info: activity.Info, monkeypatch: pytest.MonkeyPatch, *, look_takes: float = 0.0
+) -> list[float]:
+    """Return the times at which an attempt heartbeats that works for so long. `look_takes`: seconds until the server answers a look."""
+
     async def look() -> AttemptState:
+        await asyncio.sleep(look_takes)
         return AttemptState(wanted=True)
 
     async def work() -> None:
@@ -99,68 +105,38 @@ def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
     at: list[float] = []
     environment = ActivityEnvironment()
     environment.on_heartbeat = lambda *_: at.append(loop.time())
-    environment.info = begun_before(timedelta(0), timeout)
+    environment.info = info
     try:
         loop.run_until_complete(environment.run(work))
     finally:
         loop.close()
+    return at
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds", "sent"),
+    [(10, 7.4, 0), (10, 8, 1), (10, 20, 2), (10, 60, 8), (20, 14, 0), (20, 20, 1), (5, 2.4, 0), (5, 20, 8), (1, 5, 10)],
+)
+def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
+    timeout: float, seconds: float, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = heartbeats_in(seconds, begun_before(timedelta(0), timeout), monkeypatch)
     assert all(later - earlier <= longest_silence(timeout) + 1e-6 for earlier, later in pairwise([0, *at, seconds]))
     assert len(at) <= sent
 
 
-@pytest.mark.parametrize("answers_after", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize("look_takes", [0.5, 3.0, 30.0])
 def test_a_slow_answer_of_the_server_to_a_look_delays_no_heartbeat(
-    answers_after: float, monkeypatch: pytest.MonkeyPatch
+    look_takes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def look() -> AttemptState:
-        await asyncio.sleep(answers_after)
-        return AttemptState(wanted=True)
-
-    async def work() -> None:
-        async with supervised_heartbeat():
-            await asyncio.sleep(60)
-
-    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
-    loop = JumpingLoop()
-    at: list[float] = []
-    environment = ActivityEnvironment()
-    environment.on_heartbeat = lambda *_: at.append(loop.time())
-    environment.info = begun_before(timedelta(0), 5)
-    try:
-        loop.run_until_complete(environment.run(work))
-    finally:
-        loop.close()
+    at = heartbeats_in(60, begun_before(timedelta(0), 5), monkeypatch, look_takes=look_takes)
     assert all(later - earlier <= longest_silence(5) + 1e-6 for earlier, later in pairwise([0, *at, 60]))
-
-
-def begun_before(age: timedelta, timeout: float, **fields: Any) -> activity.Info:
-    """The info of an attempt that the server gave out so long ago."""
-    info = ActivityEnvironment.default_info()
-    started = datetime.now(UTC) - age
-    return dataclasses.replace(info, started_time=started, heartbeat_timeout=timedelta(seconds=timeout), **fields)
 
 
 @pytest.mark.parametrize("lag", [0.9, 2.0, 20.0, -3600.0])
 def test_the_time_until_an_attempt_is_taken_up_counts(lag: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy event loop takes an attempt up late, and the server has counted since it gave it out."""
-
-    async def look() -> AttemptState:
-        return AttemptState(wanted=True)
-
-    async def work() -> None:
-        async with supervised_heartbeat():
-            await asyncio.sleep(30)
-
-    monkeypatch.setattr("perdure.activities.heartbeats.fetch_attempt_state", look)
-    loop = JumpingLoop()
-    environment = ActivityEnvironment()
-    at: list[float] = []
-    environment.on_heartbeat = lambda *_: at.append(loop.time())
-    environment.info = begun_before(timedelta(seconds=lag), 30)
-    try:
-        loop.run_until_complete(environment.run(work))
-    finally:
-        loop.close()
+    at = heartbeats_in(30, begun_before(timedelta(seconds=lag), 30), monkeypatch)
     counted = lag if lag >= 1 else 0
     assert at[0] == pytest.approx(longest_silence(30) - counted, abs=1)
 
