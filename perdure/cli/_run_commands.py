@@ -286,8 +286,10 @@ async def _run_agent(
     if no_wait:
         return run.id
     print(f"run {run.id}", file=sys.stderr)
-    if not await perdure.has_worker(task_queue):
-        print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+    from perdure.queries import missing_worker  # the commands are read without the SDK
+
+    if missing := await missing_worker(perdure.client, task_queue):
+        print(f"perdure: no worker takes the run yet; it waits for one. {missing}", file=sys.stderr)
     try:
         return await _follow(run) if live else await _wait(run)
     except asyncio.CancelledError:

@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client._pending_activities import failure_words, silent, unserved
+from perdure.client._pending_activities import failure_words, silent, unanswered, unserved
 from perdure.client._run_lists import STATUS
 from perdure.client.evaluations import scored_event
 from perdure.client.run_operations import not_shown
@@ -218,7 +218,7 @@ class EventSource:
                 self.problem = None
             except WorkflowQueryFailedError as error:
                 assert description is not None
-                self.problem = not_shown(error, description)
+                self.problem = not_shown(error, description.id)
             except RPCError as error:
                 await self._note_failure(error, description)
             if self.problem is not None or self.stream.ended:
@@ -236,7 +236,7 @@ class EventSource:
             self.problem = None
             self.stream.end(_end_of(description))
         elif description is not None:
-            self.problem = not_shown(error, description)
+            self.problem = await unanswered(self._client, description.id, not_shown(error, description.id))
         else:
             self.problem = error
             if error.status == RPCStatusCode.NOT_FOUND and self.stream.begun:

@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import NoWorkerError, RunError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
-from perdure.queries import cannot_replay
+from perdure.queries import cannot_replay, missing_worker, start_worker
 from perdure.runs.wire import REQUEST_ACTIVITY, RunView
 
 _WHY: Final = 500
@@ -126,13 +126,26 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
     return ""
 
 
-async def failing(client: Client, workflow_id: str) -> str | None:
-    """Return the text of `task_failure` for a run or session; `None` if no task fails, or the server does not know it
-    or does not answer.
+async def why_stalled(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return why a run or session does not continue now, and the remedy: its tasks fail, or no worker takes them.
+
+    Empty if neither is so.
+    """
+    if description.status != WorkflowExecutionStatus.RUNNING:
+        return ""
+    if failing := await task_failure(client, description):
+        return failing
+    missing = await missing_worker(client, description.task_queue, description)
+    return f"no worker takes its tasks; it continues when one does. {missing}" if missing else ""
+
+
+async def find_stall(client: Client, workflow_id: str) -> str | None:
+    """Return the text of `why_stalled`; `None` if the workflow continues, or the server does not know it or does not
+    answer.
     """
     with contextlib.suppress(RPCError):
         description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
-        return await task_failure(client, description) or None
+        return await why_stalled(client, description) or None
     return None
 
 
@@ -157,10 +170,18 @@ async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
 async def unanswered(client: Client, workflow_id: str, otherwise: RunError, name: str = "") -> RunError:
     """Return the error of a run or session that did not answer: its tasks' failure, or else `otherwise` (R18.8).
 
-    `name`: the caller's name for it (default: its workflow id).
+    A `NoWorkerError` gets the remedy as its last sentence. `name`: the caller's name for it (default: its workflow id).
     """
-    words = await failing(client, workflow_id)
-    return otherwise if words is None else NoWorkerError(f"{name or repr(workflow_id)} does not answer: {words}")
+    with contextlib.suppress(RPCError):
+        description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
+        if failing := await task_failure(client, description):
+            return NoWorkerError(f"{name or repr(workflow_id)} does not answer: {failing}")
+        if isinstance(otherwise, NoWorkerError):
+            remedy = start_worker(description)
+            with contextlib.suppress(RPCError):  # the test server has no such call
+                remedy = await missing_worker(client, description.task_queue, description) or remedy
+            return NoWorkerError(f"{otherwise}. {remedy}")
+    return otherwise
 
 
 async def failure_words(client: Client, failure: Failure) -> str:

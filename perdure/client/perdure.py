@@ -34,7 +34,7 @@ from perdure.client.versions import VersionFigures, compare
 from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, connect_with_retry, with_converter
 from perdure.hosting.settings import in_force
-from perdure.queries import has_worker, list_accounts, list_standing_approvals
+from perdure.queries import list_accounts, list_standing_approvals, missing_worker
 from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
@@ -863,8 +863,8 @@ class Perdure:
             return await approvals.revoke_standing_approval(self.client, tenant, self.task_queue, name, by)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
-        """Whether a worker takes runs from the task queue (default: this object's). A worker that has stopped
-        counts for 90 s.
+        """Whether a worker takes new runs from the task queue (default: this object's). A worker that has stopped
+        counts for 90 s. A worker of a version that is neither current nor ramping takes none.
 
         ```python
         if not await perdure.has_worker():
@@ -872,7 +872,7 @@ class Perdure:
         ```
         """
         with clear_errors(self.client):
-            return await has_worker(self.client, task_queue or self.task_queue)
+            return not await missing_worker(self.client, task_queue or self.task_queue)
 
     def _run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         return Run(self.client, id, agent)

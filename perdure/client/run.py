@@ -20,7 +20,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations
 from perdure.client._event_relay import parse_topics, relay_of, start_cursor
-from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, task_failure
+from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, why_stalled
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
@@ -106,7 +106,7 @@ async def watch_waiting(client: Client, run_id: str) -> AsyncGenerator[WaitingRo
 
 
 async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None]:
-    """Yield each reason, once, why a Request of a run is retried, or why its tasks fail. It ends only when it is
+    """Yield each reason, once, why a run does not continue, or why its Request is retried. It ends only when it is
     closed.
     """
     handle = client.get_workflow_handle(run_id)
@@ -115,9 +115,9 @@ async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None
         await asyncio.sleep(TROUBLE_INTERVAL)
         with contextlib.suppress(RPCError):
             description = await handle.describe()
-            if (failing := await task_failure(client, description)) and failing != last:
-                last = failing
-                yield failing
+            if (stalled := await why_stalled(client, description)) and stalled != last:
+                last = stalled
+                yield stalled
             for pending in description.raw_description.pending_activities:
                 asks = pending.activity_type.name == REQUEST_ACTIVITY and pending.HasField("last_failure")
                 words = await failure_words(client, pending.last_failure) if asks else ""

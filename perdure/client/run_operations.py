@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -30,6 +29,7 @@ from perdure.client._pending_activities import (
     note_unserved,
     task_failure,
     unanswered,
+    why_stalled,
 )
 from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, schedule_of, start_attributes
 from perdure.client.errors import no_answer
@@ -39,7 +39,7 @@ from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeou
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
-from perdure.queries import SearchAttributes, answer_of, execution_before, has_worker, query_problem, read_effects
+from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem, read_effects
 from perdure.runs.agent import AgentSpec, check_new_id, parse_agent
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
@@ -242,7 +242,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     except (RPCError, WorkflowQueryFailedError) as error:
         view = RunView(run_id=run_id)
         if status == "running":
-            raise await unanswered(client, run_id, not_shown(error, description)) from None
+            raise await unanswered(client, run_id, not_shown(error, run_id)) from None
     if status == "running":
         view.trouble = await task_failure(client, description)
         note_unserved(view, description)
@@ -283,27 +283,12 @@ async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
             continue  # it was deleted, or has not started
 
 
-def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:
+def not_shown(error: RPCError | WorkflowQueryFailedError, run_id: str) -> RunError:
     """Return the reason why a run that has not ended cannot be shown."""
     if isinstance(error, RPCError):
-        place = f"task queue {description.task_queue!r}{_pinned_version(description)}"
-        return no_answer(error, description.id, f": start one on {place}")
-    return RunError(
-        f"{description.id!r} cannot be shown: {query_problem(description.id, error)}"
-    )  # it answered: its message is the reason (R18.8)
-
-
-def _pinned_version(description: WorkflowExecutionDescription) -> str:
-    """Return the only worker version that gets the run's tasks, as text; empty if any worker of the queue may get them."""
-    versioning = description.raw_description.workflow_execution_info.versioning_info
-    override = versioning.versioning_override
-    if override.HasField("pinned"):
-        version = override.pinned.version
-    elif versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED and not override.auto_upgrade:
-        version = versioning.deployment_version
-    else:
-        return ""
-    return f" with version {version.build_id!r} of deployment {version.deployment_name!r}"
+        return no_answer(error, run_id)
+    # It answered: its message is the reason (R18.8).
+    return RunError(f"{run_id!r} cannot be shown: {query_problem(run_id, error)}")
 
 
 def _note_broken_off(view: RunView, status: RunStatus) -> None:
@@ -406,10 +391,8 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
         description = await describe(handle)
         if description.status is not None and STATUS[description.status] != "running":
             return ""
-        if failing := await task_failure(client, description):
-            return f": {failing}"
-        if not await has_worker(client, description.task_queue):
-            return f": no worker listens on its task queue {description.task_queue!r}; it continues when one does"
+        if why := await why_stalled(client, description):
+            return f": {why}"
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             raise

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.deployment.v1 import WorkerDeploymentVersion
+from temporalio.api.enums.v1 import TaskQueueType, VersioningBehavior
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowExecutionDescription,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -87,8 +89,8 @@ async def answer_of(
 ) -> Any:
     """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    With `client`, a query of a task queue that no worker polls fails after half a second. Without `client`, the query waits
-    for a worker.
+    With `client`, a query fails after half a second if `missing_worker` finds that no worker can answer it. Without
+    `client`, the query waits for a worker.
 
     A worker that stops, as in every deploy, may leave queries unanswered. The server gives them to no other worker: it
     reports them as cancelled, or reports nothing until their timeout. Raise what `WorkflowHandle.query` raises; without
@@ -122,8 +124,14 @@ async def answer_of(
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def has_worker(client: Client, task_queue: str) -> bool:
-    """Whether any worker takes workflow tasks from the queue. A worker that has stopped counts for 90 s."""
+async def missing_worker(
+    client: Client, task_queue: str, description: WorkflowExecutionDescription | None = None
+) -> str:
+    """Return what to do if no worker takes a workflow's tasks from the queue; empty if one does.
+
+    A worker that has stopped counts for 90 s. Of workers with versions, only those count that get the workflow's tasks.
+    Without `description`: the tasks of a new workflow.
+    """
     response = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -132,21 +140,58 @@ async def has_worker(client: Client, task_queue: str) -> bool:
         )
     )
     seen = datetime.now(UTC) - _GONE_AFTER
-    return any(poller.last_access_time.ToDatetime(UTC) > seen for poller in response.pollers)
+    pollers = [each for each in response.pollers if each.last_access_time.ToDatetime(UTC) > seen]
+    polling = {(each.deployment_options.deployment_name, each.deployment_options.build_id) for each in pollers}
+    current, ramping = response.versioning_info.current_deployment_version, response.versioning_info
+    pinned = None if description is None else _pinned_version(description)
+    wanted = [current] if pinned is None else [pinned]
+    if pinned is None and ramping.ramping_version_percentage > 0:
+        wanted.append(ramping.ramping_deployment_version)
+    if any((each.deployment_name, each.build_id) in polling for each in wanted):
+        return ""
+    deployment, build = max(polling, default=("", ""))
+    if pinned is not None or not build:
+        return _start_worker(task_queue, wanted[0])
+    return (
+        f"The workers of task queue {task_queue!r} have version {build!r} of deployment {deployment!r}, which is not "
+        f"current. Make it current: temporal worker deployment set-current-version --deployment-name {deployment} "
+        f"--build-id {build}"
+    )
+
+
+def start_worker(description: WorkflowExecutionDescription) -> str:
+    """Return the request to start a worker for a workflow: with its task queue, and the version to which it is pinned."""
+    return _start_worker(description.task_queue, _pinned_version(description))
+
+
+def _start_worker(task_queue: str, version: WorkerDeploymentVersion | None) -> str:
+    has_version = version is not None and version.build_id
+    words = f" with version {version.build_id!r} of deployment {version.deployment_name!r}" if has_version else ""
+    return f"Start a worker on task queue {task_queue!r}{words}"
+
+
+def _pinned_version(description: WorkflowExecutionDescription) -> WorkerDeploymentVersion | None:
+    """Return the only version whose workers get the workflow's tasks; `None` for the current version."""
+    versioning = description.raw_description.workflow_execution_info.versioning_info
+    override = versioning.versioning_override
+    if override.HasField("pinned"):
+        return override.pinned.version
+    is_pinned = versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
+    return versioning.deployment_version if is_pinned and not override.auto_upgrade else None
 
 
 async def _check_pollers(client: Client, workflow: WorkflowHandle[Any, Any]) -> Any:
-    """Raise `RPCError` if no worker polls the workflow's task queue: the server would report that after ten seconds.
+    """Raise `RPCError` if no worker takes the workflow's tasks: the server would report that after ten seconds.
     Otherwise never return.
     """
     await asyncio.sleep(_POLLERS_CHECKED_AFTER)
     try:
-        task_queue = (await workflow.describe()).task_queue
-        is_polled = await has_worker(client, task_queue)
+        description = await workflow.describe()
+        missing = await missing_worker(client, description.task_queue, description)
     except RPCError:  # the query reports the server's errors; the test server has no such call
-        is_polled = True
-    if not is_polled:
-        raise RPCError(f"no worker polls task queue {task_queue!r}", RPCStatusCode.FAILED_PRECONDITION, b"")
+        missing = ""
+    if missing:
+        raise RPCError(missing, RPCStatusCode.FAILED_PRECONDITION, b"")
     await asyncio.Future()
 
 

@@ -213,7 +213,7 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         await perdure.start(SHOPPER, {"fruit": "apple"}, id=run.id)
     assert not await perdure.has_worker()
     with pytest.raises(
-        RunTimeoutError, match=f"no worker listens on its task queue '{perdure.task_queue}'; it continues when"
+        RunTimeoutError, match=f"no worker takes its tasks; .* Start a worker on task queue '{perdure.task_queue}'"
     ):
         await run.result(timeout=0.01)
     await run.terminate("nobody will come")

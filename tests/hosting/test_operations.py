@@ -56,7 +56,8 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
     assert isinstance(command, Command)
     assert command.code == 1
     assert command.err == (
-        f"perdure: nothing changed: no worker answers for '{run_id}'; send the decision again when a worker runs\n"
+        f"perdure: nothing changed: no worker answers for '{run_id}'; send the decision again when a worker runs. "
+        f"Start a worker on task queue '{queue}'\n"
     )
     assert isinstance(changed, NoWorkerError)
     assert "nothing changed: no worker answers" in str(changed)
@@ -74,7 +75,7 @@ async def test_who_follows_a_run_without_a_worker_is_told(
     monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     nobody, document = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}"), agent()
     run = await nobody.start(Agent.of(document))
-    with pytest.raises(NoWorkerError, match=r"no worker answers for .*: start one on task queue 'nobody-"):
+    with pytest.raises(NoWorkerError, match=r"no worker answers for .*. Start a worker on task queue 'nobody-"):
         await anext(run.events())
     await run.terminate()
 

@@ -212,7 +212,40 @@ async def test_a_run_without_a_worker_of_its_version_names_that_version(
             monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
             words = str(await problem_of(run.view()))
     await run.terminate()
-    assert words.endswith(f"start one on task queue {queue!r} with version '1' of deployment {name!r}")
+    assert words.endswith(f"Start a worker on task queue {queue!r} with version '1' of deployment {name!r}")
+
+
+async def test_a_run_whose_only_worker_has_a_version_that_is_not_current_names_the_command_that_makes_it_current(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, queue, client = unique("release"), unique("queue"), dev_server.client
+    perdure = Perdure(client, task_queue=queue)
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 1.0)
+
+    async def find_problems(run: Run[Any]) -> list[str]:
+        session = perdure.session(unique("desk"), agent=PAYER)
+        asked = (run.view(), run.approve("1.0"), run.result(timeout=0.01), anext(run.events()), session.send("a", sender="b"))
+        return [str(await problem_of(each)) for each in asked]
+
+    def command(build: str) -> str:
+        return f"set-current-version --deployment-name {name} --build-id {build}"
+
+    async with ScriptedModel(lambda request: DONE if "paid" in request.text else PAY) as model:
+        options: dict[str, Any] = {"task_queue": queue, "deployment_name": name}
+        async with build_worker(client, registry([pay]), model=asking(model), build_id="1", **options):
+            run = await perdure.start(PAYER, id=unique("early"))
+            while "not current" not in str(await problem_of(run.view())):  # the server learns of the worker's version
+                await asyncio.sleep(0.1)
+            problems = await find_problems(run)
+            assert not await perdure.has_worker()
+            await make_current(client, name, "1")
+            await offered(run)
+            async with build_worker(client, registry([pay]), model=asking(model), build_id="2", **options):
+                await run.view()  # its own version is current
+            assert await perdure.has_worker()
+            await run.approve("1.0")
+            assert await run.result(timeout=HANG) == {"ok": True}
+    assert all(each.endswith(command("1")) for each in problems), problems
 
 
 @pytest.mark.soak
