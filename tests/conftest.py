@@ -84,7 +84,10 @@ def _slow_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
     """A dev server: lists workflows, keeps real time. It knows all search attributes from its first run on, whichever test that is."""
     # A queue's statistics are those of now, and not those of up to five seconds before.
-    settings = DEV_SETTINGS | {"matching.TaskQueueInfoByBuildIdTTL": "1ms"}
+    settings = DEV_SETTINGS | {
+        "matching.TaskQueueInfoByBuildIdTTL": "1ms",
+        "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 2,  # otherwise a run is marked after five
+    }
     async with embedded_server(ui=False, settings=settings) as server:
         await add_attributes(server.client, list(ATTRIBUTES))
         yield server

@@ -305,7 +305,7 @@ def _print_rows(rows: list[ListedRun]) -> None:
 def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:
     waits = {0: "", 1: "1 decision"}.get(row.waiting or 0, f"{row.waiting} decisions")
     cost = "" if row.cost is None else f"${row.cost:.4f}"
-    why = row.stop_reason or ("" if row.wait is None else wait_line(row.wait))
+    why = row.stop_reason or row.trouble or ("" if row.wait is None else wait_line(row.wait))
     return row.id, row.status, why, waits, cost
 
 

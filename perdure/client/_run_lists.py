@@ -80,6 +80,8 @@ WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 AGENT: Final = _KEYWORDS[AGENT_ATTRIBUTE]
 SENDER: Final = _KEYWORDS[SENDER_ATTRIBUTE]
 TENANT: Final = _KEYWORDS[TENANT_ATTRIBUTE]
+_PROBLEMS: Final = SearchAttributeKey.for_keyword_list("TemporalReportedProblems")
+"""The server's own attribute: `category=WorkflowTaskFailed`, and `cause=` with the name of the cause."""
 _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
 SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
@@ -303,6 +305,7 @@ async def _row(run: WorkflowExecution) -> ListedRun:
         tenant=known.get(TENANT),
         waiting=(known.get(WAITING) or 0) if status == "running" else 0,
         wait=await _model_wait(run) if status == "running" else None,
+        trouble=_task_problems(known) if status == "running" else None,
         **schedule_of(known),
     )
 
@@ -314,6 +317,11 @@ def schedule_of(known: TypedSearchAttributes) -> dict[str, Any]:
     if not (id := known.get(SCHEDULE)):
         return {}
     return {"schedule": schedule_name(id), "scheduled_at": known.get(SCHEDULED)}
+
+
+def _task_problems(known: TypedSearchAttributes) -> str | None:
+    problems = [each.partition("=")[2] for each in known.get(_PROBLEMS) or ()]
+    return f"its workflow tasks fail: {', '.join(problems)}" if problems else None
 
 
 async def _tokens(run: WorkflowExecution) -> int | None:

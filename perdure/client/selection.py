@@ -205,6 +205,8 @@ class ListedRun:
     """The number of its approval requests."""
     wait: ModelWait | None = None
     """The model for which it waits, while the provider is unavailable."""
+    trouble: str | None = None
+    """Why its workflow tasks fail. A server marks a run after five failures in a row; an old server marks none."""
     schedule: str | None = None
     """The schedule that started it."""
     scheduled_at: datetime | None = None
@@ -229,6 +231,7 @@ class ListedRun:
             "tenant": self.tenant,
             "waiting": self.waiting or None,
             "wait": None if self.wait is None else self.wait.as_json(),
+            "trouble": self.trouble,
             "schedule": self.schedule,
             "scheduledAt": None if self.scheduled_at is None else self.scheduled_at.isoformat(),
         }

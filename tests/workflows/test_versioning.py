@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, WorkerDeploymentConfig
 
-from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
+from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, Selection, tool
 from perdure.errors import SettingsError
 from perdure.hosting._health import Health
 from perdure.hosting._worker_parts import deployment
@@ -114,7 +114,8 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
     old = Client(served.service_client, data_converter=served.data_converter, interceptors=[QuickTasks()])
     new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
     async with ScriptedModel([PAY], strict=False) as model:
-        run = await Perdure(old, task_queue=queue).start(PAYER, id=unique("unlike"))
+        perdure = Perdure(old, task_queue=queue)
+        run = await perdure.start(PAYER, id=unique("unlike"))
         async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
             await offered(run)
         with logged("text") as log:
@@ -139,7 +140,14 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
                 told = [
                     str(await problem_of(asked)) for asked in (run.approve("1.0"), run.steer("hello"), run.waiting())
                 ]
+                async with asyncio.timeout(HANG):
+                    while True:  # the server's index is late
+                        listed = [each async for each in perdure.list_runs(Selection(query=f"WorkflowId = '{run.id}'"))]
+                        if listed and listed[0].trouble:
+                            break
+                        await asyncio.sleep(0.1)
         await run.terminate()
+    assert listed[0].trouble == "its workflow tasks fail: WorkflowTaskFailed, WorkflowTaskFailedCauseNonDeterministicError"
     assert words.startswith(f"{run.id!r} does not answer: a worker cannot replay {run.id!r}")
     for each in (words, *waiting):
         assert f"a worker cannot replay {run.id!r}" in each
