@@ -90,8 +90,12 @@ class RequestShares:
             self._run.progress.reserved = 0
 
     def _take_reported(self) -> RunUsage:
-        """Return the usage that calls have reported since the last settlement."""
+        """Return the usage that calls have reported since the last settlement. Before the run's first reservation it stays
+        for the settlement of that one.
+        """
         progress = self._run.progress
+        if not progress.reserved:
+            return RunUsage()
         reported, progress.unsettled = progress.unsettled, RunUsage()
         return reported
 

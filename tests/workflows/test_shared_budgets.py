@@ -16,7 +16,7 @@ from perdure.client.histories import replay_history
 from perdure.hosting.connection import data_converter
 from perdure.runs.ledger import ACCOUNTS_QUERY, ledger_id
 from perdure.testing.scripted_model import ChatRequest, Turn
-from tests.support import harness, impatient
+from tests.support import agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_resets import reset
 
@@ -162,6 +162,20 @@ async def test_what_a_tool_uses_of_a_model_counts_in_the_budget(time_skipping: W
         found = {each.unit: each.used for each in await perdure.limits(tenant=tenant)}
     assert found == {"tokens": view.usage.tokens, "dollars": pytest.approx(view.usage.cost)}
     assert view.usage.tokens == 2500
+
+
+async def test_the_tools_of_a_plan_before_the_first_request_count_with_that_request(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    perdure, tenant = Perdure(time_skipping.client), uuid.uuid4().hex
+    given = {"type": "plan", "plan": [{"_tool": "judge"}]}
+    asker = Agent.of(agent("judge", context=[given], config={"start": "plan"}))
+    done = Turn({"calls": [], "output": "done"}, usage=(900, 100))
+    async with harness(time_skipping.client, [judge], [done], budgets=[DAILY | {"sum": 9000}]) as it:
+        run = await perdure.start(asker, tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        (account,) = await perdure.limits(tenant=tenant)
+    assert account.used == (await run.view()).usage.tokens == 1250
 
 
 ITEMS: dict[str, Any] = {"_each": ["a", "b", "c"], "_as": "item"}
