@@ -24,7 +24,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.mailbox import Mailbox
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, run_journal
+from perdure.workflows.observability import Watchers, end, keep_log, list_run, observe_request, run_journal
 from perdure.workflows.preparation import prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.reservations import CallReservations, RequestShares
@@ -160,7 +160,7 @@ class RunDriver:
         """Run to the output and return the result. A failure has the result so far as its detail."""
         run, below = self.run, bool(self.run_input.lineage)
         if run.prepared.follows(LISTED_AGENT):
-            list_agent(run.agent.name, run.agent.version, run.prepared.attributes, below=below)
+            list_run(run, below=below)
         self._waiting_list.report()
         late = self._parent.late if self.run_input.clocked else None
         watching = watch(run, self.clock, self._rests, self._at_deadline, late)

@@ -135,20 +135,22 @@ def keep_log(run: RunState, run_input: RunInput) -> None:
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
 _VERSION: Final = SearchAttributeKey.for_keyword(VERSION_ATTRIBUTE)
 _SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
+_SENDER: Final = SearchAttributeKey.for_keyword(SENDER_ATTRIBUTE)
+_TENANT: Final = SearchAttributeKey.for_keyword(TENANT_ATTRIBUTE)
 
 
-def list_agent(name: str, version: str, known: Sequence[str], *, below: bool) -> None:
-    """Set the agent's name and version for lists, where the start did not set them, as in a run that a schedule, a session or a user's
-    own workflow has started.
+def list_run(run: RunState, *, below: bool) -> None:
+    """Set the run's agent, version, sender and tenant for lists, where the start did not set them, as in a run that a schedule, a session,
+    an evaluation or a user's own workflow has started.
     """
-    info = workflow.info()
+    info, owner = workflow.info(), run.identity.owner
     if below or (info.parent is None and info.typed_search_attributes.get(_SCHEDULE) is None):
         return
-    named = ((_AGENT, name), (_VERSION, version))
+    named = ((_AGENT, run.agent.name), (_VERSION, run.agent.version), (_SENDER, owner.sender), (_TENANT, owner.tenant))
     updates = [
         key.value_set(value[:LONGEST_KEYWORD])
         for key, value in named
-        if value and key.name in known and info.typed_search_attributes.get(key) is None
+        if value and key.name in run.prepared.attributes and info.typed_search_attributes.get(key) is None
     ]
     if updates:
         workflow.upsert_search_attributes(updates)

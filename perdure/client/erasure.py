@@ -364,6 +364,8 @@ class Eraser:
                 targets.append(_Target(id))
             else:
                 words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: give --shared to erase all of it"
+                if each.status == WorkflowExecutionStatus.RUNNING:
+                    words += ". It is running and may start more runs: cancel it, or erase again when it has ended"
                 await self._note_evaluation(each, words)
         return targets
 

@@ -136,6 +136,23 @@ async def test_a_run_that_takes_too_long_is_not_passed(dev_server: WorkflowEnvir
     assert (score.status, score.passed, score.problems) == ("timed_out", False, [])
 
 
+async def test_the_runs_of_a_tenants_evaluation_are_in_the_tenants_lists(dev_server: WorkflowEnvironment) -> None:
+    tenant = uuid.uuid4().hex
+    case = Case(name="order", inputs={"order": "1"}, metadata={"sender": "ann"})
+    async with harness(dev_server.client, [look, refund], model) as it:
+        evaluation = await api(it).evaluate(
+            CLERK, Dataset[Any, Any, Any](name="orders", cases=[case]), decide="wait", tenant=tenant, id=fresh()
+        )
+        async with asyncio.timeout(HANG):
+            while True:  # the server's index is a moment late
+                if waiting := (await api(it).approvals(tenant=tenant)).waiting:
+                    break
+                await asyncio.sleep(0.02)
+        listed = [each async for each in api(it).list_runs(Selection(sender="ann", tenant=tenant))]
+        await evaluation.cancel()
+    assert [each.run_id for each in waiting] == [each.id for each in listed] == [f"{evaluation.id}-1"]
+
+
 async def test_an_evaluation_goes_on_with_another_worker_where_the_first_one_left_it(
     dev_server: WorkflowEnvironment,
 ) -> None:
