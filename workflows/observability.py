@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable

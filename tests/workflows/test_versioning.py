@@ -147,7 +147,9 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
                             break
                         await asyncio.sleep(0.1)
         await run.terminate()
-    assert listed[0].trouble == "its workflow tasks fail: WorkflowTaskFailed, WorkflowTaskFailedCauseNonDeterministicError"
+    assert (
+        listed[0].trouble == "its workflow tasks fail: WorkflowTaskFailed, WorkflowTaskFailedCauseNonDeterministicError"
+    )
     assert words.startswith(f"{run.id!r} does not answer: a worker cannot replay {run.id!r}")
     for each in (words, *waiting):
         assert f"a worker cannot replay {run.id!r}" in each
@@ -232,7 +234,13 @@ async def test_a_run_whose_only_worker_has_a_version_that_is_not_current_names_t
 
     async def find_problems(run: Run[Any]) -> list[str]:
         session = perdure.session(unique("desk"), agent=PAYER)
-        asked = (run.view(), run.approve("1.0"), run.result(timeout=0.01), anext(run.events()), session.send("a", sender="b"))
+        asked = (
+            run.view(),
+            run.approve("1.0"),
+            run.result(timeout=0.01),
+            anext(run.events()),
+            session.send("a", sender="b"),
+        )
         return [str(await problem_of(each)) for each in asked]
 
     def command(build: str) -> str:
