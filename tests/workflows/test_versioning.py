@@ -250,8 +250,11 @@ async def test_a_run_whose_only_worker_has_a_version_that_is_not_current_names_t
         options: dict[str, Any] = {"task_queue": queue, "deployment_name": name}
         async with build_worker(client, registry([pay]), model=asking(model), build_id="1", **options):
             run = await perdure.start(PAYER, id=unique("early"))
-            while "not current" not in str(await problem_of(run.view())):  # the server learns of the worker's version
-                await asyncio.sleep(0.1)
+            async with asyncio.timeout(HANG):
+                while True:  # the server learns of the worker's version
+                    if "not current" in str(await problem_of(run.view())):
+                        break
+                    await asyncio.sleep(0.1)
             problems = await find_problems(run)
             assert not await perdure.has_worker()
             await make_current(client, name, "1")
