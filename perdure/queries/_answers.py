@@ -165,9 +165,12 @@ def start_worker(description: WorkflowExecutionDescription) -> str:
 
 
 def _start_worker(task_queue: str, version: WorkerDeploymentVersion | None) -> str:
-    has_version = version is not None and version.build_id
-    words = f" with version {version.build_id!r} of deployment {version.deployment_name!r}" if has_version else ""
-    return f"Start a worker on task queue {task_queue!r}{words}"
+    if version is None or not version.build_id:
+        return f"Start a worker on task queue {task_queue!r}"
+    return (
+        f"Start a worker on task queue {task_queue!r} with version {version.build_id!r} "
+        f"of deployment {version.deployment_name!r}"
+    )
 
 
 def _pinned_version(description: WorkflowExecutionDescription) -> WorkerDeploymentVersion | None:
