@@ -515,6 +515,10 @@ class AgentWorkflow:
         """Return the run's log, where it `keeps_log`, for replays."""
         return None if self._driver is None else self._driver.run.log
 
+    def view_as(self, run_id: str) -> RunView:
+        """Return the run as it stands, for replays, which also read it between tasks."""
+        return view_of(self._run, run_id)
+
     def details(self) -> str:
         """Return the run's details for the Web UI (R12.8)."""
         return "" if self._run is None else progress_markdown(self._run, workflow.info().workflow_id)
@@ -700,7 +704,7 @@ class AgentWorkflow:
     @query_arguments
     def view(self) -> RunView:
         """Return the run as it stands, for `show` and `watch`."""
-        return view_of(self._run)
+        return self.view_as(workflow.info().workflow_id)
 
     @workflow.query(
         name=WAITING_QUERY, description="The approval requests; optional arguments: a call's id, and the number to skip"

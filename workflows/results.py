@@ -19,15 +19,15 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import MAX_MESSAGE
 
 
-def view_of(run: RunState | None) -> RunView:
+def view_of(run: RunState | None, run_id: str) -> RunView:
     """Return the run's present state, for `show` and `watch`."""
     if run is None:
-        return RunView(run_id=workflow.info().workflow_id)
-    return fit_result(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
+        return RunView(run_id=run_id)
+    return fit_result(_whole_view(run, run_id), sizes=run.sizes, calls=run.records.count(run.plan))
 
 
-def _whole_view(run: RunState) -> RunView:
-    view = run_view(run, workflow.info().workflow_id)
+def _whole_view(run: RunState, run_id: str) -> RunView:
+    view = run_view(run, run_id)
     view.resets = len(run.journal.events.resets)
     if run.identity.in_session:  # the ended calls were recorded at their end
         view.calls = [call.model_copy() for call in view.calls]
@@ -46,7 +46,7 @@ def spent_by(run: RunState, clock: WorkClock) -> SpentBudget:
 def result_of(run: RunState, clock: WorkClock) -> RunResult:
     """Return the run's result so far, cut to the size that its parent or starter can receive."""
     run.progress.worked = clock.worked(workflow.time())
-    result = _whole_view(run).result()
+    result = _whole_view(run, workflow.info().workflow_id).result()
     result.ended_at = now()
     if workflow.info().parent is not None and not run.identity.in_session:
         result = result_for_parent(result, run.sizes)

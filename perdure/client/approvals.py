@@ -40,10 +40,12 @@ from perdure.runs.standing_approvals import (
     StandingAnswer,
     StandingApproval,
     StandingRevocation,
+    check_bounds,
     parse_standing_approval,
 )
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_QUERY
 from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.messages import merge_data
 
 PAGE: Final = 1000
 """The default number of runs on a page: the size of visibility's own pages."""
@@ -320,6 +322,7 @@ def standing_approval_of(
     agent = parse_agent(document)
     if PROCEDURE not in agent.metadata:
         raise DecisionError(f"{agent.name} is not a procedure: make one of a run with 'perdure promote'")
+    merged = next((each for each in merge_data(agent.messages()) if each.kind == "input"), None)
     given: dict[str, Json] = {
         "name": name or agent.name,
         "procedure": agent.name,
@@ -331,25 +334,27 @@ def standing_approval_of(
         "by": by,
         "reason": reason,
     }
-    return parse_standing_approval(given)
+    standing = parse_standing_approval(given)
+    check_bounds(standing.bounds, merged.data_schema if merged is not None and merged.data_schema else {})
+    return standing
 
 
 async def grant_standing_approval(
     client: Client, tenant: str, task_queue: str, wanted: StandingApproval
 ) -> StandingApproval:
     """Grant a standing approval. Raise `DecisionRefusedError` if the ledger rejects it."""
-    return _kept(await update_ledger(client, tenant, task_queue, GRANT, wanted, StandingAnswer))
+    answer = await update_ledger(client, tenant, task_queue, GRANT, wanted, StandingAnswer)
+    if answer.approval is None:
+        raise DecisionRefusedError(answer.refused)
+    return answer.approval
 
 
 async def revoke_standing_approval(
     client: Client, tenant: str, task_queue: str, name: str, by: str
 ) -> StandingApproval:
-    """Revoke a standing approval. Raise `DecisionRefusedError` if none has this name."""
+    """Revoke a standing approval. Raise `RunNotFoundError` if none has this name."""
     wanted = StandingRevocation(name=name, by=by)
-    return _kept(await update_ledger(client, tenant, task_queue, REVOKE, wanted, StandingAnswer))
-
-
-def _kept(answer: StandingAnswer) -> StandingApproval:
+    answer = await update_ledger(client, tenant, task_queue, REVOKE, wanted, StandingAnswer)
     if answer.approval is None:
-        raise DecisionRefusedError(answer.refused)
+        raise RunNotFoundError(answer.refused)
     return answer.approval

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -31,6 +32,7 @@ from temporalio.worker import (
 from perdure.approvals.requests import MessageFate
 from perdure.client.selection import quote_text
 from perdure.errors import PerdureError, RunError, SettingsError
+from perdure.hosting.sdk_internals import before_eviction
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.plan import Call
@@ -289,7 +291,7 @@ class Audit:
     exchanges: list[Exchange] = field(default_factory=list)
     """All Requests, in their order."""
     view: RunView | None = None
-    """The run at its end; `None`: it has not ended."""
+    """The run at the end of its history, which may be open; `None`: another program wrote it."""
     tools: list[Tool] = field(default_factory=list)
     """The run's tools."""
     input: RunInput | None = None
@@ -318,13 +320,13 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
     """Replay a run's histories, first to last, and return their data. Raises `RunError` if another program wrote them."""
     found = Audit()
     async for history in histories:
-        recorder = _Recorder()
+        recorder = _Recorder(run_id)
         replayer = Replayer(
             workflows=[AgentWorkflow],
             interceptors=[recorder],
             namespace=REPLAYED,
             data_converter=converter,
-            workflow_runner=UnsandboxedWorkflowRunner(),
+            workflow_runner=before_eviction(recorder.leave),
             runtime=quiet_runtime(),
             debug_mode=True,  # no deadlock detection: a busy machine may take two seconds for a task
         )
@@ -335,12 +337,12 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
         answers = await _answers(converter, history)
         for exchange in recorder.audit.exchanges:
             exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
-        if recorder.run is not None:
-            run_input, calls, found.messages = recorder.run.recorded()
-            found.input, found.calls = found.input or run_input, [*found.calls, *calls]
-            found.logs += [] if recorder.run.log is None else [recorder.run.log]
-        found.exchanges += recorder.audit.exchanges
-        found.view, found.tools = recorder.audit.view, recorder.audit.tools
+        taken = recorder.audit
+        found.input, found.calls = found.input or taken.input, [*found.calls, *taken.calls]
+        found.exchanges, found.logs = [*found.exchanges, *taken.exchanges], [*found.logs, *taken.logs]
+        found.view, found.tools, found.messages = taken.view, taken.tools, taken.messages
+        if found.view is not None and (ended := _ENDED_FROM_OUTSIDE.get(history.events[-1].event_type)):
+            found.view.status = ended
     return found
 
 
@@ -361,21 +363,25 @@ async def _answers(converter: DataConverter, history: WorkflowHistory) -> dict[t
 
 
 class _Recorder(Interceptor):
-    """An interceptor that records each Request's context at the start of its activity, and the run at its end."""
+    """An interceptor that records each Request's context at the start of its activity, and the run at its end, or where
+    the history of an open run ends.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str) -> None:
         self.audit = Audit()
-        self.run: AgentWorkflow | None = None
+        self._run_id = run_id
+        self._run: AgentWorkflow | None = None
+        self._over = False
 
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
-        audit, recorder = self.audit, self
+        recorder = self
 
         class RecordingOutbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
                 if input.activity == REQUEST_ACTIVITY:
                     request: RequestInput = input.args[0]
                     run: AgentWorkflow = workflow.instance()
-                    audit.exchanges.append(Exchange(request, run.context(request.number)))
+                    recorder.audit.exchanges.append(Exchange(request, run.context(request.number)))
                 return super().start_activity(input)
 
         class RecordingInbound(WorkflowInboundInterceptor):
@@ -383,23 +389,32 @@ class _Recorder(Interceptor):
                 super().init(RecordingOutbound(outbound))
 
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                recorder.run = workflow.instance()
-                recorder.run.collected, recorder.run.keeps_log = [], True
+                run: AgentWorkflow = workflow.instance()
+                recorder._run, run.collected, run.keeps_log = run, [], True
                 try:
                     result = await super().execute_workflow(input)
                 except BaseException as error:
-                    if not isinstance(error, GeneratorExit):  # the replay only evicts it from the cache
-                        self._take(_status_of(error))
+                    recorder._take(_status_of(error))
                     raise
-                self._take("completed")
+                recorder._take("completed")
                 return result
 
-            def _take(self, status: RunStatus) -> None:
-                run: AgentWorkflow = workflow.instance()
-                audit.view, audit.tools = run.view(), run.tools
-                audit.view.status = status
-
         return RecordingInbound
+
+    def leave(self) -> None:
+        """Record a run that has not ended, before the replay evicts it from memory."""
+        self._take("running")
+
+    def _take(self, status: RunStatus) -> None:
+        if self._over or (run := self._run) is None:
+            return
+        self._over, audit = True, self.audit
+        audit.input, calls, audit.messages = run.recorded()
+        # The eviction of an open run changes its calls and its log.
+        audit.calls = [call.at_present() for call in calls]
+        audit.logs = [] if run.log is None else [replace(run.log, steps=[*run.log.steps])]
+        audit.tools, audit.view = run.tools, run.view_as(self._run_id)
+        audit.view.status = status
 
 
 def _status_of(error: BaseException) -> RunStatus:
@@ -412,4 +427,8 @@ _STATUS: Final[dict[type[BaseException], RunStatus]] = {
     asyncio.CancelledError: "cancelled",
     CancelledError: "cancelled",
     workflow.ContinueAsNewError: "running",
+}
+_ENDED_FROM_OUTSIDE: Final[dict[int, RunStatus]] = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed_out",
 }

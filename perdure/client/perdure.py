@@ -853,7 +853,7 @@ class Perdure:
         """Revoke a standing approval, and return it. Later calls wait for a person, also in runs that use it. For five seconds a run
         may still use its last answer.
 
-        Raises `DecisionRefusedError` if no standing approval has this name.
+        Raises `RunNotFoundError` if no standing approval has this name.
 
         ```python
         await perdure.revoke_standing_approval("monthly_refunds", by="ann")

@@ -5,6 +5,7 @@
   `perdure.hosting.codec.is_lasting` reads their codes from their messages.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
+- `before_eviction` reads them too, for a replay that takes what an open run was before the SDK cancels its tasks.
 - `ReportingInstance` also makes each activation of a run wait for the previous one. Missing: an eviction that waits for
   an interrupted task.
 - `hide_loops` sets the running event loop of a thread. Missing: event loops that take no task from finalizers.
@@ -113,11 +114,33 @@ def _collecting(phase: str, _: dict[str, Any]) -> None:
         _hidden.loop = None
 
 
-class ReportingInstance(WorkflowInstance):
-    """A run in a worker's memory. It reports rejected tasks and failed replays."""
+class _Instance(WorkflowInstance):
+    """A run in memory, as the SDK keeps it."""
 
     def __init__(self, inner: WorkflowInstance) -> None:
         self._inner = inner
+
+    def activate(self, act: Any) -> Any:
+        return self._inner.activate(act)
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        return self._inner.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        return self._inner.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
+
+
+class ReportingInstance(_Instance):
+    """A run in a worker's memory. It reports rejected tasks and failed replays."""
+
+    def __init__(self, inner: WorkflowInstance) -> None:
+        super().__init__(inner)
         self._activation = Lock()
         """Held while a task is executed: an eviction waits for it.
 
@@ -151,18 +174,6 @@ class ReportingInstance(WorkflowInstance):
         if removed.reason == reasons.FATAL:
             _log.warning("the server rejected a task; it is retried", extra={"perdure": fields})
 
-    def get_serialization_context(self, command_info: Any) -> Any:
-        return self._inner.get_serialization_context(command_info)
-
-    def get_external_store_context(self, command_info: Any) -> Any:
-        return self._inner.get_external_store_context(command_info)
-
-    def get_info(self) -> Info:
-        return self._inner.get_info()
-
-    def get_thread_id(self) -> int | None:
-        return self._inner.get_thread_id()
-
 
 class Unsandboxed(UnsandboxedWorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
@@ -172,3 +183,21 @@ class Unsandboxed(UnsandboxedWorkflowRunner):
 class Sandboxed(SandboxedWorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         return ReportingInstance(super().create_instance(det))
+
+
+def before_eviction(report: Callable[[], None]) -> UnsandboxedWorkflowRunner:
+    """Return a runner for a replay. It calls `report` before the run leaves the memory: an eviction cancels the tasks of a
+    run that has not ended, which then goes on as after its cancellation.
+    """
+
+    class Instance(_Instance):
+        def activate(self, act: Any) -> Any:
+            if any(job.HasField("remove_from_cache") for job in act.jobs):
+                report()
+            return super().activate(act)
+
+    class Runner(UnsandboxedWorkflowRunner):
+        def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+            return Instance(super().create_instance(det))
+
+    return Runner()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -564,6 +565,10 @@ class Call:
     def of(cls, id: str, index: int, spec: CallSpec, *, written_id: str | None = None) -> Call:
         """Return a new call of this spec, without progress."""
         return cls(id, index, spec, CallInputs(spec.params), CallState(result=spec.output), written_id=written_id)
+
+    def at_present(self) -> Call:
+        """Return a copy, which the call's further progress does not change."""
+        return replace(self, state=copy(self.state), approval=copy(self.approval))
 
     @property
     def title(self) -> str:

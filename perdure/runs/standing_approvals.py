@@ -18,11 +18,11 @@ from pydantic import Field, ValidationError, field_validator
 
 from perdure.errors import DecisionError
 from perdure.rules import check_sources
-from perdure.values.json import Json, JsonObject, WireModel, dumps
+from perdure.values.json import Json, JsonObject, SchemaPart, WireModel, dumps, shorten
 from perdure.values.limits import MAX_NAME, MAX_STANDING_APPROVALS, MAX_STANDING_BOUNDS, MAX_STANDING_USES
-from perdure.values.problems import first_problem
+from perdure.values.problems import first_problem, none_of, problem_at
 from perdure.values.provenance import TRUSTED
-from perdure.values.schemas import Schema
+from perdure.values.schemas import Schema, ignored_key
 
 GRANT: Final = "grant_standing_approval"
 """Update of the ledger: keep a standing approval."""
@@ -43,6 +43,10 @@ _TIME: Final = re.compile(
     r"(?:T(?P<clock>(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?)(?:Z|\+00:00))?",
     re.ASCII,
 )
+_CLOSED: Final = frozenset(
+    {"type", "properties", "required", "additionalProperties", "title", "description", "$defs", "$schema"}
+)
+"""Keywords of an input whose keys are all among its `properties`."""
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -118,6 +122,22 @@ class StandingApproval(WireModel):
         return f"the input is out of its bounds: {problems[0]}" if problems else None
 
 
+def check_bounds(bounds: JsonObject, input_schema: SchemaPart) -> None:
+    """Raise `DecisionError` for a part of the bounds that has no effect: the input would not be bounded by it."""
+    if key := ignored_key(bounds):
+        raise DecisionError(
+            f'the standing approval is not valid: {shorten(key, 60)} is not a keyword of JSON Schema at $.bounds;'
+            ' use {"properties": {"euros": {"maximum": 100}}}'
+        )
+    if not isinstance(input_schema, dict) or not {"properties"} <= input_schema.keys() <= _CLOSED:
+        return
+    known, bounded = input_schema["properties"], bounds.get("properties")
+    for name in bounded if isinstance(bounded, dict) else ():
+        if name not in known:
+            wrong = problem_at(("bounds", "properties", name), none_of(name, "input of the procedure", sorted(known)))
+            raise DecisionError(f"the standing approval is not valid: {wrong}")
+
+
 def parse_standing_approval(given: Json) -> StandingApproval:
     """Parse a standing approval. Raise `DecisionError` with the problem."""
     try:
@@ -132,7 +152,9 @@ def _end_of(until: str) -> str:
     """Return a date's last second, or a time, in UTC: `2026-12-31` is `2026-12-31T23:59:59+00:00`."""
     found = _TIME.fullmatch(until)
     if found is None or not 1 <= int(found["day"]) <= _days(int(found["year"]), int(found["month"])):
-        raise ValueError("is not a valid date. Use 2026-12-31, or a time in UTC: 2026-12-31T12:00:00Z")
+        raise ValueError(
+            f"must be a date or a time in UTC, such as 2026-12-31 or 2026-12-31T12:00:00Z, not {shorten(until, 60)}"
+        )
     clock = found["clock"] or "23:59:59"
     return f"{found['year']}-{found['month']}-{found['day']}T{clock}{':00' if len(clock) == 5 else ''}+00:00"
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import Field
 
-from perdure.approvals.policy import parse_policy
+from perdure.approvals.policy import parse_policy, policy_problems
 from perdure.errors import PerdureError
 from perdure.models.requests import RequestResult
 from perdure.models.usage import Price
@@ -173,6 +173,8 @@ class RunReport(WireModel):
     """Sum of the seconds that approval requests have waited for people."""
     waited_after: float = 0.0
     """The same without the removed requests; the waits of added requests are not known."""
+    without_effect: list[str] = Field(default_factory=list)
+    """Parts of the policy and the rules that name no tool of the agent, a line each: they cannot apply to this run."""
 
     drawings: list[Drawing] = Field(default_factory=list, exclude=True, repr=False)
     """The drawings of the calls before and after the change. A run that does not differ has none."""
@@ -253,9 +255,17 @@ class WhatIfReport(WireModel):
         cost = "" if None in costs else f"; ${costs[0]:.4f} -> ${costs[1]:.4f}"
         yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
+        yield from self._without_effect()
         if totals["unknownRuns"]:
             where = f"{totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs"
             yield f"unknown: {where}; tokens and cost count known calls only"
+
+    def _without_effect(self) -> Iterator[str]:
+        """Yield the parts of the change that can apply to no run."""
+        runs = [{line.partition(": ")[0]: line for line in run.without_effect} for run in self.played]
+        for place, line in runs[0].items() if runs else ():
+            if all(place in others for others in runs):
+                yield f"no effect: {line}"
 
     def as_json(self) -> JsonObject:
         return {"totals": self.totals(), "runs": [run.as_json() for run in self.runs]}
@@ -273,7 +283,10 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
         if wrong := _why_unlike(recorded, before):
             report.problem = f"the record does not replay: {wrong}"
             return report
-        after = yield from play_changed(recorded, change.setup(recorded), before, asks_models=change.asks_models)
+        setup = change.setup(recorded)
+        if change.policy is not None or change.rules is not None:
+            report.without_effect = [str(problem) for problem in policy_problems(setup.document)]
+        after = yield from play_changed(recorded, setup, before, asks_models=change.asks_models)
     except PerdureError as error:
         report.problem = str(error)
         return report
@@ -316,11 +329,14 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
         report.requests_after = min(report.requests_after, max(0, known - 1))
     gone = lost | after.unknown | {id for id, status in statuses.items() if status in ("skipped", UNKNOWN)}
     report.approvals_added = [_call_note(each) for id, each in after.asked.items() if id not in before.asked]
-    report.approvals_removed = [
-        _call_note(each)
-        for id, each in before.asked.items()
-        if id not in after.asked and id not in gone and (known is None or _request(id) < known)
-    ]
+    removed = {
+        id
+        for id in before.asked
+        if id not in after.asked
+        and (id not in gone or id in after.started)
+        and (known is None or _request(id) < known)
+    }
+    report.approvals_removed = [_call_note(each) for id, each in before.asked.items() if id in removed]
     report.refused = [_refused(each) for id, each in after.refused.items() if id not in before.refused]
     report.allowed = [
         _refused(each) for id, each in before.refused.items() if id not in after.refused and id not in lost
@@ -335,7 +351,7 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     report.waited = sum(before.waited.values())
     if report.differs:
         report.drawings = [draw_run(played.view) for played in (before, after) if played.view is not None]
-    report.waited_after = sum(seconds for id, seconds in before.waited.items() if id in after.asked or id in gone)
+    report.waited_after = sum(seconds for id, seconds in before.waited.items() if id not in removed)
 
 
 def _request(id: str) -> int:

@@ -126,6 +126,12 @@ def subschemas(schema: SchemaPart) -> Iterator[JsonObject]:
                 stack.append(value)
 
 
+def ignored_key(schema: SchemaPart) -> str | None:
+    """Return a key of the schema, or of a schema in it, that is no keyword of its draft and so has no effect."""
+    keywords = metaschema(draft_of(schema).number)["properties"]
+    return next((key for part in subschemas(schema) for key in part if key not in keywords), None)
+
+
 def allows_list(schema: SchemaPart) -> bool:
     """Return whether a value that fits the schema can hold a list, as far as its keywords show."""
     for part in subschemas(schema):
@@ -390,7 +396,8 @@ class Schema:
                 if not found:
                     raise
             found.sort(key=lambda error: list(map(str, error.absolute_path)))
-            return [describe(error, root)[:_LONGEST] for error in found]
+            # Each missing key is an error of its own, and is described with all others.
+            return list(dict.fromkeys(describe(error, root)[:_LONGEST] for error in found))
         finally:
             steps.settle()
             CHECKING.reset(token)

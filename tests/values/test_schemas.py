@@ -87,6 +87,11 @@ def test_r18_6_what_cannot_be_used_is_one_line_when_it_is_read_and_never_raises(
     assert all("\n" not in line for line in Schema(schema).errors({"x": "b", "1": 1}))
 
 
+def test_r2_3_several_missing_keys_are_one_line() -> None:
+    wanted = {"type": "object", "required": ["number", "euros"]}
+    assert Schema(wanted).errors({}) == ["$ lacks 'number', 'euros'"]
+
+
 def test_r18_6_a_schema_nested_too_deeply_is_refused() -> None:
     schema: dict[str, Any] = {}
     for _ in range(5_000):

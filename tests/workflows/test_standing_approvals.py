@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Agent, tool
 from perdure.client.perdure import Perdure
-from perdure.errors import DecisionError, DecisionRefusedError
+from perdure.errors import DecisionError, DecisionRefusedError, RunNotFoundError
 from perdure.testing import Local, LocalRun, run_locally
 from perdure.testing._clock import WaitingState
 from perdure.values.json import JsonObject
@@ -180,7 +180,7 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
         await late.wait()
         with pytest.raises(DecisionRefusedError, match="would have ended at"):
             await granted(local.perdure, until=day)
-        with pytest.raises(DecisionRefusedError, match="there is no standing approval other"):
+        with pytest.raises(RunNotFoundError, match="there is no standing approval other"):
             await local.perdure.revoke_standing_approval("other")
 
 
@@ -188,7 +188,10 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     ("wrong", "words"),
     [
         ({"uses": 0}, "uses"),
-        ({"until": "soon"}, "is not a valid date"),
+        ({"until": "soon"}, 'such as 2026-12-31 or 2026-12-31T12:00:00Z, not "soon" at'),
+        ({"bounds": {"euros": {"maximum": 100}}}, '"euros" is not a keyword of JSON Schema at'),
+        ({"bounds": {"properties": {"euros": {"maximun": 100}}}}, '"maximun" is not a keyword of JSON Schema at'),
+        ({"bounds": {"properties": {"eurs": {"maximum": 100}}}}, 'did you mean "euros"'),
         ({"bounds": {"type": "euro"}}, "is not a JSON Schema"),
         ({"sources": ["!tool:x"]}, "is not a source"),
         ({"name": "a b"}, "is not a valid name"),

@@ -87,6 +87,11 @@ async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_n
         report = await reported(it, run.run_id, policy={"ask": "never", "flows": [flow]})
         rule = {"rule": "count_at_most", "count": 0, "of": "refund"}
         ruled = await reported(it, run.run_id, rules=[rule])
+        mistyped = WhatIfReport(runs=[await reported(it, run.run_id, rules=[{**rule, "of": "refnd"}])])
+    assert [line for line in mistyped.total_lines() if "refnd" in line] == [
+        'no effect: $.config.rules[0]: "refnd" is not a known tool of this agent; did you mean "refund"?'
+    ]
+    assert not [line for line in WhatIfReport(runs=[ruled]).total_lines() if line.startswith("no effect")]
     for each in (report, ruled):
         assert [(call.call, call.tool) for call in each.refused] == [("1.1", "refund")]
         assert each.unknown_from == 2
@@ -104,8 +109,33 @@ async def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked(dev
         report = await reported(it, started.id, policy={"ask": "never"})
         loose = await reported(it, started.id, policy={"ask": "dangerous"})
     assert not loose.differs
+    assert [each.call for each in report.approvals_removed] == ["1.1"]
+    assert report.waited > report.waited_after == 0
     assert report.unknown_calls == 2  # the refund, and the note that reads it
     assert (report.unknown_from, report.requests_after) == (2, 1)
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+async def test_r22_2_a_run_that_still_waits_or_was_terminated_is_played_as_far_as_it_came(
+    dev_server: WorkflowEnvironment, terminated: bool
+) -> None:
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}]) as it:
+        started = await it.start(agent("look", "refund", "note"))
+        await it.until_waiting(started.id, "1.1")
+        run = Perdure(it.client).get_run(started.id)
+        if terminated:
+            await run.terminate("no longer needed")
+        same = await reported(it, started.id, policy={"ask": "dangerous"})
+        report = await reported(it, started.id, policy={"ask": "never"})
+        exported, case = await run.export(), await record(run)
+        if not terminated:
+            await run.cancel()
+    assert (same.problem, same.differs) == (None, False)
+    assert [each.call for each in report.approvals_removed] == ["1.1"]
+    view = exported["view"]
+    assert view["status"] == ("terminated" if terminated else "running")
+    assert [call["status"] for call in view["calls"]] == ["done", "waiting", "pending"]
+    assert "was cancelled" not in case_text(case) + dumps([*report.differences])
 
 
 async def test_r22_2_another_agent_or_model_is_asked_and_tools_are_answered_from_the_record(
