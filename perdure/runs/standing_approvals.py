@@ -126,7 +126,7 @@ def check_bounds(bounds: JsonObject, input_schema: SchemaPart) -> None:
     """Raise `DecisionError` for a part of the bounds that has no effect: the input would not be bounded by it."""
     if key := ignored_key(bounds):
         raise DecisionError(
-            f'the standing approval is not valid: {shorten(key, 60)} is not a keyword of JSON Schema at $.bounds;'
+            f"the standing approval is not valid: {shorten(key, 60)} is not a keyword of JSON Schema at $.bounds;"
             ' use {"properties": {"euros": {"maximum": 100}}}'
         )
     if not isinstance(input_schema, dict) or not {"properties"} <= input_schema.keys() <= _CLOSED:

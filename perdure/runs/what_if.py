@@ -332,9 +332,7 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     removed = {
         id
         for id in before.asked
-        if id not in after.asked
-        and (id not in gone or id in after.started)
-        and (known is None or _request(id) < known)
+        if id not in after.asked and (id not in gone or id in after.started) and (known is None or _request(id) < known)
     }
     report.approvals_removed = [_call_note(each) for id, each in before.asked.items() if id in removed]
     report.refused = [_refused(each) for id, each in after.refused.items() if id not in before.refused]
