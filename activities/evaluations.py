@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from perdure.activities.queries import GONE, ask_other, other_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import mask_value
 from perdure.errors import SettingsError
+from perdure.queries import failed_result
 from perdure.runs.evaluation import (
     BAD_EVALUATORS,
     CHECK_EVALUATORS_ACTIVITY,
@@ -84,16 +84,22 @@ class ScoreActivity:
 
 async def _ended(run_id: str) -> tuple[RunView, float]:
     """Return a run that has ended, and the seconds that it took."""
+    failure: WorkflowFailureError | None = None
     try:
-        with contextlib.suppress(WorkflowFailureError):  # a run that has failed is scored, too
+        try:
             await other_run(run_id).result(follow_runs=False)
+        except WorkflowFailureError as error:  # a run that has failed is scored, too
+            failure = error
         described = await other_run(run_id).describe()
         view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
     except (RPCError, WorkflowQueryFailedError) as error:
         lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
         raise ApplicationError(str(error), type=GONE, non_retryable=lasting) from None
     view.run_id = run_id
-    if described.status is not None:
+    if described.status is WorkflowExecutionStatus.FAILED and failure is not None:
+        result = failed_result(run_id, failure)
+        view.status, view.error, view.stop_reason = result.status, result.error, result.stop_reason
+    elif described.status is not None:
         view.status = _ENDED.get(described.status, view.status)
     return view, _seconds(described)
 

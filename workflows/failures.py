@@ -41,7 +41,10 @@ def away_of(error: ActivityError) -> ProviderAway | None:
 
 def message_of(error: ActivityError) -> str:
     """Return the activity's own message, without Temporal's frame around it."""
-    return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)
+    cause = error.cause
+    if isinstance(cause, TimeoutError) and isinstance(cause.cause, ApplicationError):
+        cause = cause.cause  # the failure of the last attempt, after which no time was left
+    return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
 
 
 def kind_of(error: ActivityError) -> str | None:

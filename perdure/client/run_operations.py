@@ -19,7 +19,7 @@ from temporalio.client import (
     WorkflowQueryFailedError,
 )
 from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, TerminatedError, WorkflowAlreadyStartedError
+from temporalio.exceptions import TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import (
@@ -39,7 +39,7 @@ from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeou
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
-from perdure.queries import SearchAttributes, answer_of, execution_before, query_problem, read_effects
+from perdure.queries import SearchAttributes, answer_of, execution_before, failed_result, query_problem, read_effects
 from perdure.runs.agent import AgentSpec, check_new_id, parse_agent
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
@@ -237,10 +237,11 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     description = await describe(handle)
     status = STATUS[description.status] if description.status is not None else "running"
+    away = False
     try:
         view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView, client=client)
     except (RPCError, WorkflowQueryFailedError) as error:
-        view = RunView(run_id=run_id)
+        view, away = RunView(run_id=run_id), True
         if status == "running":
             raise await unanswered(client, run_id, not_shown(error, run_id)) from None
     if status == "running":
@@ -252,10 +253,9 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:  # if the run answers, its view has more than its result
-            answers = bool(view.agent)
-            names = ("error", "stop_reason", "worked") if answers else RunResult.model_fields
+            names = ("error", "stop_reason", "worked") if view.agent else RunResult.model_fields
             view = view.model_copy(update={name: getattr(result, name) for name in names})
-            view.trouble = view.trouble if answers else FROM_HISTORY
+            view.trouble = FROM_HISTORY if away else view.trouble
             if status == "failed":  # Temporal has no status for a refusal
                 status = result.status
     view.status = status
@@ -265,7 +265,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     await _note_outcomes(client, view.notifications)
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)
-        view.trouble = view.trouble if view.agent else WITHOUT_RESULT
+        view.trouble = WITHOUT_RESULT if away else view.trouble
     return view
 
 
@@ -335,12 +335,7 @@ async def _result(handle: AgentHandle) -> RunResult | None:
     try:
         return await handle.result(follow_runs=True)
     except WorkflowFailureError as error:
-        cause = error.cause
-        details = cause.details if isinstance(cause, ApplicationError) else ()
-        if details:
-            return RunResult.model_validate(details[0])
-        message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-        return RunResult(run_id=handle.id, status="failed", error=message)
+        return failed_result(handle.id, error)
 
 
 async def wait_for_result(client: Client, run_id: str, timeout: float | None = None) -> RunResult | None:

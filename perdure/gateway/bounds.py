@@ -183,10 +183,15 @@ def too_large(most: int) -> HttpError:
 
 
 async def read_json(request: Request) -> JsonObject:
-    """Return a body's JSON object. Raises `JsonError`, `TooLargeError` above `VALUES`, and `HttpError` (415, 422) for other bodies."""
+    """Return a body's JSON object; no body is an empty one. Raises `JsonError`, `TooLargeError` above `VALUES`, and
+    `HttpError` (415, 422) for other bodies.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not kind and not await request.body():
+        return {}
     if kind != "application/json" and not kind.endswith("+json"):
-        raise HttpError(415, f"the body must be application/json, not {kind[:80] or 'of no type'!r}")
+        found = f"not {kind[:80]!r}" if kind else "and the request has no Content-Type"
+        raise HttpError(415, f"the body must be application/json, {found}")
     value = await read_value(request)
     if not isinstance(value, dict):
         raise HttpError(422, "the body must be a JSON object")

@@ -225,7 +225,7 @@ class FilePages(_TenantPage):
         """Return a file. Its type is detected from its bytes. A browser shows pictures, and saves other files."""
         caller = caller_of(request)
         caller.check("read", "read files")
-        digest = str(request.path_params["digest"])
+        digest = str(request.path_params["digest"]).removeprefix("sha256:")
         store = MediaStore(self._gateway.perdure.client.data_converter, caller.tenant)
         is_one = store.is_there and is_digest(f"sha256:{digest}")
         data = await store.find(f"sha256:{digest}") if is_one else None

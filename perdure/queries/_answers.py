@@ -18,13 +18,16 @@ from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
     WorkflowExecutionDescription,
+    WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import RunError
+from perdure.runs.wire import RunResult
 from perdure.values.limits import QUERY_TIMEOUT
 
 TIMEOUT: Final = timedelta(seconds=QUERY_TIMEOUT)
@@ -49,6 +52,16 @@ _MESSAGE: Final = re.compile(r'"(\[TMPRL\d+\] (?:[^"\\]|\\.)*)"')
 """The message of the SDK's core in the debug output of a failure."""
 _ENOUGH: Final = 3
 """The number of such messages that counts as an error."""
+
+
+def failed_result(run_id: str, error: WorkflowFailureError) -> RunResult:
+    """Return the result of a run that has failed: the result in its failure's details, or else the failure's message."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if details:
+        return RunResult.model_validate(details[0])
+    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    return RunResult(run_id=run_id, status="failed", error=message)
 
 
 @contextmanager

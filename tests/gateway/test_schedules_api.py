@@ -30,7 +30,7 @@ async def test_r19_6_a_schedule_from_its_creation_to_its_end(dev_server: Workflo
     async with serving(dev_server, tmp_path, lambda _: DONE, GREETER, who=who) as (front, _, (ann, sue, ron, eve)):
         http = front.http
         body: dict[str, Any] = {"schedule": name, "agent": "greeter", "input": {"who": "{{scheduled}}"}}
-        body |= {"cron": ["0 4 1 1 *"], "timezone": "Europe/Berlin"}
+        body |= {"cron": "0 4 1 1 *", "timezone": "Europe/Berlin"}
         assert (await http.post("/v1/schedules", json=body, headers=ron)).status_code == 403
         made = await http.post("/v1/schedules", json=body, headers=sue)
         assert until(made, 201)["next"][0].endswith("-01-01T04:00:00+01:00")
@@ -40,6 +40,7 @@ async def test_r19_6_a_schedule_from_its_creation_to_its_end(dev_server: Workflo
         for wrong, status in (
             ({"agent": "nobody"}, 404),
             ({"cron": ["every night"]}, 422),
+            ({"cron": 4}, 422),
             ({"timezone": "Mars"}, 422),
             ({"input": {}}, 422),
             ({"schedule": "a/b"}, 422),
@@ -47,7 +48,8 @@ async def test_r19_6_a_schedule_from_its_creation_to_its_end(dev_server: Workflo
             refused = await http.post("/v1/schedules", json={**body, "schedule": some_name(), **wrong}, headers=ann)
             assert refused.status_code == status, wrong
         assert (await http.post("/v1/schedules", json={**body, "replace": True}, headers=sue)).status_code == 403
-        until(await http.post("/v1/schedules", json={**body, "replace": True, "note": "n"}, headers=ann), 201)
+        again = {**body, "cron": [body["cron"]], "replace": True, "note": "n"}
+        until(await http.post("/v1/schedules", json=again, headers=ann), 201)
         for method, at in (("GET", ""), ("DELETE", ""), ("POST", "/trigger"), ("POST", "/pause"), ("POST", "/resume")):
             answer = await http.request(method, path + at, headers=eve, json={} if method == "POST" else None)
             assert (answer.status_code, answer.json()["detail"]) == (
@@ -59,7 +61,12 @@ async def test_r19_6_a_schedule_from_its_creation_to_its_end(dev_server: Workflo
         until(await http.post(f"{path}/pause", json={"note": "closed"}, headers=ann), 204)
         shown = until(await http.get(path, headers=ron))
         assert (shown["paused"], shown["note"], shown["sender"]) == (True, "closed", "ann")
-        until(await http.post(f"{path}/resume", json={}, headers=sue), 204)
+        until(await http.post(f"{path}/resume", headers=sue), 204)
+        untyped = await http.post(f"{path}/trigger", content=b"{}", headers=sue)
+        assert (untyped.status_code, untyped.json()["detail"]) == (
+            415,
+            "the body must be application/json, and the request has no Content-Type",
+        )
         until(await http.post(f"{path}/trigger", json={}, headers=sue), 202)
         run = (await _until_run(http, path, sue))["runId"]
         assert until(await http.get(f"/v1/runs/{run}/wait", params={"timeout": 60}, headers=sue))["status"] == "ok"

@@ -48,6 +48,7 @@ async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: Workflow
 
         shown, talk = await get(f"/runs/{run.id}"), await get(f"/conversations/{session.key}")
         seen = await get(f"/files/{picture.digest[7:]}?name=a%0d%0ab.png")
+        same = await get(f"/files/{picture.digest}")
         saved = await get(f"/files/{page.digest[7:]}?name=x.png")
         refused = [await get(f"/files/{picture.digest[7:]}", none), await get(f"/files/{'0' * 64}")]
         refused += [await get(f"/files/{picture.digest[7:]}", other)]
@@ -57,6 +58,7 @@ async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: Workflow
     assert f'<img src="/files/{picture.digest[7:]}' in talk.text
     assert "b.pdf</a>" in talk.text
     assert (seen.content, seen.headers["content-type"]) == (PNG, "image/png")
+    assert (same.content, same.headers["content-type"]) == (PNG, "image/png")
     assert seen.headers["content-disposition"].startswith("inline; filename*=UTF-8''a__b.png")
     assert (saved.headers["content-type"], saved.headers["x-content-type-options"]) == (
         "application/octet-stream",

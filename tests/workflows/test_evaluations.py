@@ -20,7 +20,7 @@ from perdure.client.evaluations import fetch_score
 from perdure.errors import RunError, RunExistsError, SettingsError
 from perdure.evals import Approvals, Flows
 from perdure.runs.evaluation import EVALUATION_WORKFLOW, scored_id
-from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, refusal
 from tests.support import Harness, check_replays, failed_tasks, harness, impatient, perdure, registry
 from tests.timeouts import HANG
 
@@ -125,6 +125,24 @@ async def test_nobody_approves_in_an_evaluation_unless_it_says_so(dev_server: Wo
     assert result.scores[0].assertions == {"Approvals": True}
     assert next(call.status for call in view.calls if call.tool == "refund") == "rejected"
     assert len(REFUNDED) == before
+
+
+async def test_a_run_that_fails_or_is_refused_is_scored_with_its_status_and_error(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    def ends(request: ChatRequest) -> Turn:
+        return refusal("I will not.") if request.model == "shy" else Turn({"calls": PLAN, "output": None})
+
+    once = Agent("clerk", tools=[look, refund], approval={"ask": "never"}, max_requests=4)
+    async with harness(dev_server.client, [look, refund], ends) as it:
+        evaluation = await api(it).evaluate(once, dataset(1), models=["busy", "shy"], id=fresh())
+        result = await evaluation.wait()
+    assert [(score.status, score.error) for score in result.scores] == [
+        ("failed", "the run may ask 4 times, and the last answer was not a valid output"),
+        ("refused", "I will not."),
+    ]
+    busy, shy = result.totals()
+    assert (busy.failed, shy.failed) == ({"run": 1}, {"run": 1})
 
 
 async def test_a_run_that_takes_too_long_is_not_passed(dev_server: WorkflowEnvironment) -> None:

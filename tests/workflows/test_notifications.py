@@ -459,6 +459,7 @@ async def test_a_callback_that_the_worker_does_not_allow_is_refused_at_the_start
             view = await (await local.perdure.start(shop(), callback=url)).wait()
             await local.settle()
     assert view.error == words
+    assert not view.trouble  # its worker answers
     assert receiver.got == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -112,7 +112,9 @@ class CreateSchedule(WireModel):
     input: Any = Field(
         default=None, description='The input of each run; `"{{scheduled}}"` becomes the time of the run.'
     )
-    cron: list[str] = Field(default_factory=list, max_length=20, description="`MINUTE HOUR DAY MONTH WEEKDAY`.")
+    cron: str | Annotated[list[str], Field(max_length=20)] = Field(
+        default_factory=list, description="`MINUTE HOUR DAY MONTH WEEKDAY`, or a list of them."
+    )
     every: float | str | None = Field(default=None, description="Seconds, or `30s`, `5min`, `2h`, `1d`.")
     timezone: str = Field(
         default="UTC", max_length=100, description="The time zone of `cron`, such as `Europe/Berlin`."
