@@ -437,7 +437,7 @@ async def plan_undo_of(
     found = await read_effects(client, run_id)
     found.settle(no_effect)
     if found.open:
-        raise RunError(f"{run_id} is already being undone: perdure show {found.open}")
+        raise RunExistsError(f"{run_id} is already being undone: perdure show {found.open}")
     return found, *plan_undo(found, to=to)
 
 

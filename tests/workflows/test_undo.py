@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, ToolContext, ToolError, tool
 from perdure.client.histories import execution_histories
 from perdure.client.run import Run
-from perdure.errors import RunError
+from perdure.errors import RunError, RunExistsError
 from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
@@ -209,7 +209,7 @@ async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironmen
         undo = await run.undo()
         await it.until_waiting(undo.id, "0.0")
         assert (await run.effects())[0].status == "undoing"
-        with pytest.raises(RunError, match="is already being undone"):
+        with pytest.raises(RunExistsError, match="is already being undone"):
             await run.undo()
         await undo.reject("0.0", reason="keep it")
         view = await undo.wait()
