@@ -141,7 +141,8 @@ def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:
 def test_a_command_starts_no_paid_run_of_tools_or_a_schema_alone(more: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(more))
     found = CliRunner().invoke(app, ["run", str(tmp_path / "a.json")])
-    assert (found.exit_code, "the run has no task: give the agent 'a' a message" in found.stderr) == (2, True)
+    assert found.exit_code == 2, found.output
+    assert "the run has no task: give the agent 'a' a message" in found.stderr
     assert Agent.of(more).check_input(1, explicit=True) == 1
 
 
