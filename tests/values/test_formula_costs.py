@@ -222,12 +222,11 @@ def _counting() -> float:
     return time.thread_time() - began
 
 
-@pytest.fixture(autouse=True)
-def frozen_heap() -> Iterator[None]:
-    """Leave out, as a worker does, the garbage collector's time for objects of the whole process: here those of other tests."""
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_heap() -> None:
+    """Leave out the garbage collector's time for objects of other tests: a worker's process has none."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def test_r18_9_every_kind_of_node_is_timed() -> None:
