@@ -70,6 +70,8 @@ TITLE: Final = 120
 TENANTS: Final = 50
 """The most tenants that a list returns."""
 _LOOKED_AT: Final = 200
+_IDS: Final = 100
+"""Ids that one query names."""
 AT_ONCE: Final = 16
 """Runs that are queried, or signalled, at a time."""
 _KEYWORDS: Final = {
@@ -115,13 +117,28 @@ async def walk_runs(client: Client, selection: Selection, limit: int | None = No
 
 
 async def _selected(client: Client, selection: Selection, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
-    left = limit
-    async for run in client.list_workflows(selection.text()):
-        if left == 0:
+    left, found = limit, client.list_workflows(selection.text())
+    while left != 0:
+        await found.fetch_next_page()
+        for run in await _without_replaced(client, found.current_page or ()):
+            if left == 0:
+                return
+            if selection.takes(run.parent_id):
+                yield run
+                left = None if left is None else left - 1
+        if not found.next_page_token:
             return
-        if selection.takes(run.parent_id):
-            yield run
-            left = None if left is None else left - 1
+
+
+async def _without_replaced(client: Client, page: Sequence[WorkflowExecution]) -> list[WorkflowExecution]:
+    """Leave out ended executions that a reset has replaced: their run is the newer execution with the same id."""
+    ids = sorted({run.id for run in page if run.status != WorkflowExecutionStatus.RUNNING})
+    newest: dict[str, str] = {}
+    for start in range(0, len(ids), _IDS):
+        named = ", ".join(map(quote_text, ids[start : start + _IDS]))
+        async for each in client.list_workflows(f"WorkflowId IN ({named}) AND ExecutionStatus != 'ContinuedAsNew'"):
+            newest.setdefault(each.id, each.run_id)  # the newest come first
+    return [run for run in page if newest.get(run.id, run.run_id) == run.run_id]
 
 
 async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
@@ -132,7 +149,8 @@ async def list_runs(client: Client, selection: Selection, *, size: int, page: st
         await found.fetch_next_page()
     except RPCError as error:
         raise _refusal(client, error, selection.query) from None
-    return RunPage([await _row(run) for run in found.current_page or ()], following_page(found))
+    rows = await _without_replaced(client, found.current_page or ())
+    return RunPage([await _row(run) for run in rows], following_page(found))
 
 
 async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
@@ -194,7 +212,7 @@ async def _session(found: WorkflowExecution) -> ListedSession:
 
 
 async def count_runs(client: Client, selection: Selection) -> int:
-    """Return the number of runs. Raises `RunError`."""
+    """Return the number of runs, also counting the executions that resets have replaced. Raises `RunError`."""
     try:
         if selection.outermost:
             return sum([1 async for _ in _selected(client, selection)])

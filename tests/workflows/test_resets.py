@@ -25,7 +25,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from perdure import Agent, Perdure, Run, RunFailedError, Session, ToolContext, tool
+from perdure import Agent, Perdure, Run, RunFailedError, Selection, Session, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle
 from perdure.client.run_tree import RunTree, RunTreeReader
@@ -299,6 +299,31 @@ async def test_who_waits_for_a_run_that_is_reset_waits_for_its_new_end(
             with pytest.raises(RunFailedError):
                 await output
     assert view.status == ("completed" if ends else "terminated")
+
+
+async def test_lists_have_a_run_that_was_reset_once(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, [PLAN[0], PLAN[0]]) as it:
+        handle = await it.start(agent("remove"))
+        await until_asked(it, handle.id, "1.0")
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        await until_asked(it, handle.id, "1.0")
+        api, query = Perdure(it.client, task_queue=it.task_queue), f"WorkflowId = '{handle.id}'"
+
+        async def read_statuses(status: str | None) -> list[list[str]]:
+            mine = Selection(status=status, query=query)
+            page = await api.page_of_runs(mine, size=9)
+            return [[each.status for each in page.rows], [each.status async for each in api.list_runs(mine)]]
+
+        async with asyncio.timeout(HANG):
+            while True:  # the server's index is a moment late
+                executions = sorted([each.status or 0 async for each in it.client.list_workflows(query)])
+                if executions == [WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.TERMINATED]:
+                    break
+                await asyncio.sleep(0.02)
+        assert await read_statuses(None) == [["running"]] * 2
+        assert await read_statuses("terminated") == [[]] * 2
+        await api.get_run(handle.id).cancel()
 
 
 async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: WorkflowEnvironment) -> None:
