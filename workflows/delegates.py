@@ -28,7 +28,7 @@ from perdure.workflows.resets import end_former
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.plan import Call, Failed, Outcome, Plan, Returned
+    from perdure.plan import ID_TAKEN, Call, Failed, Outcome, Plan, Returned
     from perdure.runs.delegates import (
         LATE,
         SPENT_ACTIVITY,
@@ -210,7 +210,7 @@ async def _result(
                     keeping.cancel()
     except WorkflowAlreadyStartedError:
         why = f"{child.who} cannot run: there is already a workflow {child.id!r}; 'perdure cancel {child.id}' ends it"
-        raise NotStartedError("id_taken", why) from None
+        raise NotStartedError(ID_TAKEN, why) from None
     finally:
         sender.children.names.discard(child.name)
         sender.settle(child.name)

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.events import NO_SUCH_HOOK, NOBODY, REFUSED_BY_HOOK, HookProblem, RunOwner
     from perdure.plan import (
         BEGUN,
+        ID_TAKEN,
         INTERRUPTED,
         LOST,
         NO_SUCH_TOOL,
@@ -255,7 +256,7 @@ async def run_existing(
         return Failed(CallError("not_json", str(error)))
     except WorkflowAlreadyStartedError as error:
         message = f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that is running; 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
-        return Failed(CallError("id_taken", message))
+        return Failed(CallError(ID_TAKEN, message))
     except (ActivityError, ChildWorkflowError, NexusOperationError) as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

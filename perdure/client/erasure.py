@@ -34,11 +34,12 @@ from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
 from perdure.hosting.settings import in_force
-from perdure.queries import SessionReader, read_memo, record_entries
+from perdure.queries import SessionReader, children_of, describe, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
 from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, entry
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id
 from perdure.runs.ledger import LEDGER_WORKFLOW
+from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
@@ -50,6 +51,10 @@ __all__ = ["ErasureReport", "Remaining"]
 
 _ENDS_WITHIN: Final = 30.0
 """Seconds for a session to end, with its hooks."""
+_LISTED_WITHIN: Final = 60.0
+"""Seconds until the server's lists have a run. The server drops an erased run from its lists first, and later from its histories."""
+_PAUSE: Final = 0.5
+"""Seconds between two looks at the lists."""
 _FILE: Final = re.compile(rb"sha256:[0-9a-f]{64}")
 _SENDER: Final = re.compile(rb'"sender":\s*("(?:[^"\\]|\\.)*")')
 _PACKED: Final = re.compile(rb'"form":\s*\d+,\s*"data":\s*"([A-Za-z0-9+/=]+)"')
@@ -245,8 +250,9 @@ class Eraser:
         if self._sender is not None:
             await self._note_schedules(self._sender)
         if not report.dry_run:
-            await self._end(reversed(targets))  # an evaluation before its runs: it would start others
-        executions = [each for target in targets for each in await self._executions(target.id)]
+            await self._end(targets)
+        # What is below a run or session before it: a repeated erasure finds the rest through it.
+        executions = [each for target in targets for each in reversed(await self._executions(target.id))]
         report.executions = len({each.run_id for each in executions})
         await self._erase_stored({each.id for each in executions}, executions)
         if not report.dry_run:
@@ -318,7 +324,7 @@ class Eraser:
             parts.append(f"{SENDER_ATTRIBUTE} = {quote_text(self._sender[:LONGEST_KEYWORD])}")
         if self._before is not None:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
-        found: dict[str, _Target] = {}
+        found: dict[str, set[str]] = {}  # by run the runs that it is part of
         # No other target includes these runs. One is an undo run, whose id does not begin with its parent's id.
         alone: set[str] = set()
         async for each in self._client.list_workflows(" AND ".join(parts)):
@@ -326,17 +332,38 @@ class Eraser:
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
             if is_below and (session in sessions or (session is not None and self._sender is None)):
                 continue  # its session's target includes it
-            is_open = each.status is WorkflowExecutionStatus.RUNNING
-            found[each.id] = _Target(each.id, is_open=is_open or (each.id in found and found[each.id].is_open))
-            if is_open and self._before is not None:
-                del found[each.id]
-            if not is_below:
+            found[each.id] = {each.parent_id} if each.parent_id else set()
+            if is_below:
+                found[each.id] |= {each.id[:n] for n in _slashes(each.id)}
+            else:
                 alone.add(each.id)
+        if self._before is not None:
+            found = await self._ended(found, self._before)
         tops = [id for id in found if id in alone or not any(id[:n] in found for n in _slashes(id))]
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
         in_sessions = (id for id in tops if id.startswith(SESSION_PREFIX) and id.partition("/")[0] not in sessions)
         self.report.session_runs += sorted(in_sessions)
-        return [found[id] for id in tops]
+        return [*map(_Target, tops)]
+
+    async def _ended(self, found: dict[str, set[str]], before: datetime) -> dict[str, set[str]]:
+        """Leave out runs that go on, or have ended later, and runs that are part of such runs.
+
+        A query also finds an ended execution of a run that continued as new, or was reset, and goes on.
+        """
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def stays(id: str) -> bool:
+            async with limit:
+                newest = await describe(self._client, id)
+            if newest is None or newest.workflow_type not in (AGENT_WORKFLOW, LOOP_WORKFLOW):
+                return False
+            return newest.close_time is None or newest.close_time >= before
+
+        ids = sorted({*found}.union(*found.values()))
+        kept = {id for id, stay in zip(ids, await asyncio.gather(*map(stays, ids)), strict=True) if stay}
+        while more := {id for id, outer in found.items() if id not in kept and not kept.isdisjoint(outer)}:
+            kept |= more
+        return {id: outer for id, outer in found.items() if id not in kept}
 
     async def _evaluations(self) -> list[_Target]:
         """Return the evaluations of the person's cases, and their runs. An evaluation that also has cases of others
@@ -355,6 +382,8 @@ class Eraser:
             if not any(own):
                 continue
             leaves = all(own) or self._shared
+            if leaves and not self.report.dry_run:
+                await self._end_evaluation(id)
             wanted = {f"{id}-{index + 1}" for index in range(plan.total) if leaves or own[plan.place(index)[0]]}
             runs = await self._evaluated_runs(id) & wanted
             self.report.runs += sorted(runs - {*self.report.runs})
@@ -369,15 +398,41 @@ class Eraser:
                 await self._note_evaluation(each, words)
         return targets
 
+    async def _end_evaluation(self, id: str) -> None:
+        """End an evaluation, so that it starts no more runs, and wait until the server lists all that it has started.
+
+        The lists are a moment late, and nothing else finds a score whose evaluation is gone. Raise `RunError` if they
+        do not catch up.
+        """
+        late: set[str] = set()
+        with ignore_not_found():
+            await self._client.get_workflow_handle(id).terminate(reason="erased")
+        with ignore_not_found():
+            late = {each async for each in children_of(self._client, id, EVALUATED_RUN_WORKFLOW)}
+        try:
+            async with asyncio.timeout(_LISTED_WITHIN):
+                while True:
+                    late -= (await self._evaluated(id)).keys()
+                    late = {each for each in late if await describe(self._client, each) is not None}
+                    if not late:
+                        return
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            words = f"the server does not list {len(late)} runs of the evaluation {id} yet: repeat the erasure"
+            raise RunError(words) from None
+
     async def _evaluated_runs(self, evaluation: str) -> set[str]:
         """Return the ids of an evaluation's runs, also if only the score is left. Ids can be chosen, so the parents are
         checked.
         """
-        types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
-        found = await self._newest(f"{types} AND WorkflowId STARTS_WITH {quote_text(evaluation + '-')}")
+        found = await self._evaluated(evaluation)
         scored = {id for id, each in found.items() if each.parent_id == evaluation}
         started = {id for id, each in found.items() if each.parent_id == scored_id(id)}
         return started | {id.removesuffix(scored_id("")) for id in scored}
+
+    async def _evaluated(self, evaluation: str) -> dict[str, Execution]:
+        types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
+        return await self._newest(f"{types} AND WorkflowId STARTS_WITH {quote_text(evaluation + '-')}")
 
     async def _plan_of(self, each: Execution) -> EvaluationPlan | None:
         """Return the plan of an evaluation; `None` if it no longer exists, or cannot be decoded, which is reported."""

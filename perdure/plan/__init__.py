@@ -35,6 +35,7 @@ from perdure.plan._plan import Plan
 from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
 from perdure.plan._retry import (
     BEGUN,
+    ID_TAKEN,
     INTERRUPTED,
     LOST,
     MOST_LOST,
@@ -62,6 +63,7 @@ __all__ = [
     "Failed",
     "HELD",
     "IF",
+    "ID_TAKEN",
     "INTERRUPTED",
     "DecisionKind",
     "LOOP_DONE",

@@ -17,7 +17,7 @@ from perdure.queries._answers import (
     start_worker,
     update_with_start,
 )
-from perdure.queries._effects import read_effects, undone_calls, was_undone
+from perdure.queries._effects import children_of, describe, read_effects, undone_calls, was_undone
 from perdure.queries._shared_workflows import list_accounts, list_standing_approvals, record_entries, update_ledger
 from perdure.queries._transcripts import SessionReader, read_segment, start_segment
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
@@ -30,6 +30,8 @@ __all__ = [
     "answer_of",
     "cancellable",
     "cannot_replay",
+    "children_of",
+    "describe",
     "execution_before",
     "failed_result",
     "list_accounts",

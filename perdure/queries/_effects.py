@@ -105,12 +105,21 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     if not effect.runs:
         return effect
     below: list[Effect] = []
-    runs = []
-    async for each in runs_of(client, f"{run_id}/{effect.call}"):
-        found = await read_effects(client, each, depth + 1)
-        below += found.effects
-        if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
-            runs.append(each)
+    runs, gone = [], ""
+    try:
+        async for each in _runs_of(client, f"{run_id}/{effect.call}"):
+            try:
+                found = await read_effects(client, each, depth + 1)
+            except RPCError as error:
+                gone = _gone(error, each)
+                continue
+            below += found.effects
+            if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
+                runs.append(each)
+    except RPCError as error:
+        gone = _gone(error, f"{run_id}/{effect.call}")
+    if gone:
+        below.append(effect.model_copy(update={"status": "unknown"}))
     if not below:
         return None
     standing = {one.status for one in below}
@@ -119,17 +128,30 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     if status == "unknown" and "done" in standing:
         status = "done"  # its own undo stops at unknown effects
     has_kept = "cannot be undone" in standing
-    return effect.model_copy(update={"status": status, "below": runs, "reason": reason if has_kept else ""})
+    return effect.model_copy(update={"status": status, "below": runs, "reason": gone or (reason if has_kept else "")})
 
 
-async def runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
-    """Yield the run with this id; for a loop's workflow the runs that it has started."""
-    description = await describe(client, workflow_id)
-    if description is None:
-        return
+def _gone(error: RPCError, workflow_id: str) -> str:
+    """Return the reason why the effects of a workflow that is gone are unknown. Raises any other error."""
+    if error.status is not RPCStatusCode.NOT_FOUND:
+        raise error
+    return f"{workflow_id} is no longer on the server: whether it took effect is not known"
+
+
+async def _runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
+    """Yield the run with this id; for a loop's workflow the runs that it has started. Raise `RPCError` if it is gone."""
+    description = await client.get_workflow_handle(workflow_id).describe()
     if description.workflow_type == AGENT_WORKFLOW:
         yield workflow_id
         return
+    async for each in children_of(client, workflow_id, AGENT_WORKFLOW):
+        yield each
+
+
+async def children_of(client: Client, workflow_id: str, workflow_type: str) -> AsyncIterator[str]:
+    """Yield the ids of the children of this type that a workflow has started, the newest execution's first. Raise
+    `RPCError` if its history is gone.
+    """
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(workflow_id)
     known: set[str] = set()
     while True:
@@ -138,7 +160,7 @@ async def runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
             first = first or event.workflow_execution_started_event_attributes.continued_execution_run_id
             if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
                 started = event.child_workflow_execution_started_event_attributes
-                if started.workflow_type.name == AGENT_WORKFLOW and started.workflow_execution.workflow_id not in known:
+                if started.workflow_type.name == workflow_type and started.workflow_execution.workflow_id not in known:
                     known.add(started.workflow_execution.workflow_id)
                     yield started.workflow_execution.workflow_id
         if not first:

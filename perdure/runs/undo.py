@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from perdure.errors import RunError
-from perdure.plan import INTERRUPTED, LOST, OWN_TOOLS, Call, Failed, Plan, Returned
+from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
 from perdure.rules.rules import digest_of
 from perdure.runs.limits import StopReason
@@ -217,7 +217,7 @@ class EffectLog:
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
-            return Effect(call=call.id, tool=tool.name, runs=True) if is_run else None
+            return Effect(call=call.id, tool=tool.name, runs=True) if is_run and _has_child(call) else None
         if tool.latent or call.spec.safe or tool.activity in ENGINE_ACTIVITIES or tool.activity is None:
             return None
         outcome, effect = call.state.outcome, Effect(call=call.id, tool=tool.name)
@@ -256,6 +256,15 @@ class EffectLog:
             found = join(origins.written, join_all(origins.params.get(each, origins.written) for each in from_params))
             sources[name] = sorted(join(found, call.state.sources) if from_result else found)
         return effect.model_copy(update={"undo": undo.tool, "params": made, "sources": sources})
+
+
+def _has_child(call: Call) -> bool:
+    """Whether a delegate's call, or a loop of runs, has started its workflow."""
+    match call.state.outcome:
+        case Failed(error) if error.code == ID_TAKEN:
+            return False
+        case _:
+            return call.state.attempts > 0
 
 
 def without_undo(calls: Iterable[Call]) -> list[str]:

@@ -28,11 +28,12 @@ from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
 from perdure.runs.audit import verify_chain
 from perdure.testing.scripted_model import ChatRequest
-from tests.support import Harness, agent, harness, new_namespace, perdure, storage_fixture
+from tests.support import DONE, Harness, agent, harness, impatient, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 storage = storage_fixture()
+impatient_server = impatient(20)
 
 
 @tool(safe=True)
@@ -181,6 +182,23 @@ async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_o
         await until_gone(api, f"{tenant}-2")
 
 
+async def test_r24_5_an_evaluation_that_is_running_leaves_with_all_that_it_has_started(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    cases = [Case(name=f"{n}", inputs={}, metadata={"sender": "ann"}) for n in range(60)]
+    async with working(dev_server) as (api, _, tenant):
+        running = await api.evaluate(
+            Agent.of(agent("long")), Dataset[Any, Any, Any](name="many", cases=cases), tenant=tenant, parallel=8
+        )
+        async with asyncio.timeout(HANG):
+            while (await running.progress()).done < 5:
+                await asyncio.sleep(0.01)
+        report = await api.erase(tenant=tenant, sender="ann")
+        assert (report.evaluations, report.remaining) == ([running.id], [])
+        await api.erase(tenant=tenant, sender="ann")
+        await until_left(api.client)
+
+
 async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
     dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -264,6 +282,13 @@ async def until_gone(api: Perdure, tenant: str) -> None:
             if (await api.erase(tenant=tenant, before=later, dry_run=True)).executions == 0:
                 return
             await asyncio.sleep(0.5)
+
+
+async def until_left(client: Client, *left: str) -> None:
+    """The namespace has these workflows alone. The server's lists, and its deletions, are a moment late."""
+    async with asyncio.timeout(HANG):
+        while {each.id async for each in client.list_workflows()} != {*left}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def breaks(*_: Any) -> None:
@@ -371,15 +396,6 @@ async def test_r24_5_undo_runs_leave_with_a_person_and_with_a_session(dev_server
 
     client = Client(**dev_server.client.config() | {"namespace": await new_namespace(dev_server.client)})
 
-    async def ids() -> set[str]:
-        return {each.id async for each in client.list_workflows()}
-
-    async def until_left(*left: str) -> None:
-        """The server's lists, and its deletions, are a moment late."""
-        async with asyncio.timeout(HANG):
-            while await ids() != {*left}:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
     async with harness(client, [order, cancel], model) as it:
         api, tenant = Perdure(client, task_queue=it.task_queue), f"tenant-{uuid.uuid4().hex[:8]}"
         run = await api.start(boss, "Order.", id="alone", sender="ann", tenant=tenant)
@@ -392,7 +408,59 @@ async def test_r24_5_undo_runs_leave_with_a_person_and_with_a_session(dev_server
         for id in (run.id, top):
             assert (await (await api.get_run(id).undo()).wait()).status == "completed"
         undos = {f"{each}.undo-1" for each in (run.id, f"{run.id}/1.0", undone.id, top, f"{top}/1.0")}
-        await until_left(run.id, f"{run.id}/1.0", undone.id, session.id, top, f"{top}/1.0", *undos)
+        await until_left(client, run.id, f"{run.id}/1.0", undone.id, session.id, top, f"{top}/1.0", *undos)
         report = await api.erase(tenant=tenant, sender="ann")
         assert (report.sessions, report.session_runs) == (["own"], [])
-        await until_left()
+        await until_left(client)
+
+
+@tool(safe=True)
+def look(n: int) -> str:
+    """Look."""
+    return f"looked {n} times"
+
+
+@tool(dangerous=True)
+def pay(euros: int) -> str:
+    """Pay."""
+    return "paid"
+
+
+async def test_r24_5_an_age_counts_from_the_end_of_the_whole_run(impatient_server: WorkflowEnvironment) -> None:
+    """A run goes on in another execution than the first, and its delegate has ended."""
+    boss = Agent("boss", tools=[look, pay, Agent("clerk", tools=[order])])
+
+    def turn(**call: Any) -> Any:
+        return {"calls": [call], "output": None}
+
+    looks = [turn(_tool="look", n=n, _outputPath="†state.it") for n in range(4)]
+    turns = {
+        False: iter([turn(_tool="clerk", request="CLERK"), *looks, turn(_tool="pay", euros=5), DONE]),
+        True: iter([turn(_tool="order", item="a pear"), DONE]),
+    }
+
+    def model(request: ChatRequest) -> Any:
+        return next(turns["CLERK" in request.messages[1]["content"]])
+
+    client = Client(**impatient_server.client.config() | {"namespace": await new_namespace(impatient_server.client)})
+    async with harness(client, [order, cancel, look, pay], model) as it:
+        api, tenant = Perdure(client, task_queue=it.task_queue), f"tenant-{uuid.uuid4().hex[:8]}"
+        run = await api.start(boss, "Order.", id="alone", sender="ann", tenant=tenant)
+        await it.until_waiting(run.id, "6.0")
+        ended = 0
+        async with asyncio.timeout(HANG):
+            while ended < 2:  # an execution of the run, and the delegate
+                ended = len({each.id async for each in client.list_workflows("CloseTime IS NOT NULL")})
+        begun = datetime.now(UTC)
+        nothing = await api.erase(tenant=tenant, before=begun)
+        assert (nothing.runs, nothing.executions) == ([], 0)
+        await run.approve("6.0")
+        assert (await run.wait()).status == "completed"
+        assert [(each.call, each.status) for each in await run.effects()] == [
+            ("1.0", "done"),
+            ("6.0", "cannot be undone"),
+        ]
+        assert (await api.erase(tenant=tenant, before=begun)).runs == []
+        await until_left(client, run.id, f"{run.id}/1.0")
+        assert (await api.erase(tenant=tenant, before=datetime.now(UTC))).runs == [run.id]
+        await until_left(client)

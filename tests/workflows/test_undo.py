@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
@@ -21,6 +23,7 @@ from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.test_api import served, until
 from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
+from tests.timeouts import HANG
 from tests.workflows.test_durability import CALLS, site
 from tests.workflows.test_resets import reset, task_before_decision, until_asked
 
@@ -362,6 +365,44 @@ async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: Workflow
         assert {each.status for each in await local.perdure.get_run(run.id).effects()} == {"undone"}
         below = await local.perdure.get_run(f"{run.id}/1.0").effects()
         assert {each.status for each in below} == {"undone"}
+
+
+async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_it_depends_on(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """The server's retention, or an erasure, removes a delegate's run before the run that it is part of."""
+    boss = Agent("boss", tools=[Agent("clerk", tools=[book]), book])
+    calls = [
+        {"_tool": "book", "city": "Bonn", "_outputPath": "†state.room"},
+        {"_tool": "clerk", "request": "{†state.room}", "_outputPath": "†state.clerk"},
+        {"_tool": "book", "city": "Kiel", "after": "{†state.clerk}"},
+        {"_tool": "clerk", "_scopes": ["†state.missing"], "request": "It never starts."},
+    ]
+    top, below = ({"calls": each, "output": None} for each in (calls, [{"_tool": "book", "city": "Ulm"}]))
+    turns = {False: iter([top, DONE]), True: iter([below, DONE])}
+
+    def model(request: ChatRequest) -> Any:
+        return next(turns["/" in request.run_id])
+
+    async with run_locally(boss, model=model, server=dev_server, tools=[unbook]) as local:
+        run = local.perdure.get_run((await local.run("Book.")).run_id)
+        client = run.client
+        assert [(each.call, each.status) for each in await run.effects()] == [(f"1.{n}", "done") for n in range(3)]
+        await client.workflow_service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(
+                namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=f"{run.id}/1.1")
+            )
+        )
+        async with asyncio.timeout(HANG):
+            while (effects := await run.effects())[1].status == "done":
+                await asyncio.sleep(0.1)
+        assert [(each.call, each.status) for each in effects] == [("1.0", "done"), ("1.1", "unknown"), ("1.2", "done")]
+        assert effects[1].reason == f"{run.id}/1.1 is no longer on the server: whether it took effect is not known"
+        plan = await run.undo_plan()
+        assert ([each.call for each in plan.undoes], [each.call for each in plan.waits]) == (["1.2"], ["1.1", "1.0"])
+        DID.clear()
+        assert (await (await run.undo(no_effect=["1.1"])).wait()).status == "completed"
+        assert DID == [("unbook", "Kiel"), ("unbook", "Bonn")]
 
 
 async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: WorkflowEnvironment) -> None:
