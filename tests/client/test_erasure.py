@@ -307,9 +307,16 @@ async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it
         session = api.session("own", tenant=tenant, agent=Agent.of(agent("long")))
         await session.ask("hello", sender="ann", timeout=HANG)
         await until_listed(api, tenant, 2)
-        for step in ("_erase_stored", "_erase_histories"):
+        deletes = Eraser._erase_histories
+
+        async def breaks_in_the_middle(eraser: Eraser, executions: Any) -> None:
+            await deletes(eraser, [*executions][:1])
+            raise ConnectionError
+
+        steps = [("_erase_stored", breaks), ("_erase_histories", breaks), ("_erase_histories", breaks_in_the_middle)]
+        for step, broken in steps:
             with monkeypatch.context() as patch:
-                patch.setattr(Eraser, step, breaks)
+                patch.setattr(Eraser, step, broken)
                 with pytest.raises(ConnectionError):
                     await api.erase(tenant=tenant, sender="ann", by="bob")
         report = await api.erase(tenant=tenant, sender="ann", by="bob")
@@ -317,6 +324,7 @@ async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it
         assert not values(storage)
         found = await erasures(log)
     assert [(each["by"], each["data"].get("complete", False)) for each in found] == [
+        ("bob", False),
         ("bob", False),
         ("bob", False),
         ("bob", False),
