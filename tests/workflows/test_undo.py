@@ -394,7 +394,7 @@ async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_i
             )
         )
         async with asyncio.timeout(HANG):
-            while (effects := await run.effects())[1].status == "done":
+            while (effects := await run.effects())[1].status == "done":  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert [(each.call, each.status) for each in effects] == [("1.0", "done"), ("1.1", "unknown"), ("1.2", "done")]
         assert effects[1].reason == f"{run.id}/1.1 is no longer on the server: whether it took effect is not known"
