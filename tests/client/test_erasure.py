@@ -191,7 +191,7 @@ async def test_r24_5_an_evaluation_that_is_running_leaves_with_all_that_it_has_s
             Agent.of(agent("long")), Dataset[Any, Any, Any](name="many", cases=cases), tenant=tenant, parallel=8
         )
         async with asyncio.timeout(HANG):
-            while (await running.progress()).done < 5:
+            while (await running.progress()).done < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         report = await api.erase(tenant=tenant, sender="ann")
         assert (report.evaluations, report.remaining) == ([running.id], [])
@@ -431,7 +431,7 @@ def look(n: int) -> str:
 @tool(dangerous=True)
 def pay(euros: int) -> str:
     """Pay."""
-    return "paid"
+    return f"{euros} euros paid"
 
 
 async def test_r24_5_an_age_counts_from_the_end_of_the_whole_run(impatient_server: WorkflowEnvironment) -> None:
