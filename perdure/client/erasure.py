@@ -408,7 +408,7 @@ class Eraser:
         with ignore_not_found():
             await self._client.get_workflow_handle(id).terminate(reason="erased")
         with ignore_not_found():
-            late = {each async for each in children_of(self._client, id, EVALUATED_RUN_WORKFLOW)}
+            late = {*await children_of(self._client, id, EVALUATED_RUN_WORKFLOW)}
         try:
             async with asyncio.timeout(_LISTED_WITHIN):
                 while True:

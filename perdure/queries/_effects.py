@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from temporalio.api.enums.v1 import EventType
@@ -107,7 +106,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     below: list[Effect] = []
     runs, gone = [], ""
     try:
-        async for each in _runs_of(client, f"{run_id}/{effect.call}"):
+        for each in await _runs_of(client, f"{run_id}/{effect.call}"):
             try:
                 found = await read_effects(client, each, depth + 1)
             except RPCError as error:
@@ -138,31 +137,29 @@ def _gone(error: RPCError, workflow_id: str) -> str:
     return f"{workflow_id} is no longer on the server: whether it took effect is not known"
 
 
-async def _runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
-    """Yield the run with this id; for a loop's workflow the runs that it has started. Raise `RPCError` if it is gone."""
+async def _runs_of(client: Client, workflow_id: str) -> list[str]:
+    """Return the run with this id; for a loop's workflow the runs that it has started. Raise `RPCError` if it is gone."""
     description = await client.get_workflow_handle(workflow_id).describe()
     if description.workflow_type == AGENT_WORKFLOW:
-        yield workflow_id
-        return
-    async for each in children_of(client, workflow_id, AGENT_WORKFLOW):
-        yield each
+        return [workflow_id]
+    return await children_of(client, workflow_id, AGENT_WORKFLOW)
 
 
-async def children_of(client: Client, workflow_id: str, workflow_type: str) -> AsyncIterator[str]:
-    """Yield the ids of the children of this type that a workflow has started, the newest execution's first. Raise
-    `RPCError` if its history is gone.
+async def children_of(client: Client, workflow_id: str, workflow_type: str) -> list[str]:
+    """Return the ids of the children of this type that a workflow has started, in order. Raise `RPCError` if its
+    history is gone.
     """
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(workflow_id)
-    known: set[str] = set()
+    known: list[str] = []
     while True:
-        first = ""
+        first, here = "", list[str]()
         async for event in handle.fetch_history_events():
             first = first or event.workflow_execution_started_event_attributes.continued_execution_run_id
             if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
                 started = event.child_workflow_execution_started_event_attributes
-                if started.workflow_type.name == workflow_type and started.workflow_execution.workflow_id not in known:
-                    known.add(started.workflow_execution.workflow_id)
-                    yield started.workflow_execution.workflow_id
+                if started.workflow_type.name == workflow_type:
+                    here.append(started.workflow_execution.workflow_id)
+        known = [*here, *known]
         if not first:
-            return
+            return list(dict.fromkeys(known))
         handle = client.get_workflow_handle(workflow_id, run_id=first)

@@ -76,8 +76,10 @@ class Effect(WireModel):
     """The reason why it cannot be undone, is unknown, or was not undone."""
     runs: bool = Field(default=False, exclude_if=operator.not_)
     """Whether it is a delegate, or a loop of runs: its effects are the effects of the child runs."""
+    sequential: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether it is a loop whose iterations depend on those before them."""
     below: list[str] = Field(default_factory=list)
-    """The child runs that have effects."""
+    """The child runs that have effects, in the order in which they began."""
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
     """By parameter of the undo tool the source of its value; not shown."""
 
@@ -217,7 +219,8 @@ class EffectLog:
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
-            return Effect(call=call.id, tool=tool.name, runs=True) if is_run and _has_child(call) else None
+            effect = Effect(call=call.id, tool=tool.name, runs=True, sequential="_until" in call.spec.raw)
+            return effect if is_run and _has_child(call) else None
         if tool.latent or call.spec.safe or tool.activity in ENGINE_ACTIVITIES or tool.activity is None:
             return None
         outcome, effect = call.state.outcome, Effect(call=call.id, tool=tool.name)
@@ -495,7 +498,8 @@ def plan_undo(
                 plan.undoes.append(effect)
                 made = []
                 for call in _calls(effect, f"c{len(plan.undoes)}", data, sources, record):
-                    entries.append(call | ({"_after": after} if after else {}))
+                    waits = made[-1:] if effect.sequential and made else after
+                    entries.append(call | ({"_after": waits} if waits else {}))
                     made.append(f"0.{len(entries) - 1}")
                     if not effect.runs:
                         record.calls[made[-1]], record.keys[made[-1]] = effect.call, effect.key
@@ -558,7 +562,7 @@ def _calls(
 ) -> list[JsonObject]:
     if effect.runs:
         record.below += effect.below
-        return [{"_tool": UNDO_BELOW["name"], "run": run} for run in effect.below]
+        return [{"_tool": UNDO_BELOW["name"], "run": run} for run in reversed(effect.below)]
     data[key] = effect.params
     sources |= {f"†undo.{key}.{name}": names for name, names in effect.sources.items()}
     return [{"_tool": effect.undo, **{name: f"†undo.{key}.{name}" for name in effect.params}}]

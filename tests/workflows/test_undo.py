@@ -258,6 +258,32 @@ async def test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards(dev_
         assert {each[0] for each in DID[: len(booked)]} == {"unbook"}
 
 
+async def test_the_last_iteration_of_a_sequential_loop_over_a_delegate_is_undone_first(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    loop = {"_tool": "clerk", "request": "Book.", "_until": "†index == 4", "_max": 5}
+    bookings = iter(range(5))
+    seen: set[str] = set()
+
+    def model(request: ChatRequest) -> Any:
+        first = request.run_id not in seen
+        seen.add(request.run_id)
+        if not first:
+            return DONE
+        return {
+            "calls": [{"_tool": "book", "city": f"{next(bookings)}"} if "/" in request.run_id else loop],
+            "output": None,
+        }
+
+    boss = Agent("boss", tools=[Agent("clerk", tools=[book])])
+    async with run_locally(boss, model=model, server=dev_server, tools=[unbook]) as local:
+        run = local.perdure.get_run((await local.run("Book.")).run_id)
+        assert [each[1] for each in DID] == ["0", "1", "2", "3", "4"]
+        DID.clear()
+        assert (await (await run.undo()).wait()).status == "completed"
+        assert [each[1] for each in DID] == ["4", "3", "2", "1", "0"]
+
+
 @pytest.mark.soak  # `test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards` is the short one
 async def test_a_loop_of_more_than_100_rounds_is_undone_whole(dev_server: WorkflowEnvironment) -> None:
     cities = [f"c{number}" for number in range(104)]
