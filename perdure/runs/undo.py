@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from perdure.errors import RunError
-from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, Call, Failed, Plan, Returned
+from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, UNTIL, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
 from perdure.rules.rules import digest_of
 from perdure.runs.limits import StopReason
@@ -219,7 +219,7 @@ class EffectLog:
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
-            effect = Effect(call=call.id, tool=tool.name, runs=True, sequential="_until" in call.spec.raw)
+            effect = Effect(call=call.id, tool=tool.name, runs=True, sequential=UNTIL in call.spec.raw)
             return effect if is_run and _has_child(call) else None
         if tool.latent or call.spec.safe or tool.activity in ENGINE_ACTIVITIES or tool.activity is None:
             return None
