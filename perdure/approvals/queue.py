@@ -34,6 +34,7 @@ PLAN_SCOPE: Final = "the whole plan needs an approval before its calls run"
 KEPT_REFUSALS: Final = 20
 ASSUMED: Final = "assumed"
 """The approver's name in a run that is only played again."""
+CHANGED: Final = "a decision has changed a call of the procedure"
 REJECTED_BY_POLICY: Final = "rejected by the policy"
 """Beginning of the reason of a call that a flow rule refuses."""
 _STRICTEST: Final = ("fail", "reject", "approve")
@@ -64,6 +65,10 @@ class ApprovalQueue:
     """Records what is reported to the queue, in a replay that plays the run again; workers record nothing."""
     allowed_sources: Sequence[str] | None = None
     """The allowed sources of the approved plan's values; `None`: any source."""
+    is_changed: bool = False
+    """Whether a decision has changed a call, or the plan. Standing approvals then decide no more."""
+    keeps_standing: bool = False
+    """Whether standing approvals still decide then, as in 0.2.0."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -83,6 +88,8 @@ class ApprovalQueue:
             foreign = foreign_words(call.spec.tool_name, call.inputs.origins, self.allowed_sources)
             if foreign is not None:
                 covered, reason = False, f"{foreign}, which the standing approval does not allow"
+            elif self.has_left_standing:
+                covered, reason = False, f"the standing approval does not allow it: {CHANGED}"
         if covered and not call.inputs.changed:
             if self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
@@ -105,6 +112,11 @@ class ApprovalQueue:
         request.reason += what_runs(request)
         plan.hold(call)
         return self._put_out(request)
+
+    @property
+    def has_left_standing(self) -> bool:
+        """Whether a decision has changed a call, so that no standing approval covers the values that depend on it."""
+        return self.is_changed and not self.keeps_standing
 
     def refuse_flow(self, call: Call) -> Rejected | None:
         """Reject a ready call if a flow rule of the policy refuses one of its values (R15.5)."""
@@ -314,6 +326,7 @@ class ApprovalQueue:
         """Replace the waiting call by the revised one, and report that to the model."""
         call, revised = judged.request.call, judged.call
         if call is not None and revised is not None:
+            self.is_changed = True
             changed = judged.decision.decision == "edit"
             before = call.inputs.params if changed else call.spec.raw
             judged.request.plan.adopt(call, revised)
@@ -342,6 +355,7 @@ class ApprovalQueue:
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
         self._adopt(judged, approval)
         if judged.plan is not None:
+            self.is_changed = True
             plans = [[call.spec.raw for call in plan.calls] for plan in (request.plan, judged.plan)]
             self._add_feedback(request, approval, {"before": plans[0], "after": plans[1]})
         if request.call is None:

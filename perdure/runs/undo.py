@@ -496,7 +496,7 @@ def plan_undo(
                 blocked = True
             else:
                 plan.undoes.append(effect)
-                made = []
+                made: list[str] = []
                 for call in _calls(effect, f"c{len(plan.undoes)}", data, sources, record):
                     waits = made[-1:] if effect.sequential and made else after
                     entries.append(call | ({"_after": waits} if waits else {}))

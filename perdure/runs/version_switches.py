@@ -66,6 +66,8 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
+UNCHANGED_STANDS: Final = "unchanged-stands"
+"""No standing approval decides once a decision has changed a call of the procedure (R23.3)."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
 
@@ -106,9 +108,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
+        UNCHANGED_STANDS: 9,
     }
 )
-"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 is unreleased. A rule after a release has
+"""By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 and 9 are unreleased. A rule after a release has
 the next number, and so has a rule whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """The number that this version records for new runs."""

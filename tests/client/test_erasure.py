@@ -185,7 +185,7 @@ async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_o
 async def test_r24_5_an_evaluation_that_is_running_leaves_with_all_that_it_has_started(
     dev_server: WorkflowEnvironment,
 ) -> None:
-    cases = [Case(name=f"{n}", inputs={}, metadata={"sender": "ann"}) for n in range(60)]
+    cases = [Case[Any, Any, Any](name=f"{n}", inputs={}, metadata={"sender": "ann"}) for n in range(60)]
     async with working(dev_server) as (api, _, tenant):
         running = await api.evaluate(
             Agent.of(agent("long")), Dataset[Any, Any, Any](name="many", cases=cases), tenant=tenant, parallel=8

@@ -160,6 +160,41 @@ async def test_a_plan_that_is_asked_about_as_a_whole_is_covered_call_by_call() -
     assert len(paid) == 2
 
 
+@tool(dangerous=True)
+def quote(euros: float, note: str = "") -> dict[str, Any]:
+    """Make a quote."""
+    return {"euros": euros, "note": note}
+
+
+QUOTED: JsonObject = {"_tool": "quote", "euros": "†input.euros", "_outputPath": "†state.quote"}
+PAYS_QUOTE: JsonObject = {"_tool": "refund", "customer": "†input.name", "euros": "†state.quote.euros"}
+MAIL: JsonObject = {"_tool": "read_mail", "name": "†input.name", "_outputPath": "†state.mail"}
+CLERKS: JsonObject = {"tools": {"quote": {"by": 1, "roles": ["clerk"]}}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "policy"),
+    [
+        ([QUOTED, PAYS_QUOTE], CLERKS),
+        ([{**QUOTED, "note": "†state.mail"}, PAYS_QUOTE, MAIL], {"scope": "plan"}),
+    ],
+    ids=["a call", "a call of a plan that was approved as a whole"],
+)
+async def test_a_call_that_reads_what_a_person_has_changed_is_asked_about(plan: list[Any], policy: JsonObject) -> None:
+    """Bounds are those of the input, and the person may be another than the one who has granted the approval."""
+    document = procedure(plan, approval=policy).document()
+    document["context"].insert(1, {"type": "tool", "tool": "quote"})
+    agent = Agent.of(document)
+    async with run_locally(tools=[*TOOLS, quote]) as local:
+        await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
+        run = await local.start(given(), agent=agent)
+        await run.until_waiting("0.0")
+        await run.edit("0.0", {"euros": 5000, "note": ""}, by="carl", roles=["clerk"])
+        assert "a decision has changed a call of the procedure" in await reason(local, run)
+        await run.reject("0.1", by="carl")
+    assert paid == []
+
+
 async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     async with run_locally(tools=TOOLS) as local:
         await granted(local.perdure)
