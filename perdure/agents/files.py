@@ -14,6 +14,7 @@ from perdure.errors import AgentError, JsonError, Problem, ProtocolError, Settin
 from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
+from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Context, agent_document, parse_agent
 from perdure.runs.procedures import Procedure
 from perdure.runs.progress import RunProgress
@@ -65,6 +66,10 @@ class Planned:
             plan.add(raw)
         plan.close()
         return plan
+
+    def verdicts(self, rules: Iterable[Rule]) -> list[RuleVerdict]:
+        """Return the verdict on each rule before the first call, without rules that depend on the run's sender."""
+        return judge_plan(self.checked(), RuleBook([rule for rule in rules if not isinstance(rule, Needs)]))
 
     def played(self) -> Plan:
         """Return the plan with unknown values as the results of its tools."""

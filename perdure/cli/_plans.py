@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from perdure.approvals.policy import Guard
 from perdure.cli._execute import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
-from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
+from perdure.rules import Rule, RuleVerdict
 from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
 from perdure.runs.hosted_tools import file_problems
 from perdure.tools.tool import resolve_tools
@@ -29,12 +29,11 @@ class CheckedPlan(NamedTuple):
     planned: Planned
     guard: Guard
     problems: list[str]
-    rules: list[Rule]
-    """The agent's rules that do not depend on the run's sender."""
+    rules: Sequence[Rule]
 
     def verdicts(self) -> list[RuleVerdict]:
         """Return each rule's verdict on the plan before its first call."""
-        return judge_plan(self.planned.checked(), RuleBook(self.rules))
+        return self.planned.verdicts(self.rules)
 
 
 def check_plan_file(
@@ -77,8 +76,7 @@ def check_plan_file(
     problems = output_problems(found, read) + file_problems(found)
     if complete:
         problems += _tool_problems(planned.context.tools, known)
-    rules: list[Rule] = [rule for rule in found.config.rules if not isinstance(rule, Needs)]
-    return CheckedPlan(planned, Guard(found.config.approval), problems, rules)
+    return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules)
 
 
 def _planned(

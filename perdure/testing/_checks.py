@@ -86,7 +86,7 @@ class Checked:
     """
 
     problems: list[str]
-    """All problems, one line each; empty for a plan that can run."""
+    """All problems, one line each, violated rules among them; empty for a plan that can run."""
     levels: list[list[str]]
     """The calls that would run in parallel, level by level."""
     approvals: dict[str, str]
@@ -159,8 +159,14 @@ def check(
     guard = Guard(known.parsed.config.approval)
     played = planned.new_plan()
     simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)
+    verdicts = planned.verdicts(known.parsed.config.rules)
     return Checked(
-        problems=[*call_problems(played), *output_problems(known.parsed, solution), *file_problems(known.parsed)],
+        problems=[
+            *call_problems(played),
+            *(verdict.line for verdict in verdicts if verdict.status == "violated"),
+            *output_problems(known.parsed, solution),
+            *file_problems(known.parsed),
+        ],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
         approvals=_approvals(simulation, guard),
         sources=list(plan_ways(played)),

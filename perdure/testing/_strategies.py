@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from perdure.agents.files import planned_for
+from perdure.agents.files import Planned, planned_for
 from perdure.errors import AgentError
+from perdure.rules import Rule
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of
 from perdure.testing._schema_values import make
 from perdure.tools.tool import Tool
@@ -73,9 +74,16 @@ def plans(
                 call["_after"] = [f"1.{draw(st.integers(0, index - 1))}"]
             calls.append(call)
         assume(not any(call.state.error for call in replace(planned, calls=[*calls]).checked().calls))
+        while _violates(replace(planned, calls=[*calls]), known.parsed.config.rules):
+            calls.pop()  # no other call reads the last one
+        assume(calls)
         return calls
 
     return strategy()
+
+
+def _violates(planned: Planned, rules: Sequence[Rule]) -> bool:
+    return any(verdict.status == "violated" for verdict in planned.verdicts(rules))
 
 
 def _parameters(draw: st.DrawFn, tool: Tool, written: list[tuple[str, JsonObject]]) -> JsonObject:

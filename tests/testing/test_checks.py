@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from perdure import Agent, tool
 from perdure.errors import AgentError, InputError
+from perdure.rules import at_most, count_at_most, needs, precedes
 from perdure.testing import CannotMakeError, check, plans
 from perdure.testing._people import seconds
 from perdure.testing._schema_values import Seeded, make
@@ -176,3 +177,21 @@ def test_r14_4_plans_of_an_agent_are_valid(plan: list[dict[str, Any]]) -> None:
 def test_r14_4_an_agent_without_tools_has_no_plans() -> None:
     with pytest.raises(AgentError, match="has no tools"):
         plans(Agent("bare"))
+
+
+def test_r23_1_a_violated_rule_is_a_problem_of_the_plan() -> None:
+    careful = Agent("careful", tools=[price, pay], rules=[precedes("price", "pay"), needs("finance", "pay")])
+    first = {"_tool": "price", "fruit": "pear", "_outputPath": "†state.one"}
+    assert check(careful, [first, {"_tool": "pay", "amount": "†state.one"}]).ok
+    [problem] = check(careful, [first, {"_tool": "pay", "amount": 5}]).problems
+    assert "precedes(price, pay)" in problem
+    assert "1.1 pay can begin although no call of price is done" in problem
+
+
+few = Agent("few", tools=[price, pay], rules=[count_at_most("price", 2), at_most("pay.amount", 50)])
+
+
+@given(plans(few))
+@settings(max_examples=20)
+def test_r14_5_generated_plans_violate_no_rule(plan: list[dict[str, Any]]) -> None:
+    assert check(few, plan).ok
