@@ -27,7 +27,7 @@ from perdure.client._run_lists import names_attribute
 from perdure.client.errors import clear_errors
 from perdure.client.run_operations import new_run_id
 from perdure.client.selection import Selection
-from perdure.client.tenancy import owned_memo
+from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, SettingsError
 from perdure.queries import answer_of
 from perdure.runs.agent import check_new_id
@@ -206,6 +206,7 @@ async def start_evaluation(
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 static_summary=summary(f"{agent.name} over {len(plan.cases)} cases of {plan.name}"),
                 memo=owned_memo(tenant),
+                priority=queue_priority(tenant, agent.parsed.config.priority),
             )
         except WorkflowAlreadyStartedError:
             if await fetch_plan(client, name) != plan:

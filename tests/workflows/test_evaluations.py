@@ -159,7 +159,11 @@ async def test_the_runs_of_a_tenants_evaluation_are_in_the_tenants_lists(dev_ser
     case = Case(name="order", inputs={"order": "1"}, metadata={"sender": "ann"})
     async with harness(dev_server.client, [look, refund], model) as it:
         evaluation = await api(it).evaluate(
-            CLERK, Dataset[Any, Any, Any](name="orders", cases=[case]), decide="wait", tenant=tenant, id=fresh()
+            Agent("clerk", tools=[look, refund], priority=4),
+            Dataset[Any, Any, Any](name="orders", cases=[case]),
+            decide="wait",
+            tenant=tenant,
+            id=fresh(),
         )
         async with asyncio.timeout(HANG):
             while True:  # the server's index is a moment late
@@ -167,7 +171,10 @@ async def test_the_runs_of_a_tenants_evaluation_are_in_the_tenants_lists(dev_ser
                     break
                 await asyncio.sleep(0.02)
         listed = [each async for each in api(it).list_runs(Selection(sender="ann", tenant=tenant))]
+        described = await it.client.get_workflow_handle(f"{evaluation.id}-1").describe()
         await evaluation.cancel()
+    place = described.raw_description.workflow_execution_info.priority
+    assert (place.priority_key, place.fairness_key) == (4, tenant)
     assert [each.run_id for each in waiting] == [each.id for each in listed] == [f"{evaluation.id}-1"]
 
 
