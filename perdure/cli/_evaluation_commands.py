@@ -213,6 +213,9 @@ def print_comparison(console: Console, compared: Comparison) -> None:
             console.print(Text(f"{words}: {_title(row.case, row.model)}: {_change(row)}", style), soft_wrap=True)
     for row in compared.total:
         console.print(Text(f"{_title('all cases', row.model)}: {_change(row)}"), soft_wrap=True)
+    if compared.not_compared:
+        console.print(Text(f"not compared: {compared.not_compared}", "red"), soft_wrap=True)
+        return
     console.print(Text(f"{len(compared.better):,} better, {len(compared.worse):,} worse, {compared.same:,} the same"))
     for words, names in (("new", compared.added), ("gone", compared.removed)):
         if names:

@@ -446,6 +446,8 @@ class Comparison(WireModel):
     removed: list[str] = Field(default_factory=list)
     total: list[ComparedRow] = Field(default_factory=list)
     """By model, all cases that both have."""
+    not_compared: str = ""
+    """The reason why no case is compared: no model is in both."""
 
     def as_json(self) -> JsonObject:
         rows = {name: [row.as_json() for row in getattr(self, name)] for name in ("better", "worse", "total")}
@@ -563,4 +565,7 @@ def compare(before: EvaluationResult, after: EvaluationResult) -> Comparison:
             for each in ([one for one, _ in rates], [other for _, other in rates])
         )
         compared.total.append(ComparedRow(case="", model=model, before=first, after=second))
+    if not sums and set(before.cases) & set(after.cases):
+        was_of, now_of = (", ".join(model or "the agent's own" for model in each.models) for each in (before, after))
+        compared.not_compared = f"no model is in both: before {was_of}; now {now_of}"
     return compared

@@ -91,6 +91,9 @@ def test_two_results_are_compared_case_by_case() -> None:
     assert (compared.same, compared.added, compared.removed) == (1, ["new"], ["old"])
     assert [(row.before.passed, row.after.passed) for row in compared.total] == [(21, 21)]
     assert not compare(result({"a": [True, False]}), result({"a": [True, True]})).better[0].is_clear
+    assert not compared.not_compared
+    two = after.model_copy(update={"models": ["gpt-5", "gpt-5-mini"]})
+    assert compare(before, two).not_compared == "no model is in both: before gpt-4o; now gpt-5, gpt-5-mini"
 
 
 def test_a_run_of_an_evaluation_informs_nobody_and_is_not_sampled() -> None:
