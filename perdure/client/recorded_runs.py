@@ -46,8 +46,7 @@ async def fork_run(
     point = ForkPoint.parse(at)
     description = await describe(client.get_workflow_handle(run_id))
     audit = await audit_run(client, run_id)
-    if audit.input is not None and audit.input.undo is not None:
-        raise RunError(f"{run_id} is an undo. Fork the run that it undoes: {run_id.rpartition('.undo-')[0]}")
+    _refuse_undo(run_id, audit, "Fork")
     undone = await undone_calls(client, run_id)
     given = fork_input(run_id, audit, point, edits or {}, results or {}, undone)
     document, delegates = (given.agent, given.delegates) if agent is None else agent
@@ -166,7 +165,13 @@ def check_procedure(procedure: Procedure, plan: RunPlan) -> None:
         raise RunError(f"{plan.run_id} cannot be promoted: its calls are not valid as one plan: {problems[0]}")
 
 
+def _refuse_undo(run_id: str, audit: Audit, what: str) -> None:
+    if audit.input is not None and audit.input.undo is not None:
+        raise RunError(f"{run_id} is an undo. {what} the run that it undoes: {run_id.rpartition('.undo-')[0]}")
+
+
 def _plan_of(run_id: str, audit: Audit) -> RunPlan:
+    _refuse_undo(run_id, audit, "Promote")
     given = audit.input
     if given is None:
         raise RunError(f"{run_id} has not started, so it cannot be promoted")

@@ -95,13 +95,15 @@ async def test_a_run_that_failed_and_was_undone_begins_anew_in_a_fork() -> None:
         assert sorted(DID[4:]) == [("order", "fig"), ("order", "pear")]
 
 
-async def test_an_undo_is_not_forked() -> None:
+async def test_an_undo_is_not_forked_and_is_no_procedure() -> None:
     async with run_locally(buyer, model=[ORDERS, DONE]) as local:
         first = await local.run()
         undo = await local.perdure.get_run(first.run_id).undo()
         await undo.wait()
         with pytest.raises(RunError, match=f"Fork the run that it undoes: {first.run_id}$"):
             await undo.fork("1")
+        with pytest.raises(RunError, match=f"is an undo. Promote the run that it undoes: {first.run_id}$"):
+            await undo.promote("cancels")
 
 
 PROCEDURE: dict[str, Any] = {
