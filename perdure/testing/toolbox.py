@@ -22,6 +22,7 @@ from perdure.hosting.worker_group import WorkerGroup
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject, shorten
+from perdure.values.problems import suggest_name
 
 # A worker that a fault will kill connects through a relay. For the server a cut relay is like `kill -9`: no shutdown,
 # no result and no heartbeats. The worker's running code is held and never reports.
@@ -228,6 +229,8 @@ class Toolbox:
     """Whether the server skips the time in which it waits for a dead worker."""
     executions: list[Execution] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    _fakes: dict[str, bool] = field(default_factory=dict)
+    """The fakes, and whether each is in the place of a known tool."""
     _dying: set[asyncio.Task[None]] = field(default_factory=set)
 
     def registry(
@@ -237,12 +240,24 @@ class Toolbox:
         agent's own definitions.
         """
         functions = {function.name: self._watched(function, function.context_parameter) for function in real}
+        self._fakes = {name: name in functions or name in inline for name in fakes}
         for name, value in fakes.items():
             definition = _definition(name, inline.get(name), functions)
             real_type = functions[name].context_type if name in functions else None
             fake = dataclasses.replace(self._fake(definition, value), context_type=real_type)
             functions[str(definition["name"])] = self._watched(fake, _CONTEXT, value)
         return Registry(functions.values())
+
+    def mistyped(self) -> list[str]:
+        """Return a line for each fake that replaced no tool, beside a tool of a similar name that ran."""
+        called = {execution.tool for execution in self.executions}
+        ran = called - self._fakes.keys()
+        lost = [name for name, replaces in self._fakes.items() if not replaces and name not in called]
+        return [
+            f"the fake of {name!r} was not used, and {near!r} ran as it is: no known tool is named {name!r}"
+            for name in lost
+            if (near := suggest_name(name, ran)) is not None
+        ]
 
     def _fake(self, definition: JsonObject, value: Any) -> ToolFunction:
         name = str(definition["name"])

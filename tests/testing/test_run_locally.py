@@ -268,6 +268,14 @@ async def test_the_environment_does_not_reach_a_run(monkeypatch: pytest.MonkeyPa
         assert request.headers["authorization"] == "Bearer scripted"
 
 
+async def test_a_fake_that_replaces_no_tool_beside_one_of_a_similar_name_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match="the fake of 'payy' was not used, and 'pay' ran as it is"):
+        async with run_locally(payer, model=[PLAN], fakes={"payy": "paid"}, people=[approve()]) as local:
+            await local.run()
+    async with run_locally(payer, model=[PLAN], fakes={"look": "seen"}, people=[approve()]) as local:
+        await local.run()
+
+
 async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -> None:
     async with run_locally(payer, model=[PLAN], fakes={"pay": "paid"}) as local:
         run = await local.start()
