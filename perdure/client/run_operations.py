@@ -456,6 +456,7 @@ async def start_undo(
         given = given.model_copy(update={"undo": pack(record.model_copy(update={"by": by}), UNDO_FORM)})
     description = await describe(client.get_workflow_handle(run_id))
     agent, owner = parse_agent(given.agent), given.whose
+    own = description.raw_description.workflow_execution_info.priority.priority_key
     try:
         return await start_workflow(
             client,
@@ -469,7 +470,7 @@ async def start_undo(
             static_summary=summary(f"undo of {run_id}"),
             static_details=agent.description or None,
             memo=owned_memo(owner.tenant or None),
-            priority=queue_priority(owner.tenant or None, agent.config.priority),
+            priority=queue_priority(owner.tenant or None, own or agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"{run_id} is already being undone: perdure show {found.next_id}") from None

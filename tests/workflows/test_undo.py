@@ -431,6 +431,18 @@ async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_i
         assert DID == [("unbook", "Kiel"), ("unbook", "Bonn")]
 
 
+async def test_an_undo_has_the_priority_with_which_its_run_was_started(dev_server: WorkflowEnvironment) -> None:
+    orders = {"calls": [{"_tool": "order", "what": "pear"}], "output": None}
+    async with harness(dev_server.client, TOOLS, [orders, DONE]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = await perdure.start(Agent.of(agent("order", config={"priority": 4})), priority=2)
+        await run.wait()
+        undo = await run.undo()
+        await undo.wait()
+        described = await it.client.get_workflow_handle(undo.id).describe()
+    assert described.raw_description.workflow_execution_info.priority.priority_key == 2
+
+
 async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: WorkflowEnvironment) -> None:
     wish = {"calls": [{"_tool": "undo", "calls": ["1.0"], "_outputPath": "†state.undone"}], "output": None}
     async with harness(dev_server.client, TOOLS, [PLAN, wish, DONE]) as it:
