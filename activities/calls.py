@@ -8,11 +8,13 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from perdure.activities.active_executions import (
     TRACE,
@@ -25,7 +27,7 @@ from perdure.activities.active_executions import (
 from perdure.activities.failures import serializable_cause, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
-from perdure.activities.queries import fetch, own_run
+from perdure.activities.queries import LASTING, fetch, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.media import media_met
@@ -42,6 +44,12 @@ from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolR
 from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
+
+_READ_WITHIN: Final = 0.8
+"""Share of an attempt's time within which the run has to send the values of the call."""
+
+_PAUSE: Final = 2.0
+"""Seconds until a run that did not answer is asked again."""
 
 
 class ToolActivity:
@@ -73,12 +81,13 @@ class ToolActivity:
             return await self._run(function, call, work)
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: ActiveExecution) -> ToolResult:
-        work.begun = not is_only_attempt()
+        work.begun = False
         hooks = ResultHooks(self._registry.hooks, call)
         hooks.check()
         try:
             async with supervised_heartbeat() as heart:
-                reads = await fetch(CALL, call.call_id) if call.reads is None else call.reads
+                reads = await _fetch_reads(call) if call.reads is None else call.reads
+                work.begun = not is_only_attempt()
                 if reads.owner is not None:
                     keep_secret_here(reads.owner.context)
                 if (trace := TRACE.get()) is not None:
@@ -171,10 +180,35 @@ def _travels_outside(size: int) -> bool:
     return storage is not None and size >= (storage.payload_size_threshold or 0)
 
 
+async def _fetch_reads(call: ToolInput) -> ToolReads:
+    """Return the values of a call, from its run. Raise `ApplicationError` of type `NOT_BEGUN` if the run does not answer, e.g. while its
+    workflow tasks fail: the run schedules the call again once it continues, and no attempt of the tool is used up.
+    """
+    info = activity.info()
+    timeout = info.start_to_close_timeout
+    try:
+        async with asyncio.timeout(None if timeout is None else _READ_WITHIN * timeout.total_seconds()):
+            return await fetch(CALL, call.call_id)
+    except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+        words = f"{info.workflow_id} did not send the values of {call.call_id}: {str(error) or 'no answer'}"
+        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
+
+
 async def _claim(call: ToolInput, size: int) -> None:
-    """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none."""
+    """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none.
+
+    The tool has run, so a run that does not answer now is asked until the end of the attempt.
+    """
     await own_run().signal(CLAIM, SpaceClaim(call_id=call.call_id, size=size))
-    if not await fetch(GRANT, call.call_id):
+    granted: bool | None = None
+    while granted is None:
+        try:
+            granted = await fetch(GRANT, call.call_id)
+        except (RPCError, WorkflowQueryFailedError) as error:
+            if isinstance(error, RPCError) and error.status in LASTING:
+                raise
+            await asyncio.sleep(_PAUSE)
+    if not granted:
         raise ToolError(
             HISTORY_FULL,
             f"the result of {call.tool} has {bytes_text(size)}, which is too much for the run's history. Return less, make fewer parallel calls, or give the workers external storage (PERDURE_STORAGE)",

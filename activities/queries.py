@@ -24,12 +24,13 @@ from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import PAYLOADS_QUERY, PayloadKind
 from perdure.values import limits
 
-_LASTING: Final = {
+LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,
     RPCStatusCode.NOT_FOUND,
     RPCStatusCode.PERMISSION_DENIED,
     RPCStatusCode.UNIMPLEMENTED,
 }
+"""Statuses of a query that a later one has as well."""
 OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
 """Client with Perdure's converter, if the worker's own client has another."""
 GONE: Final = "gone"
@@ -122,7 +123,7 @@ class _Fetcher:
                 )
                 return found
             except RPCError as error:
-                pause = None if error.status in _LASTING else limits.after_failure(attempt)
+                pause = None if error.status in LASTING else limits.after_failure(attempt)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)

@@ -26,10 +26,11 @@ from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.testing._local import QuickTasks
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel
+from perdure.values.json import JsonObject
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from tests.hosting.test_plugin import asking, unique
-from tests.support import DONE, logged, registry
+from tests.support import DONE, agent, logged, registry
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -265,6 +266,75 @@ async def test_a_run_whose_only_worker_has_a_version_that_is_not_current_names_t
             await run.approve("1.0")
             assert await run.result(timeout=HANG) == {"ok": True}
     assert all(each.endswith(command("1")) for each in problems), problems
+
+
+async def test_a_call_loses_no_attempt_while_its_run_cannot_answer(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call asks its run for large values before it begins, and for the room for a large result after it has ended."""
+    monkeypatch.setattr("perdure.values.limits.ATTEMPTS", 1)
+    queue, far, opened, made = unique("queue"), unique("far"), asyncio.Event(), []
+
+    @tool
+    def make(size: int) -> str:
+        return "x" * size
+
+    @tool
+    def measure(text: str) -> int:
+        return len(text)
+
+    @tool
+    async def make_much() -> str:
+        made.append(1)
+        await opened.wait()
+        return "x" * 300_000
+
+    def far_tool(name: str, *required: str, **more: Any) -> JsonObject:
+        properties = {each: {"type": "string"} for each in required}
+        return {"name": name, "properties": properties, "required": [*required], "_taskQueue": far, **more}
+
+    document = agent("make", far_tool("measure", "text"), far_tool("make_much", _retries=0))
+    plan = {
+        "calls": [
+            {"_tool": "make", "size": 100_000, "_outputPath": "†state.text"},
+            {"_tool": "measure", "text": "†state.text", "_outputPath": "†state.size"},
+            {"_tool": "make_much", "_outputPath": "†state.much"},
+        ],
+        "output": "†state.size",
+    }
+    old, tools = dev_server.client, registry([make, measure, make_much])
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    async with ScriptedModel([plan]) as model:
+        run = await Perdure(old, task_queue=queue).start(Agent.of(document), id=unique("claims"))
+
+        def serve(client: Client, task_queue: str) -> Any:
+            return build_worker(client, tools, model=asking(model), task_queue=task_queue)
+
+        async def wait_for(*numbers: int) -> None:
+            """Wait until the calls with these numbers are the pending ones, and the run's task has failed."""
+            async with asyncio.timeout(HANG):
+                while True:
+                    found = (await run.handle.describe()).raw_description
+                    pending = {each.activity_id for each in found.pending_activities}
+                    if pending == {f"1.{number}" for number in numbers} and found.pending_workflow_task.attempt > 1:
+                        return
+                    await asyncio.sleep(0.05)
+
+        async with serve(old, queue):
+            async for view in run.views():
+                if [call.status for call in view.calls] == ["done", "running", "running"]:
+                    break
+        async with serve(old, far):
+            async with serve(new, queue):
+                await wait_for(2)  # `measure` has failed, because the run's only worker cannot replay it
+                opened.set()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(3):
+                        await wait_for()
+            async with serve(old, queue):
+                view = await run.wait(HANG)
+    assert (view.status, view.output, len(made)) == ("completed", 100_000, 1)
+    assert [(call.status, call.attempts) for call in view.calls] == [("done", 1)] * 3
 
 
 @pytest.mark.soak
