@@ -140,6 +140,8 @@ class RunDriver:
         self._left = LeftBehind(self._may_leave)
         self._former = FormerRecord(run.rules)
         self.shares = RequestShares(run)
+        self._refusal: str | None = None
+        """The words of the model's last answer, if it was a refusal."""
         self._reservations = CallReservations(run)
 
     async def settle(self) -> None:
@@ -267,6 +269,8 @@ class RunDriver:
         if self.shares.refused:
             raise self._failure(f"{self.shares.refused}, and no budget is left for a last answer", LIMIT_REACHED)
         if run.limits.exceeded(run.progress) and run.prepared.follows(LAST_REQUEST_COUNTS):
+            if self._refusal is not None:  # the only Request of `max_requests: 1`
+                raise self._failure(self._refusal, MODEL_REFUSED)
             raise self._failure(f"{limit.words}, and none of its answers was an output", LIMIT_REACHED)
         if run.limits.pool.used_up(run.progress.usage):
             raise self._failure(f"{limit.words}, and its share has no rest for a last answer", LIMIT_REACHED)
@@ -292,6 +296,7 @@ class RunDriver:
             self.notifications.check_budget()
         if not over and run.limits.reached is not None and run.limits.reached.reason == "client_gone":
             raise self._failure(run.limits.reached.words, LIMIT_REACHED)
+        self._refusal = result.refusal
         if result.refusal is not None and not over and run.limits.refused(run.progress):
             raise self._failure(result.refusal, MODEL_REFUSED)
         return over

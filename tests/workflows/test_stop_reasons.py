@@ -166,9 +166,10 @@ async def test_r20_2_a_refusal_is_asked_about_once_more(dev_server: WorkflowEnvi
 
 
 async def test_r20_2_a_refused_last_request_is_no_limit(dev_server: WorkflowEnvironment) -> None:
-    async with harness(dev_server.client, [look], [LOOK, refusal("No.")]) as it:
+    async with harness(dev_server.client, [look], [LOOK, refusal("No."), refusal("No.")]) as it:
         view = await it.run(agent("look", config={"max_requests": 2}))
-    assert (view.status, view.error) == ("refused", "No.")
+        only = await it.run(agent("look", config={"max_requests": 1}))
+    assert [(each.status, each.error) for each in (view, only)] == [("refused", "No.")] * 2
 
 
 @pytest.mark.parametrize("answer", [LOOK | {"output": {"ok": True}}, LOOK])
