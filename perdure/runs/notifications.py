@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -467,6 +468,10 @@ def check_callback(address: str) -> str:
         return (
             "a callback must be an http or https URL without a user and a fragment, such as https://example.com/ended"
         )
+    try:
+        _ = urlsplit(address).port
+    except ValueError as error:
+        return f"a callback must be a valid URL, and {host_of(address)!r} is no host: {error}"
     return ""
 
 

@@ -68,7 +68,7 @@ class StandingApproval(WireModel):
     """A JSON Schema of approved inputs; `{}` approves any valid input."""
     sources: list[str] = Field(default=[TRUSTED], min_length=1, max_length=50)
     """The accepted provenance of the calls' values, besides the procedure itself: `trusted`, `user`, `tool:NAME`, …"""
-    uses: int = Field(ge=1, le=MAX_STANDING_USES)
+    uses: int = Field(ge=1, le=MAX_STANDING_USES, strict=True)
     """The largest number of runs."""
     until: str
     """The end, ISO 8601 in UTC."""

@@ -143,6 +143,9 @@ def test_an_address_of_a_callback() -> None:
         "e.com",
         "https://",
         "https://e.com/a b",
+        "https://e.com:99999/a",
+        "https://e.com:a/",
+        "https://[::1/",
         "https://e.com/\n",
     ):
         assert "a callback must be a" in check_callback(wrong)

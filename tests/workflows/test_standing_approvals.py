@@ -223,6 +223,8 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     ("wrong", "words"),
     [
         ({"uses": 0}, "uses"),
+        ({"uses": True}, "uses"),
+        ({"uses": "2"}, "uses"),
         ({"until": "soon"}, 'such as 2026-12-31 or 2026-12-31T12:00:00Z, not "soon" at'),
         ({"bounds": {"euros": {"maximum": 100}}}, '"euros" is not a keyword of JSON Schema at'),
         ({"bounds": {"properties": {"euros": {"maximun": 100}}}}, '"maximun" is not a keyword of JSON Schema at'),
