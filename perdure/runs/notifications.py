@@ -459,14 +459,14 @@ def notification_routes_of(value: object) -> list[RouteFunction]:
     return registered_routes(value, _REGISTERED)
 
 
-_ADDRESS: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?#:\[\]]+)(:(?P<port>[0-9]{1,5}))?([/?][^#]*)?")
+_CALLBACK: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?#:\[\]]+)(:(?P<port>[0-9]{1,5}))?([/?][^#]*)?")
 
 
 def check_callback(address: str) -> str:
     """Return the problem of a callback's address; empty if it is valid. The worker judges its host."""
     if not address.isprintable() or " " in address or len(address) > MAX_ID:
         return f"a callback must be a URL in one line, with at most {MAX_ID:,} characters"
-    found = _ADDRESS.fullmatch(address)
+    found = _CALLBACK.fullmatch(address)
     if found is None or int(found["port"] or 1) not in range(1, 65_536):
         return (
             "a callback must be an http or https URL without a user and a fragment, such as https://example.com/ended"
