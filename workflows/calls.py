@@ -438,6 +438,7 @@ class CallRunner:
             used, record = spent_budget.usage, spent_budget.rule_record
             run.note("used", spent_budget.usage, spent_budget.sent, call=call.id)
             run.progress.include(spent_budget.usage, spent_budget.sent)
+            run.approval_queue.is_changed |= spent_budget.changed
             self._clock.at_least(started + spent_budget.worked, workflow.time())
 
         try:

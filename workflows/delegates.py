@@ -269,7 +269,13 @@ def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:
         result: RunResult | LoopState = handle.result()
         # Each iteration has a deadline; a loop of thousands of iterations has none.
         worked = 0.0 if isinstance(result, LoopState) else result.worked
-        return SpentBudget(usage=result.usage, worked=worked, sent=result.sent, rule_record=result.rule_record)
+        return SpentBudget(
+            usage=result.usage,
+            worked=worked,
+            sent=result.sent,
+            rule_record=result.rule_record,
+            changed=result.changed,
+        )
     cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
     try:
         return SpentBudget.model_validate(cause.details[0]) if isinstance(cause, ApplicationError) else None

@@ -115,7 +115,10 @@ class LoopWorkflow:
     def _payload(self, kind: str, name: str) -> Payload | None:
         if kind == USAGE.name:
             state = LoopState() if self._driver is None else self._driver.state
-            return Payload(SpentBudget(usage=state.usage, sent=state.sent, rule_record=state.rule_record))
+            spent = SpentBudget(
+                usage=state.usage, sent=state.sent, rule_record=state.rule_record, changed=state.changed
+            )
+            return Payload(spent)
         return GONE if self._driver is None else self._driver.sender.payload(kind, name)
 
 
@@ -286,6 +289,7 @@ class LoopDriver:
             used, record = spent_budget.usage, spent_budget.rule_record
             state.usage.include(spent_budget.usage)
             state.sent = merge_digests(state.sent, spent_budget.sent)
+            state.changed |= spent_budget.changed
 
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:

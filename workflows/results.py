@@ -40,7 +40,13 @@ def spent_by(run: RunState, clock: WorkClock) -> SpentBudget:
     """Return the usage of the run and its child runs so far."""
     used = run.progress
     worked = clock.worked(workflow.time())
-    return SpentBudget(usage=used.usage, worked=worked, sent=used.sent, rule_record=run.rule_record)
+    return SpentBudget(
+        usage=used.usage,
+        worked=worked,
+        sent=used.sent,
+        rule_record=run.rule_record,
+        changed=run.approval_queue.is_changed,
+    )
 
 
 def result_of(run: RunState, clock: WorkClock) -> RunResult:
@@ -52,6 +58,7 @@ def result_of(run: RunState, clock: WorkClock) -> RunResult:
         result = result_for_parent(result, run.sizes)
     if workflow.info().parent is not None:
         result.rule_record = run.rule_record
+        result.changed = run.approval_queue.is_changed
     count = run.records.count(run.plan) if result.calls else 0
     return fit_result(result, run.prepared.max_payload, run.sizes, calls=count)
 

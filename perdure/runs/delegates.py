@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -252,6 +253,8 @@ class SpentBudget(WireModel):
     """Digests of texts that message tools have sent (R10.16)."""
     rule_record: RuleRecord | None = None
     """Its record, for the rules that the parent run has passed to it (R23.1)."""
+    changed: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether a decision has changed a call of it (R23.3)."""
 
 
 def child_input(
@@ -323,7 +326,7 @@ def _parts(
         max_payload=prepared.max_payload,
         **below,
         keeps_version=run.prepared.keeps_version,
-        standing=run.standing,
+        standing=None if run.approval_queue.has_left_standing else run.standing,
         state=LoopState(rule_record=record),
     )
 

@@ -186,6 +186,8 @@ class LoopState(WireModel):
     """Whether the condition of an until-loop is true."""
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
     """The record for the rules of the run above (R23.1)."""
+    changed: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether a decision has changed a call of an iteration (R23.3)."""
 
     def fail(self, index: int, code: str, message: str) -> JsonObject:
         """Record that an iteration failed; return the value in place of its result."""

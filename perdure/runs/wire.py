@@ -301,6 +301,8 @@ class RunResult(WireModel):
     """Digests of texts that message tools have sent, including its delegates'. Not part of `run --json`."""
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)  # R23.1
     """Its record for the rules of the run above or of its session. Not part of `run --json`."""
+    changed: bool = Field(default=False, exclude_if=operator.not_)  # R23.3
+    """Whether a decision has changed a call of it. Not part of `run --json`."""
     reasoning: str = ""
     """The model's reasoning before the answer, in a session that sends it. Not part of `run --json`."""
     tight: bool = False  # R9.7
@@ -314,7 +316,8 @@ class RunResult(WireModel):
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
         del plain["left"], plain["sent"], plain["reasoning"], plain["endedAt"]
-        plain.pop("ruleRecord", None)
+        for name in ("ruleRecord", "changed"):
+            plain.pop(name, None)
         for name in ("error", "cut", "messages", "schedule", "scheduledAt"):
             if not plain[name]:
                 del plain[name]

@@ -195,6 +195,53 @@ async def test_a_call_that_reads_what_a_person_has_changed_is_asked_about(plan: 
     assert paid == []
 
 
+QUOTES: JsonObject = {
+    "_tool": "quote",
+    "_each": [*range(101)],  # more items than run inside the run
+    "euros": "†input.euros",
+    "note": {"_expr": "str(†index)"},
+    "_outputPath": "†state.quotes",
+}
+PAYS_EACH: JsonObject = {
+    "_tool": "refund",
+    "_each": [*range(101)],
+    "customer": "†input.name",
+    "euros": "†input.euros",
+    "_outputPath": "†state.all",
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "edited"),
+    [
+        ([PAYS_EACH, {**QUOTED, "_after": ["0.0"]}, {**PAYS_EACH, "euros": "†state.quote.euros"}], "0.1"),
+        ([QUOTES, {**PAYS_QUOTE, "euros": "†state.quotes[0].euros"}], "0.0[0]"),
+    ],
+    ids=["a second loop reads it", "it is changed in a loop"],
+)
+async def test_a_change_counts_in_the_child_workflows_of_loops(plan: list[Any], edited: str) -> None:
+    clerks: JsonObject = {
+        "tools": {"quote": {"by": 1, "roles": ["clerk"], "when": {"properties": {"note": {"enum": ["", "0"]}}}}}
+    }
+    document = procedure(plan, approval={"ask": "dangerous", **clerks}).document()
+    document["context"].insert(1, {"type": "tool", "tool": "quote"})
+    agent = Agent.of(document)
+    async with run_locally(tools=[*TOOLS, quote]) as local:
+        await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
+        run = await local.start(given(), agent=agent)
+
+        async def waits(look: WaitingState) -> Any:
+            return None if look.busy else (await run.waiting_below())[0]
+
+        [first] = await local.following.until(waits)
+        assert first.request.call == edited
+        await local.perdure.get_run(first.run_id).edit(edited, {"euros": 5000}, by="carl", roles=["clerk"])
+        waiting = await local.following.until(waits)
+        assert {each.request.tool for each in waiting} == {"refund"}
+        await run.cancel()
+    assert 5000 not in [euros for _, euros in paid]
+
+
 async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     async with run_locally(tools=TOOLS) as local:
         await granted(local.perdure)
