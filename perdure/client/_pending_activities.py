@@ -13,13 +13,14 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError
 
 from perdure.errors import NoWorkerError, RunError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
 from perdure.queries import cannot_replay, missing_worker, start_worker
-from perdure.runs.wire import REQUEST_ACTIVITY, RunView
+from perdure.runs.wire import REQUEST_ACTIVITY, WAITING_ATTRIBUTE, RunView
 
 _WHY: Final = 500
 """Characters of a failure that are shown."""
@@ -33,6 +34,7 @@ _LOOKS: Final = 0.1
 """Seconds between two descriptions of the run during that wait."""
 LOOKED_BACK: Final = 20
 """Events at a history's end that are searched for a failed task: the server records the first failure only."""
+_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 UNSERVED_AFTER: Final = 1.0
 """Seconds after which a call that no worker has taken up is shown as waiting for one."""
 
@@ -139,13 +141,24 @@ async def why_stalled(client: Client, description: WorkflowExecutionDescription)
     return f"no worker takes its tasks; it continues when one does. {missing}" if missing else ""
 
 
-async def find_stall(client: Client, workflow_id: str) -> str | None:
-    """Return the text of `why_stalled`; `None` if the workflow continues, or the server does not know it or does not
+async def why_not_ended(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return the text of `why_stalled`, or that the run waits for people; empty if it works, or has ended."""
+    if description.status != WorkflowExecutionStatus.RUNNING:
+        return ""
+    if stalled := await why_stalled(client, description):
+        return stalled
+    waiting = description.typed_search_attributes.get(_WAITING) or 0
+    decisions = "a decision" if waiting == 1 else f"{waiting:,} decisions"
+    return f"it waits for {decisions}: perdure approvals {description.id}" if waiting else ""
+
+
+async def find_reason(client: Client, workflow_id: str) -> str | None:
+    """Return the text of `why_not_ended`; `None` if there is none, or the server does not know the workflow or does not
     answer.
     """
     with contextlib.suppress(RPCError):
         description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
-        return await why_stalled(client, description) or None
+        return await why_not_ended(client, description) or None
     return None
 
 

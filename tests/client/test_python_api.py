@@ -103,7 +103,8 @@ async def test_a_run_is_started_approved_and_answers_with_its_type(dev_server: W
                 case Event(topic="approval", phase="start", data=offer):
                     assert (offer["call"], offer["tool"], offer["params"]) == ("1.1", "pay", {"euros": 0.5})
                     assert [one.run_id for one in (await run.waiting_below())[0]] == [run.id]
-                    with pytest.raises(RunTimeoutError, match=r"has not ended after 0\.01 s; it continues"):
+                    waits = rf"has not ended after 0\.01 s: it waits for a decision: perdure approvals {run.id}"
+                    with pytest.raises(RunTimeoutError, match=waits):
                         await run.result(timeout=0.01)
                     await run.edit(event, {"euros": 0.4}, by="Ann", reason="a discount")
                 case _:
