@@ -27,7 +27,7 @@ from perdure.activities.active_executions import (
 from perdure.activities.failures import serializable_cause, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
-from perdure.activities.queries import LASTING, fetch, own_run
+from perdure.activities.queries import LASTING, fetch, fetch_own, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.media import media_met
@@ -44,9 +44,6 @@ from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolR
 from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
-
-_READ_WITHIN: Final = 0.8
-"""Share of an attempt's time within which the run has to send the values of the call."""
 
 _PAUSE: Final = 2.0
 """Seconds until a run that did not answer is asked again."""
@@ -86,7 +83,7 @@ class ToolActivity:
         hooks.check()
         try:
             async with supervised_heartbeat() as heart:
-                reads = await _fetch_reads(call) if call.reads is None else call.reads
+                reads = await fetch_own(CALL, call.call_id) if call.reads is None else call.reads
                 work.begun = not is_only_attempt()
                 if reads.owner is not None:
                     keep_secret_here(reads.owner.context)
@@ -178,20 +175,6 @@ def _travels_outside(size: int) -> bool:
     """Whether a value of this size goes to external storage, and only its name into the history (R6.9)."""
     storage = activity.client().data_converter.external_storage
     return storage is not None and size >= (storage.payload_size_threshold or 0)
-
-
-async def _fetch_reads(call: ToolInput) -> ToolReads:
-    """Return the values of a call, from its run. Raise `ApplicationError` of type `NOT_BEGUN` if the run does not answer, e.g. while its
-    workflow tasks fail: the run schedules the call again once it continues, and no attempt of the tool is used up.
-    """
-    info = activity.info()
-    timeout = info.start_to_close_timeout
-    try:
-        async with asyncio.timeout(None if timeout is None else _READ_WITHIN * timeout.total_seconds()):
-            return await fetch(CALL, call.call_id)
-    except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-        words = f"{info.workflow_id} did not send the values of {call.call_id}: {str(error) or 'no answer'}"
-        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
 
 
 async def _claim(call: ToolInput, size: int) -> None:

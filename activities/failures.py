@@ -28,7 +28,7 @@ from perdure.models.requests import (
     pause_after,
     read_away,
 )
-from perdure.plan import RESERVED_CODES
+from perdure.plan import NOT_BEGUN, RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
@@ -84,17 +84,13 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
     raise error
 
 
-def context_failure(error: Exception) -> ApplicationError:
-    """Return the failure of a run that could not send a context: too large for Temporal counts as too long for the
-    model.
-    """
-    refusal = refusal_of(500, str(error))
+def context_failure(error: ApplicationError) -> ApplicationError:
+    """Return the failure of a run that did not send a context: one that is too large for Temporal counts as too long for the model."""
+    refusal = refusal_of(500, error.message)
     assert refusal is not None
-    if refusal.kind == "too_long":
-        return _failure(
-            f"the context is too large for a query: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True
-        )
-    return _failure(f"the run could not send the Request's context: {refusal.words}", type="Context")
+    if error.type != NOT_BEGUN or refusal.kind != "too_long":
+        return error
+    return _failure(f"the context is too large for a query: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True)
 
 
 def refusal_in(error: Exception) -> Refusal | None:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.queries import fetch
+from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_error, mask_text, mask_value
 from perdure.errors import ToolError
 from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches_tool
@@ -158,7 +158,7 @@ class HookActivity:
         async with supervised_heartbeat():
             given = wanted.given
             if given is None:
-                given = await fetch(HOOK, wanted.key)
+                given = await fetch_own(HOOK, wanted.key)
             try:
                 event = HOOKS[wanted.event].event.model_validate(given)
             except (KeyError, ValueError) as error:

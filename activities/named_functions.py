@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread
-from perdure.activities.queries import fetch
+from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.modules import import_named
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
@@ -81,7 +81,7 @@ class ApproveActivity:
 
 async def _fetch_view(call: str) -> JsonObject:
     """Query an approval request that is too large to send. If it does not fit, a person decides: a part could mislead."""
-    view = await fetch(APPROVAL, call)
+    view = await fetch_own(APPROVAL, call)
     if view.cut:
         raise ApplicationError(
             f"{call} is too large for an approver program", type="offer_too_large", non_retryable=True

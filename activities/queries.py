@@ -15,10 +15,12 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowHandle,
+    WorkflowQueryFailedError,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.plan import NOT_BEGUN
 from perdure.queries import TIMEOUT, answer_of
 from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import PAYLOADS_QUERY, PayloadKind
@@ -35,6 +37,8 @@ OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
 """Client with Perdure's converter, if the worker's own client has another."""
 GONE: Final = "gone"
 """Type of the final failure for a run, or a run's value, that no longer exists."""
+_READ_WITHIN: Final = 0.8
+"""Share of an attempt's time within which its run has to send a value."""
 _Run: TypeAlias = WorkflowHandle[Any, Any]
 V = TypeVar("V")
 
@@ -80,6 +84,22 @@ async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
         words, category = f"{run.id} no longer needs {kind.name} {name}", ApplicationErrorCategory.BENIGN
         raise ApplicationError(words, type=GONE, non_retryable=True, category=category)
     return found
+
+
+async def fetch_own(kind: PayloadKind[V], name: str) -> V:
+    """Return a value from the activity's own run, before the activity begins its work.
+
+    Raise `ApplicationError` of type `NOT_BEGUN` if the run does not answer, e.g. while its workers cannot replay it. The run executes
+    the activity again once it continues (`perdure.workflows.failures.execute_begun`), so no attempt is used up meanwhile.
+    """
+    info = activity.info()
+    timeout = info.start_to_close_timeout
+    try:
+        async with asyncio.timeout(None if timeout is None else _READ_WITHIN * timeout.total_seconds()):
+            return await fetch(kind, name)
+    except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+        words = f"{info.workflow_id} did not send {kind.name} {name}: {str(error) or 'no answer'}"
+        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
 
 
 class _Fetcher:

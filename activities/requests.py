@@ -25,7 +25,7 @@ from perdure.activities.active_executions import TRACE, ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
-from perdure.activities.queries import AttemptState, fetch, fetch_attempt_state, own_run
+from perdure.activities.queries import AttemptState, fetch_attempt_state, fetch_own, own_run
 from perdure.activities.queue_rates import QueueRates
 from perdure.activities.secrets import known_secrets, mask_error, mask_text, mask_value
 from perdure.errors import RunError
@@ -493,8 +493,8 @@ class RequestActivity:
             # A query fetches the context: a history does not hold queries, so it does not grow with every context
             # (R6.8). If the run is in this process, so is its context.
             try:
-                context = await fetch(CONTEXT, str(request.number)) if near is None else near
-            except (RPCError, WorkflowQueryFailedError) as error:
+                context = await fetch_own(CONTEXT, str(request.number)) if near is None else near
+            except ApplicationError as error:
                 raise context_failure(error) from None
             if context.released:
                 _log_interruption(request, context.released, "WorkerLost")

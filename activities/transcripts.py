@@ -12,10 +12,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import context_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.model_texts import ask_for_text
-from perdure.activities.queries import ask_other, client, fetch, own_run
+from perdure.activities.queries import ask_other, client, fetch, fetch_own, own_run
 from perdure.errors import RunError, ToolError
 from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, start_segment
 from perdure.runs.agent import Models
@@ -81,10 +80,7 @@ class SummaryActivity:
         summary = SummaryResult(model=Models.model_validate(self._models | wanted.models).fast)
         async with self._underway.working(f"compaction of {activity.info().workflow_id}"), supervised_heartbeat():
             for room in _ROOMS:
-                try:
-                    source = await fetch(SUMMARY, str(room))
-                except (RPCError, WorkflowQueryFailedError) as error:
-                    raise context_failure(error) from None
+                source = await fetch_own(SUMMARY, str(room))
                 try:
                     await self._write(summary, source)
                     break

@@ -16,7 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import single_argument
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.failures import message_of
+from perdure.workflows.failures import execute_begun, message_of
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
@@ -378,13 +378,16 @@ class ApprovalWaits:
         """Let the policy's program decide. If it fails, takes too long or returns no decision, a person decides."""
         try:
             async with self._programs:
-                sent = await workflow.execute_activity(
-                    APPROVE_ACTIVITY,
-                    await self._approve_input(approver, approval_request),
-                    start_to_close_timeout=PROGRAM_TIMEOUT,
-                    schedule_to_close_timeout=PROGRAM_TOTAL_TIMEOUT,
-                    retry_policy=RetryPolicy(maximum_attempts=1),
-                    summary=line(f"{approver} on {approval_request.title}"),
+                approve_input = await self._approve_input(approver, approval_request)
+                sent = await execute_begun(
+                    lambda: workflow.execute_activity(
+                        APPROVE_ACTIVITY,
+                        approve_input,
+                        start_to_close_timeout=PROGRAM_TIMEOUT,
+                        schedule_to_close_timeout=PROGRAM_TOTAL_TIMEOUT,
+                        retry_policy=RetryPolicy(maximum_attempts=1),
+                        summary=line(f"{approver} on {approval_request.title}"),
+                    )
                 )
             if not decided.done():
                 judged = self._approval_queue.judge_program(approval_request, sent, approver)

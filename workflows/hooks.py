@@ -13,7 +13,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.failures import execute_begun, kind_of, message_of
 from perdure.workflows.observability import now, observe
 
 with workflow.unsafe.imports_passed_through():
@@ -125,15 +125,19 @@ class ExecutionHooks:
         if event_json is None:
             self._events[key] = event
         try:
-            answer: HookAnswer = await workflow.execute_activity(
-                HOOK_ACTIVITY,
-                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json),
-                result_type=HookAnswer,
-                start_to_close_timeout=timedelta(seconds=seconds),
-                schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),
-                heartbeat_timeout=timedelta(seconds=_LONG) if seconds > _LONG else None,
-                retry_policy=_ASK_AROUND,
-                summary=line(f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"),
+            answer: HookAnswer = await execute_begun(
+                lambda: workflow.execute_activity(
+                    HOOK_ACTIVITY,
+                    HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json),
+                    result_type=HookAnswer,
+                    start_to_close_timeout=timedelta(seconds=seconds),
+                    schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),
+                    heartbeat_timeout=timedelta(seconds=_LONG) if seconds > _LONG else None,
+                    retry_policy=_ASK_AROUND,
+                    summary=line(
+                        f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"
+                    ),
+                )
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

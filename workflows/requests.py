@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
         RequestInput,
         RequestResult,
     )
-    from perdure.plan import INTERRUPTED, MOST_LOST
+    from perdure.plan import INTERRUPTED, MOST_LOST, NOT_BEGUN
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
     from perdure.runs.run import RunState
@@ -150,7 +150,8 @@ async def ask(
                     continue
                 if kind == INTERRUPTED:  # only its worker was shut down: the same Request is repeated
                     continue
-                if is_lost(error) and lost < MOST_LOST and run.prepared.follows(LOST_IS_NOT_DOWN):
+                is_down = kind != NOT_BEGUN and not (is_lost(error) and run.prepared.follows(LOST_IS_NOT_DOWN))
+                if not is_down and lost < MOST_LOST:
                     lost += 1  # the model may be well, and a fallback's worker would be lost too
                     continue
                 if kind == CONTEXT_TOO_LONG and not run.progress.tight:

@@ -16,7 +16,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
-from perdure.workflows.failures import message_of
+from perdure.workflows.failures import execute_begun, message_of
 from perdure.workflows.observability import now
 from perdure.workflows.session_hooks import SessionHooks
 
@@ -121,15 +121,17 @@ class TranscriptTasks:
         notes = self._kept.notes
         notes.compacts(cut.why, cut.before, now())
         try:
-            summary: SummaryResult = await workflow.execute_activity(
-                SUMMARY_ACTIVITY,
-                SummaryInput(models=models),
-                result_type=SummaryResult,
-                schedule_to_close_timeout=_SUMMARY,
-                start_to_close_timeout=_SUMMARY,
-                heartbeat_timeout=timedelta(seconds=10),
-                retry_policy=RetryPolicy(maximum_attempts=3),
-                summary=f"compaction: {cut.before:,} tokens",
+            summary: SummaryResult = await execute_begun(
+                lambda: workflow.execute_activity(
+                    SUMMARY_ACTIVITY,
+                    SummaryInput(models=models),
+                    result_type=SummaryResult,
+                    schedule_to_close_timeout=_SUMMARY,
+                    start_to_close_timeout=_SUMMARY,
+                    heartbeat_timeout=timedelta(seconds=10),
+                    retry_policy=RetryPolicy(maximum_attempts=3),
+                    summary=f"compaction: {cut.before:,} tokens",
+                )
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

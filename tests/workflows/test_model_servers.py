@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI
-from temporalio.client import WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Run, tool
@@ -19,6 +19,7 @@ from perdure.client.run import watch_run, watch_trouble
 from perdure.hosting.worker import build_worker
 from perdure.models.provider_errors import refusal_of
 from perdure.models.requests import Endpoint
+from perdure.plan import NOT_BEGUN
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
 from tests.models.test_provider_errors import SAID
@@ -322,10 +323,9 @@ async def test_r9_7_a_rate_limit_is_waited_for_as_the_words_say() -> None:
 
 
 async def test_b9_a_context_that_temporal_cannot_carry_is_too_long() -> None:
-    too_large = context_failure(WorkflowQueryFailedError("Blob data size exceeds limit."))
+    too_large = context_failure(ApplicationError("Blob data size exceeds limit.", type=NOT_BEGUN))
     assert (too_large.type, too_large.non_retryable) == (CONTEXT_TOO_LONG, True)
-    passing = context_failure(WorkflowQueryFailedError("no poller"))
-    assert (passing.type, passing.non_retryable) == ("Context", False)
+    assert context_failure(passing := ApplicationError("no poller", type=NOT_BEGUN)) is passing
 
 
 async def test_b7_an_error_in_a_whole_answer_reaches_the_user(dev_server: WorkflowEnvironment) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -18,14 +18,15 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, WorkerDeploymentConfig
 
-from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, Selection, tool
+from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, Selection, hook, tool
 from perdure.errors import SettingsError
+from perdure.hooks import BeforeToolCall
 from perdure.hosting._health import Health
 from perdure.hosting._worker_parts import deployment
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.testing._local import QuickTasks
-from perdure.testing.scripted_model import ChatRequest, ScriptedModel
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
 from perdure.values.json import JsonObject
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -335,6 +336,67 @@ async def test_a_call_loses_no_attempt_while_its_run_cannot_answer(
                 view = await run.wait(HANG)
     assert (view.status, view.output, len(made)) == ("completed", 100_000, 1)
     assert [(call.status, call.attempts) for call in view.calls] == [("done", 1)] * 3
+
+
+async def until(fulfilled: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG):
+        while True:
+            if fulfilled():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_request_and_a_hook_lose_nothing_while_their_run_cannot_answer(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is asked again, and a hook is called, by a worker that cannot replay the run: their input is in the run."""
+    monkeypatch.setattr("perdure.values.limits.ATTEMPTS", 1)
+    queue, seen = unique("queue"), list[int]()
+
+    @tool
+    def measure(text: str) -> int:
+        return len(text)
+
+    @hook("before_tool_call")
+    async def guard(event: BeforeToolCall) -> None:
+        seen.append(len(event.params["text"]))
+        if len(seen) == 1:
+            await asyncio.Event().wait()  # until its worker ends
+
+    plan = {
+        "calls": [{"_tool": "measure", "text": "x" * 100_000, "_outputPath": "†state.size"}],
+        "output": "†state.size",
+    }
+    old, tools = dev_server.client, registry([measure, guard])
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    document = agent("measure", config={"models": {"fallback": ["backup-1"]}})
+    async with ScriptedModel([Turn("Please try again in 5s.", status=429), plan]) as model:
+        run = await Perdure(old, task_queue=queue).start(Agent.of(document), id=unique("claims"))
+
+        def serve(client: Client) -> Any:
+            return build_worker(client, tools, model=asking(model), task_queue=queue, grace=0.5)
+
+        async def cannot_answer() -> None:
+            """Wait until the activity has failed, because the run's only worker cannot replay it, and the run's task has failed too."""
+            async with asyncio.timeout(HANG):
+                while True:
+                    found = (await run.handle.describe()).raw_description
+                    if not found.pending_activities and found.pending_workflow_task.attempt > 1:
+                        return
+                    await asyncio.sleep(0.05)
+
+        async with serve(old):
+            await until(lambda: bool(model.requests))
+        async with serve(new):
+            await cannot_answer()
+        async with serve(old):
+            await until(lambda: bool(seen))
+        async with serve(new):
+            await cannot_answer()
+        async with serve(old):
+            view = await run.wait(HANG)
+        asked = {request.model for request in model.requests}
+    assert (view.status, view.output, seen, len(asked)) == ("completed", 100_000, [100_000] * 2, 1), view
 
 
 @pytest.mark.soak
