@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from temporalio.api.deployment.v1 import WorkerDeploymentVersion
-from temporalio.api.enums.v1 import TaskQueueType, VersioningBehavior
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.enums.v1 import TaskQueueType, VersioningBehavior, WorkerVersioningMode
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
@@ -154,7 +154,7 @@ async def missing_worker(
     )
     seen = datetime.now(UTC) - _GONE_AFTER
     pollers = [each for each in response.pollers if each.last_access_time.ToDatetime(UTC) > seen]
-    polling = {(each.deployment_options.deployment_name, each.deployment_options.build_id) for each in pollers}
+    polling = {_version_of(each) for each in pollers}
     current, ramping = response.versioning_info.current_deployment_version, response.versioning_info
     pinned = None if description is None else _pinned_version(description)
     wanted = [current] if pinned is None else [pinned]
@@ -170,6 +170,13 @@ async def missing_worker(
         f"current. Make it current: temporal worker deployment set-current-version --deployment-name {deployment} "
         f"--build-id {build}"
     )
+
+
+def _version_of(poller: PollerInfo) -> tuple[str, str]:
+    """Return the deployment and the build id of a worker; both are empty for a worker that takes tasks of runs without a version."""
+    options = poller.deployment_options
+    is_versioned = options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+    return (options.deployment_name, options.build_id) if is_versioned else ("", "")
 
 
 def start_worker(description: WorkflowExecutionDescription) -> str:

@@ -434,6 +434,15 @@ async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(de
     assert failed == []
 
 
+async def test_a_worker_that_only_names_its_version_takes_runs_without_one(dev_server: WorkflowEnvironment) -> None:
+    client, queue = dev_server.client, unique("queue")
+    named = WorkerDeploymentConfig(WorkerDeploymentVersion("theirs", "7"), use_worker_versioning=False)
+    async with worker.Worker(client, task_queue=queue, plugins=[PerdurePlugin()], deployment_config=named):
+        async with asyncio.timeout(HANG):
+            while not await Perdure(client, task_queue=queue).has_worker():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
 async def test_half_a_version_is_none() -> None:
     with pytest.raises(SettingsError, match="deployment_name and build_id: set both"):
         deployment(Settings(build_id="1"))
