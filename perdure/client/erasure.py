@@ -40,6 +40,7 @@ from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, entry
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.undo import undo_id, undone_run
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
@@ -288,7 +289,7 @@ class Eraser:
         senders, last = await self._use_of(found)
         if self._sender is not None and self._sender not in senders:
             return None
-        if self._before is not None and last >= self._before:
+        if self._before is not None and (last >= self._before or await self._has_later_run(found.id, self._before)):
             return None
         if self._sender is not None and (others := sorted(senders - {self._sender})) and not self._shared:
             words = f"{len(others)} other senders have written to it ({', '.join(others[:3])}): give --shared to erase all of it"
@@ -296,6 +297,14 @@ class Eraser:
             return None
         self.report.sessions.append(key)
         return target
+
+    async def _has_later_run(self, session: str, before: datetime) -> bool:
+        """Whether a run of a session, or an undo of one, goes on or has ended later."""
+        parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", f"WorkflowId STARTS_WITH {quote_text(session + '/')}"]
+        parts.append(f"(ExecutionStatus = 'Running' OR CloseTime >= '{before.isoformat()}')")
+        async for _ in self._client.list_workflows(" AND ".join(parts)):
+            return True
+        return False
 
     async def _use_of(self, found: Execution) -> tuple[set[str], datetime]:
         """Return the senders of a session, and the time of its last use: from its histories if it does not answer, or
@@ -332,7 +341,7 @@ class Eraser:
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
             if is_below and (session in sessions or (session is not None and self._sender is None)):
                 continue  # its session's target includes it
-            found[each.id] = {each.parent_id} if each.parent_id else set()
+            found[each.id] = {name for name in (each.parent_id, undone_run(each.id)) if name}
             if is_below:
                 found[each.id] |= {each.id[:n] for n in _slashes(each.id)}
             else:
@@ -346,7 +355,8 @@ class Eraser:
         return [*map(_Target, tops)]
 
     async def _ended(self, found: dict[str, set[str]], before: datetime) -> dict[str, set[str]]:
-        """Leave out runs that go on, or have ended later, and runs that are part of such runs.
+        """Leave out runs that go on, or have ended later, and runs that are part of such runs. An undo is a part of its
+        run.
 
         A query also finds an ended execution of a run that continued as new, or was reset, and goes on.
         """
@@ -354,10 +364,14 @@ class Eraser:
 
         async def stays(id: str) -> bool:
             async with limit:
+                undo = 0
                 newest = await describe(self._client, id)
-            if newest is None or newest.workflow_type not in (AGENT_WORKFLOW, LOOP_WORKFLOW):
-                return False
-            return newest.close_time is None or newest.close_time >= before
+                while newest is not None and newest.workflow_type in (AGENT_WORKFLOW, LOOP_WORKFLOW):
+                    if newest.close_time is None or newest.close_time >= before:
+                        return True
+                    undo += 1
+                    newest = await describe(self._client, undo_id(id, undo))
+            return False
 
         ids = sorted({*found}.union(*found.values()))
         kept = {id for id, stay in zip(ids, await asyncio.gather(*map(stays, ids)), strict=True) if stay}

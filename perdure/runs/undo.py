@@ -8,6 +8,7 @@ starts with a plan, and calls no model.
 from __future__ import annotations
 
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -405,9 +406,18 @@ class RunEffects:
         self.effects = [each for each in self.effects if each.call not in named]
 
 
+_UNDO_ID: Final = re.compile(r"(.+)\.undo-[1-9][0-9]*", re.DOTALL)
+
+
 def undo_id(run_id: str, number: int) -> str:
     """Return the id of the undo run of a run with this number, from 1."""
     return f"{run_id}.undo-{number}"
+
+
+def undone_run(undo: str) -> str | None:
+    """Return the id of the run that an undo run with this id undoes; `None`: it is not the id of an undo run."""
+    found = _UNDO_ID.fullmatch(undo)
+    return found and found[1]
 
 
 def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:

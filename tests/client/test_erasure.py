@@ -472,3 +472,50 @@ async def test_r24_5_an_age_counts_from_the_end_of_the_whole_run(impatient_serve
         await until_left(client, run.id, f"{run.id}/1.0")
         assert (await api.erase(tenant=tenant, before=datetime.now(UTC))).runs == [run.id]
         await until_left(client)
+
+
+@tool(dangerous=True)
+def take_back(item: str) -> str:
+    """Take an item back."""
+    return f"{item} is taken back"
+
+
+@tool(undo=take_back)
+def buy(item: str) -> str:
+    """Buy an item."""
+    return f"{item} is bought"
+
+
+async def test_r24_5_a_run_that_is_being_undone_is_not_old(dev_server: WorkflowEnvironment) -> None:
+    """The undo needs the runs of its delegates, and the next undo needs the record of this one."""
+    boss = Agent("boss", tools=[buy, Agent("clerk", tools=[buy])])
+
+    def model(request: ChatRequest) -> Any:
+        if "is bought" in request.text:
+            return {"calls": [], "output": "done"}
+        if "CLERK" in request.text:
+            return {"calls": [{"_tool": "buy", "item": "a pear", "_outputPath": "†state.it"}], "output": None}
+        asks = {"_tool": "clerk", "request": "CLERK", "_outputPath": "†state.it"}
+        return {"calls": [asks, {"_tool": "buy", "item": "†state.it", "_outputPath": "†state.more"}], "output": None}
+
+    client = Client(**dev_server.client.config() | {"namespace": await new_namespace(dev_server.client)})
+    async with harness(client, [buy, take_back], model) as it:
+        api, tenant = Perdure(client, task_queue=it.task_queue), f"tenant-{uuid.uuid4().hex[:8]}"
+        run = await api.start(boss, "Order.", id="alone", sender="ann", tenant=tenant)
+        await run.result(HANG)
+        session = api.session("own", tenant=tenant, agent=boss)
+        await session.ask("Order.", sender="ann", timeout=HANG)
+        top = api.get_run(str((await session.show()).entries[-1]["runId"]))
+        undos = [await each.undo() for each in (run, top)]
+        for each in undos:
+            await it.until_waiting(each.id, "0.0")
+        left = [f"{each.id}{more}" for each in (run, top) for more in ("", "/1.0", ".undo-1")]
+        await until_left(client, *left, session.id)
+        assert (await api.erase(tenant=tenant, before=datetime.now(UTC))).executions == 0
+        for each, undo in zip((run, top), undos, strict=True):
+            await undo.approve("0.0")
+            below = f"{each.id}/1.0.undo-1"
+            await it.until_waiting(below, "0.0")
+            await api.get_run(below).approve("0.0")
+            assert (await undo.wait()).status == "completed"
+            assert [effect.status for effect in await each.effects()] == ["undone"] * 2
