@@ -391,6 +391,8 @@ def recall(
         found.get("text", "" if found.get("found") else f"no entry matches {what!r}"),
         end="\n" if "found" not in found else "",
     )
+    if "gone" in found:
+        print(f"perdure: {found['gone']}", file=sys.stderr)
     if found.get("more") or page < found.get("pages", 0):
         print(f"perdure: the next page: --page {page + 1}", file=sys.stderr)
 

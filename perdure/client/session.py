@@ -624,7 +624,7 @@ class Session:
 
         `what`: a call by its id there (`c12_1_0`) or an entry by its number; the result is `{"what", "page", "pages",
         "text"}`. Other words are a search, with the result `{"what", "page", "found": [{"n", "type", "at", "text"}],
-        "more"}`. `page`: counted from 1. Raises `RunError` if nothing is found.
+        "more"}`, and `gone` if an older part of the transcript no longer exists. `page`: counted from 1. Raises `RunError` if nothing is found.
 
         ```python
         found = await session.recall("parcel")

@@ -16,7 +16,7 @@ from perdure.queries._answers import answer_of
 from perdure.runs.wire import VALUE_QUERY
 from perdure.sessions.compaction import ENTRIES_QUERY, HeldEntries
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
-from perdure.sessions.recall import newest_first, oldest_first
+from perdure.sessions.recall import HistoryGoneError, newest_first, oldest_first
 from perdure.sessions.transcript import (
     SEGMENT_ENTRIES_QUERY,
     SEGMENT_FIND_QUERY,
@@ -171,5 +171,6 @@ class SessionReader:
         except WorkflowQueryFailedError as error:
             raise RunError(f"{id} did not answer: {error}") from None
         except RPCError as error:
-            gone = error.status is RPCStatusCode.NOT_FOUND
-            raise RunError(f"{id} no longer exists" if gone else f"{id} does not answer: {error.message}") from None
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise HistoryGoneError(f"{id} no longer exists") from None
+            raise RunError(f"{id} does not answer: {error.message}") from None

@@ -36,6 +36,10 @@ _TRIES: Final = 10
 _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
+class HistoryGoneError(RunError):
+    """The history of a segment or a run no longer exists."""
+
+
 class WorkflowReader(Protocol):
     """A reader that queries workflows."""
 
@@ -43,7 +47,7 @@ class WorkflowReader(Protocol):
         """Send `ENTRIES_QUERY` to the session."""
 
     async def segment(self, id: str) -> EntryList:
-        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `RunError` if it no longer exists."""
+        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `HistoryGoneError` if it no longer exists."""
 
     async def whole(self, run_id: str, what: str) -> Json:
         """Return a whole value of a run: `state`, or a call's `{"params", "result", …}`. Raise `RunError` if it is not
@@ -54,7 +58,8 @@ class WorkflowReader(Protocol):
 async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject:
     """Return `{"what", "page", "pages", "text"}`, or for a search its hits.
 
-    Hits are `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`. Raise `RunError` if nothing is found.
+    Hits are `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`, with `gone` if an older segment no longer
+    exists. Raise `RunError` if nothing is found.
     """
     what, page = what.strip(), max(1, page)
     if not what:
@@ -88,20 +93,24 @@ async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
     words = what.lower().split()
     found: list[JsonObject] = []
     skip = (page - 1) * HITS
-    async for entry in newest_first(reader):
-        text = entry_text(entry)
-        lower = text.lower()
-        if not all(word in lower for word in words):
-            continue
-        if skip:
-            skip -= 1
-        elif len(found) == HITS:
-            return {"what": what, "page": page, "found": found, "more": True}
-        else:
-            at = lower.find(words[0])
-            shown = text[max(0, at - _AROUND) : at + _AROUND]
-            found.append({"n": entry.n, "type": entry.type, "at": entry.at, "text": shown})
-    return {"what": what, "page": page, "found": found, "more": False}
+    gone: JsonObject = {}
+    try:
+        async for entry in newest_first(reader):
+            text = entry_text(entry)
+            lower = text.lower()
+            if not all(word in lower for word in words):
+                continue
+            if skip:
+                skip -= 1
+            elif len(found) == HITS:
+                return {"what": what, "page": page, "found": found, "more": True}
+            else:
+                at = lower.find(words[0])
+                shown = text[max(0, at - _AROUND) : at + _AROUND]
+                found.append({"n": entry.n, "type": entry.type, "at": entry.at, "text": shown})
+    except HistoryGoneError as error:
+        gone = {"gone": f"{error}: neither it nor older entries are searched"}
+    return {"what": what, "page": page, "found": found, "more": False, **gone}
 
 
 def entry_text(entry: Entry) -> str:

@@ -13,7 +13,7 @@ from perdure.runs.wire import CallView
 from perdure.sessions.compaction import HeldEntries, compacted, cut_of
 from perdure.sessions.entries import CommandEntry, MessageEntry, RunEntry
 from perdure.sessions.fork import fork, run_number
-from perdure.sessions.recall import HITS, newest_first, oldest_first, recall
+from perdure.sessions.recall import HITS, HistoryGoneError, newest_first, oldest_first, recall
 from perdure.sessions.transcript import EntryList, SegmentSpan, Transcript, TranscriptSnapshot
 from perdure.values.json import Json, pack
 from perdure.values.media import PAGE
@@ -52,7 +52,7 @@ class Session:
 
     async def segment(self, id: str) -> EntryList:
         if id not in self.segments:
-            raise RunError(f"{id} no longer exists")
+            raise HistoryGoneError(f"{id} no longer exists")
         return self.segments[id]
 
     async def whole(self, run_id: str, what: str) -> Json:
@@ -173,6 +173,18 @@ def test_r10_10_a_transcript_that_cannot_be_read_whole_is_not_read_in_part(read:
         session.segments[name] = EntryList(entries=left)
     with pytest.raises(RunError, match=r"not there any more|no longer|missing|no entries"):
         run(read(session))
+
+
+def test_r10_12_a_search_returns_what_is_left_of_an_erased_transcript() -> None:
+    """A fork shares the older segments of a session, which may have been deleted since."""
+    session = Session(long().transcript)
+    session.segments = {name: each for name, each in long().segments.items() if not name.endswith("-1")}
+    assert len(long().segments) - len(session.segments) == 1
+    found = run(recall(session, "order a-1300"))
+    assert "A-1300" in found["found"][0]["text"]
+    assert found["gone"] == "s/~1-1 no longer exists: neither it nor older entries are searched"
+    assert "gone" not in run(recall(long(), "order a-1300"))
+    assert run(recall(session, "order a-1003"))["found"] == []
 
 
 def test_r10_10_a_fork_leaves_entries_out_and_is_read_whole() -> None:
