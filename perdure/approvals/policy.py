@@ -380,6 +380,15 @@ class Guard:
         return flows.ask and f"the worker's rule: {flows.ask}"
 
 
+def still_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
+    """Return the remembered tools that a change does not make stricter. The level before it is unknown: a change of the
+    level counts as stricter.
+    """
+    if "ask" in change.model_fields_set and change.ask != "never":
+        return []
+    return [name for name in remembered if change.tools.get(name, "never") == "never"]
+
+
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:
     """Return the digest of the values that others wrote in a call, and of their authors.
 

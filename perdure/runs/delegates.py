@@ -310,7 +310,7 @@ def _parts(
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
     limited = run.approval_queue.allowed_sources is not None
-    approval, givers = part_policy(guard, call, sources, limited=limited)
+    approval, givers, remembered = part_policy(guard, call, sources, limited=limited)
     below = _below(call, run, budget, approval, givers, sources)
     record = below.pop("rule_record")
     return LoopInput.model_construct(
@@ -326,6 +326,7 @@ def _parts(
         max_payload=prepared.max_payload,
         **below,
         keeps_version=run.prepared.keeps_version,
+        remembered=remembered,
         standing=None if run.approval_queue.has_left_standing else run.standing,
         state=LoopState(rule_record=record),
     )

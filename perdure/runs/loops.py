@@ -75,8 +75,9 @@ def _kinds(call: Call) -> list[str]:
 
 def part_policy(
     guard: Guard, call: Call, sources: Mapping[str, list[str]], *, limited: bool = False
-) -> tuple[JsonObject, list[ToolOwner]]:
-    """Return the policy change and the tool owners for the parts; calls of an approved plan need no further approval.
+) -> tuple[JsonObject, list[ToolOwner], list[str]]:
+    """Return the policy change, the tool owners and the remembered tools for the parts; calls of an approved plan need
+    no further approval.
 
     `sources`: the sources of the parts' input. `limited`: the plan's approval covers only calls of some sources, and
     the parts judge their calls. See R7.6.
@@ -86,13 +87,11 @@ def part_policy(
     clean = not untrusted_sources(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
-    remembered = dict.fromkeys(guard.remembered if clean else (), "never")
+    remembered = sorted(guard.remembered) if clean else []
     names = [each.spec.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
-        return {**change, "scope": "calls", "ask": "always" if limited else "never", "tools": remembered}, []
-    return (
-        {**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change
-    ), guard.tool_owners(names)
+        return {**change, "scope": "calls", "ask": "always" if limited else "never", "tools": {}}, [], remembered
+    return change, guard.tool_owners(names), remembered
 
 
 def _brings_others_in(call: Call) -> bool:
@@ -227,6 +226,8 @@ class LoopInput(WireModel):
     budgets: list[SharedBudget] = Field(default_factory=list, exclude_if=operator.not_)
     """The budgets of the run above that many runs share (R24.8)."""
     givers: list[ToolOwner] = Field(default_factory=list)
+    remembered: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Tools of the parts whose approval a person wants remembered (R7.7)."""
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     prepared: Packed | None = None

@@ -438,6 +438,8 @@ class RunInput(WireModel):
     """A `ForkRecord`: the record of the run from which this one was forked (R22.1); its form is `FORK_FORM`."""
     undo: Packed | None = Field(default=None, exclude_if=operator.not_)
     """An `UndoRecord`: the calls of the run that this run undoes (R23.4); its form is `UNDO_FORM`."""
+    remembered: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Tools of a part of a loop whose approval a person wants remembered in the run above (R7.7)."""
     standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
     """The standing approvals that apply to a part of a procedure's loop (R23.3)."""
     snapshot: Packed | None = None

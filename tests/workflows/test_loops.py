@@ -14,11 +14,13 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolError, tool
+from perdure import Agent, ToolError, tool
 from perdure.models.usage import RunUsage
 from perdure.runs.claim_check import PAYLOADS_QUERY, USAGE
 from perdure.runs.delegates import SpentBudget
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.testing import run_locally
+from perdure.testing._clock import WaitingState
 from tests.support import DONE, agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
@@ -277,3 +279,43 @@ async def test_r9_6_a_loop_that_did_not_begin_has_used_nothing(dev_server: Workf
             await handle.result()
         spent = await handle.query(PAYLOADS_QUERY, args=[USAGE.name, [""]], result_type=dict[str, SpentBudget])
     assert spent == {"": SpentBudget(usage=RunUsage())}
+
+
+@tool(dangerous=True)
+def refund(number: int) -> str:
+    """Pay money back."""
+    refunded.append(number)
+    return "paid"
+
+
+refunded: list[int] = []
+
+
+@pytest.mark.parametrize("count", [3, 120])
+async def test_r7_7_a_stricter_policy_also_ends_a_remembered_approval_in_child_workflows(count: int) -> None:
+    """A loop of many items runs in child workflows, in which a person changes the policy while it goes on."""
+    refunded.clear()
+    script = f"""
+first = refund(number=0)
+for number in {[*range(1, count)]}:
+    go = ask_person(question=f"{{number}} {{first}}?")
+    paid = refund(number=number, _after=[go])
+return "done"
+"""
+    desk = Agent("desk", tools=[refund, "ask_person"], dialect="script")
+    async with run_locally(desk, model=[script]) as local:
+        run = await local.start({"request": "Pay."})
+        await run.until_waiting("1.0")
+        await run.approve("1.0", remember=True)
+
+        async def waits(look: WaitingState) -> Any:
+            return None if look.busy else (await run.waiting_below())[0]
+
+        [question, *_] = await local.following.until(waits)
+        await local.perdure.get_run(run.id).policy(ask="always")
+        await local.following.until(waits)
+        await local.perdure.get_run(question.run_id).answer(question.request.call, "yes")
+        waiting = await local.following.until(waits)
+        assert "refund" in [each.request.tool for each in waiting]
+        await run.cancel()
+    assert refunded == [0]
