@@ -32,7 +32,7 @@ CHANGES = [
     # The deadline has no timer.
     ("timers", 'await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")', "await workflow.wait_condition(lambda: False)", "deadline"),
     # Hooks of a run's start are not asked.
-    ("hooks", "answer: HookAnswer = await workflow.execute_activity(", "answer: HookAnswer = await workflow.execute_local_activity(", "hooks"),
+    ("hooks", "lambda: workflow.execute_activity(", "lambda: workflow.execute_local_activity(", "hooks"),
     # An undo run has another id.
     ("undo", "id=start.id,", "id=start.id + 'x',", "undone-below"),
     # An address is not informed of a run's status.
