@@ -104,9 +104,8 @@ class Heartbeat:
         Return `False` if the server gave up the attempt.
         """
         self._details = details
-        sent_at = (
-            asyncio.get_running_loop().time()
-        )  # the server counts from the receipt; its answer may come much later
+        # The server counts from the receipt. Its answer may come much later.
+        sent_at = asyncio.get_running_loop().time()
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
             await handle.heartbeat(*details, rpc_timeout=TIMEOUT)

@@ -32,7 +32,7 @@ LASTING: Final = {
     RPCStatusCode.PERMISSION_DENIED,
     RPCStatusCode.UNIMPLEMENTED,
 }
-"""Statuses of a query that a later one has as well."""
+"""Statuses that a repeated query has again."""
 OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
 """Client with Perdure's converter, if the worker's own client has another."""
 GONE: Final = "gone"

@@ -20,7 +20,9 @@ R = TypeVar("R")
 
 
 async def execute_begun(execute: Callable[[], Awaitable[R]]) -> R:
-    """Return the result of an activity. Execute it again if this workflow did not answer it, e.g. while the workers could not replay it."""
+    """Return the result of an activity. Execute it again if it has not begun, because this workflow did not answer its
+    query: workers could not replay the workflow then.
+    """
     for _ in range(MOST_LOST):
         try:
             return await execute()

@@ -21,7 +21,7 @@ from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.policy import Policy, parse_policy, still_remembered
+    from perdure.approvals.policy import Policy, keep_remembered, parse_policy
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
@@ -138,9 +138,9 @@ class PolicyChanges:
         self._change = self._change.changed(change)
         self._children.signal_change(change.as_change())
 
-    def still(self, remembered: Sequence[str]) -> list[str]:
+    def keep_remembered(self, remembered: Sequence[str]) -> list[str]:
         """Return the remembered tools that these changes do not concern."""
-        return still_remembered(remembered, self._change)
+        return keep_remembered(remembered, self._change)
 
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy, overridden by these changes."""
@@ -185,7 +185,7 @@ class LoopDriver:
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
                 await self._settle()
                 loop.approval = self._policy.over(loop.approval)
-                loop.remembered = self._policy.still(loop.remembered)
+                loop.remembered = self._policy.keep_remembered(loop.remembered)
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
             if (words := full_reason(NEAR)) is not None:
@@ -328,7 +328,7 @@ class LoopDriver:
             routes_above=loop.routes_above,
             said=loop.said,
             requesters=loop.requesters,
-            remembered=self._policy.still(loop.remembered),
+            remembered=self._policy.keep_remembered(loop.remembered),
             standing=loop.standing,
         )
 

@@ -17,7 +17,7 @@ from perdure.workflows.notifications import notify_refused
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.policy import Guard, Policy, parse_policy, still_remembered, stricter_level
+    from perdure.approvals.policy import Guard, Policy, keep_remembered, parse_policy, stricter_level
     from perdure.errors import ProtocolError
     from perdure.hooks.answers import Hooks
     from perdure.plan import NO_SUCH_TOOL
@@ -242,9 +242,10 @@ def _set_guard(
         agent.config.approval,
         floor=stricter_level(prepared.floor, run_input.floor),
         change=change.changed(people.approval_queue.guard.change),
-        remembered=[]
-        if run_input.snapshot is not None
-        else still_remembered(run_input.remembered, people.approval_queue.guard.change),
+        # A snapshot has the remembered tools itself.
+        remembered=keep_remembered(run_input.remembered, people.approval_queue.guard.change)
+        if run_input.snapshot is None
+        else [],
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
         knows_defaults=prepared.follows(DEFAULTS_ASK),

@@ -380,7 +380,7 @@ class Guard:
         return flows.ask and f"the worker's rule: {flows.ask}"
 
 
-def still_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
+def keep_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
     """Return the remembered tools that a change does not make stricter. The level before it is unknown: a change of the
     level counts as stricter.
     """

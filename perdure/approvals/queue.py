@@ -67,8 +67,8 @@ class ApprovalQueue:
     """The allowed sources of the approved plan's values; `None`: any source."""
     is_changed: bool = False
     """Whether a decision has changed a call, or the plan. Standing approvals then decide no more."""
-    keeps_standing: bool = False
-    """Whether standing approvals still decide then, as in 0.2.0."""
+    keeps_standing_approvals: bool = False
+    """Whether standing approvals decide after such a change too, as in runs of 0.2.0."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class ApprovalQueue:
             foreign = foreign_words(call.spec.tool_name, call.inputs.origins, self.allowed_sources)
             if foreign is not None:
                 covered, reason = False, f"{foreign}, which the standing approval does not allow"
-            elif self.has_left_standing:
+            elif self.standing_approvals_ended:
                 covered, reason = False, f"the standing approval does not allow it: {CHANGED}"
         if covered and not call.inputs.changed:
             if self._approved_by_person and call.spec.template.literal:
@@ -114,9 +114,9 @@ class ApprovalQueue:
         return self._put_out(request)
 
     @property
-    def has_left_standing(self) -> bool:
-        """Whether a decision has changed a call, so that no standing approval covers the values that depend on it."""
-        return self.is_changed and not self.keeps_standing
+    def standing_approvals_ended(self) -> bool:
+        """Whether no standing approval decides any more: values may depend on a call that a decision has changed."""
+        return self.is_changed and not self.keeps_standing_approvals
 
     def refuse_flow(self, call: Call) -> Rejected | None:
         """Reject a ready call if a flow rule of the policy refuses one of its values (R15.5)."""

@@ -286,9 +286,9 @@ async def _run_agent(
     if no_wait:
         return run.id
     print(f"run {run.id}", file=sys.stderr)
-    from perdure.queries import missing_worker  # the commands are read without the SDK
+    from perdure.queries import find_missing_worker  # other commands start without the SDK
 
-    if missing := await missing_worker(perdure.client, task_queue):
+    if missing := await find_missing_worker(perdure.client, task_queue):
         print(f"perdure: no worker takes the run yet; it waits for one. {missing}", file=sys.stderr)
     try:
         return await _follow(run) if live else await _wait(run)

@@ -526,11 +526,11 @@ def chat(
     live = sys.stdin.isatty() and sys.stdout.isatty()
 
     async def talk(perdure: Perdure) -> int:
-        from perdure.queries import missing_worker  # the commands are read without the SDK
+        from perdure.queries import find_missing_worker  # other commands start without the SDK
 
         there = perdure.session(key, tenant=tenant, agent=found, task_queue=settings.task_queue)
         print(f"{found.name}, session {key}{'; /help lists the commands' if live else ''}", file=sys.stderr, flush=True)
-        if missing := await missing_worker(perdure.client, settings.task_queue):
+        if missing := await find_missing_worker(perdure.client, settings.task_queue):
             print(f"perdure: no worker takes messages yet. {missing}", file=sys.stderr, flush=True)
         if not live:
             from perdure.cli import _chat as chat_module

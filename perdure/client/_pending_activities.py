@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import NoWorkerError, RunError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
-from perdure.queries import cannot_replay, missing_worker, start_worker
+from perdure.queries import cannot_replay, find_missing_worker, name_missing_worker
 from perdure.runs.wire import REQUEST_ACTIVITY, WAITING_ATTRIBUTE, RunView
 
 _WHY: Final = 500
@@ -128,37 +128,37 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
     return ""
 
 
-async def why_stalled(client: Client, description: WorkflowExecutionDescription) -> str:
-    """Return why a run or session does not continue now, and the remedy: its tasks fail, or no worker takes them.
+async def explain_stall(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return why a run or session does not continue, with the remedy: its tasks fail, or no worker takes them.
 
-    Empty if neither is so.
+    Empty if it continues.
     """
     if description.status != WorkflowExecutionStatus.RUNNING:
         return ""
     if failing := await task_failure(client, description):
         return failing
-    missing = await missing_worker(client, description.task_queue, description)
+    missing = await find_missing_worker(client, description.task_queue, description)
     return f"no worker takes its tasks; it continues when one does. {missing}" if missing else ""
 
 
-async def why_not_ended(client: Client, description: WorkflowExecutionDescription) -> str:
-    """Return the text of `why_stalled`, or that the run waits for people; empty if it works, or has ended."""
+async def explain_wait(client: Client, description: WorkflowExecutionDescription) -> str:
+    """Return the text of `explain_stall`, or that the run waits for people; empty if it works, or has ended."""
     if description.status != WorkflowExecutionStatus.RUNNING:
         return ""
-    if stalled := await why_stalled(client, description):
+    if stalled := await explain_stall(client, description):
         return stalled
     waiting = description.typed_search_attributes.get(_WAITING) or 0
     decisions = "a decision" if waiting == 1 else f"{waiting:,} decisions"
     return f"it waits for {decisions}: perdure approvals {description.id}" if waiting else ""
 
 
-async def find_reason(client: Client, workflow_id: str) -> str | None:
-    """Return the text of `why_not_ended`; `None` if there is none, or the server does not know the workflow or does not
+async def find_wait_reason(client: Client, workflow_id: str) -> str | None:
+    """Return the text of `explain_wait`; `None` if there is none, or the server does not know the workflow or does not
     answer.
     """
     with contextlib.suppress(RPCError):
         description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
-        return await why_not_ended(client, description) or None
+        return await explain_wait(client, description) or None
     return None
 
 
@@ -190,9 +190,9 @@ async def unanswered(client: Client, workflow_id: str, otherwise: RunError, name
         if failing := await task_failure(client, description):
             return NoWorkerError(f"{name or repr(workflow_id)} does not answer: {failing}")
         if isinstance(otherwise, NoWorkerError):
-            remedy = start_worker(description)
+            remedy = name_missing_worker(description)
             with contextlib.suppress(RPCError):  # the test server has no such call
-                remedy = await missing_worker(client, description.task_queue, description) or remedy
+                remedy = await find_missing_worker(client, description.task_queue, description) or remedy
             return NoWorkerError(f"{otherwise}. {remedy}")
     return otherwise
 

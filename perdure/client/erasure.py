@@ -15,6 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain, count
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -53,7 +54,7 @@ __all__ = ["ErasureReport", "Remaining"]
 _ENDS_WITHIN: Final = 30.0
 """Seconds for a session to end, with its hooks."""
 _LISTED_WITHIN: Final = 60.0
-"""Seconds until the server's lists have a run. The server drops an erased run from its lists first, and later from its histories."""
+"""The longest wait, in seconds, until the server lists a run. It drops an erased run from its lists first, and later from its histories."""
 _PAUSE: Final = 0.5
 """Seconds between two looks at the lists."""
 _FILE: Final = re.compile(rb"sha256:[0-9a-f]{64}")
@@ -252,7 +253,7 @@ class Eraser:
             await self._note_schedules(self._sender)
         if not report.dry_run:
             await self._end(targets)
-        # What is below a run or session before it: a repeated erasure finds the rest through it.
+        # Histories of child runs first: a repeated erasure finds those that are left through the run or session above.
         executions = [each for target in targets for each in reversed(await self._executions(target.id))]
         report.executions = len({each.run_id for each in executions})
         await self._erase_stored({each.id for each in executions}, executions)
@@ -333,7 +334,7 @@ class Eraser:
             parts.append(f"{SENDER_ATTRIBUTE} = {quote_text(self._sender[:LONGEST_KEYWORD])}")
         if self._before is not None:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
-        found: dict[str, set[str]] = {}  # by run the runs that it is part of
+        found: dict[str, set[str]] = {}  # each run, with the runs that it is part of
         # No other target includes these runs. One is an undo run, whose id does not begin with its parent's id.
         alone: set[str] = set()
         async for each in self._client.list_workflows(" AND ".join(parts)):
@@ -347,14 +348,14 @@ class Eraser:
             else:
                 alone.add(each.id)
         if self._before is not None:
-            found = await self._ended(found, self._before)
+            found = await self._without_ongoing(found, self._before)
         tops = [id for id in found if id in alone or not any(id[:n] in found for n in _slashes(id))]
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
         in_sessions = (id for id in tops if id.startswith(SESSION_PREFIX) and id.partition("/")[0] not in sessions)
         self.report.session_runs += sorted(in_sessions)
         return [*map(_Target, tops)]
 
-    async def _ended(self, found: dict[str, set[str]], before: datetime) -> dict[str, set[str]]:
+    async def _without_ongoing(self, found: dict[str, set[str]], before: datetime) -> dict[str, set[str]]:
         """Leave out runs that go on, or have ended later, and runs that are part of such runs. An undo is a part of its
         run.
 
@@ -364,13 +365,12 @@ class Eraser:
 
         async def stays(id: str) -> bool:
             async with limit:
-                undo = 0
-                newest = await describe(self._client, id)
-                while newest is not None and newest.workflow_type in (AGENT_WORKFLOW, LOOP_WORKFLOW):
+                for each in chain([id], (undo_id(id, number) for number in count(1))):
+                    newest = await describe(self._client, each)
+                    if newest is None or newest.workflow_type not in (AGENT_WORKFLOW, LOOP_WORKFLOW):
+                        break
                     if newest.close_time is None or newest.close_time >= before:
                         return True
-                    undo += 1
-                    newest = await describe(self._client, undo_id(id, undo))
             return False
 
         ids = sorted({*found}.union(*found.values()))
@@ -445,6 +445,7 @@ class Eraser:
         return started | {id.removesuffix(scored_id("")) for id in scored}
 
     async def _evaluated(self, evaluation: str) -> dict[str, Execution]:
+        """Return the newest executions of runs and scores whose ids begin with that of the evaluation, by id."""
         types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
         return await self._newest(f"{types} AND WorkflowId STARTS_WITH {quote_text(evaluation + '-')}")
 

@@ -326,7 +326,7 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
             interceptors=[recorder],
             namespace=REPLAYED,
             data_converter=converter,
-            workflow_runner=before_eviction(recorder.leave),
+            workflow_runner=before_eviction(recorder.record_open_run),
             runtime=quiet_runtime(),
             debug_mode=True,  # no deadlock detection: a busy machine may take two seconds for a task
         )
@@ -371,7 +371,7 @@ class _Recorder(Interceptor):
         self.audit = Audit()
         self._run_id = run_id
         self._run: AgentWorkflow | None = None
-        self._over = False
+        self._is_recorded = False
 
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         recorder = self
@@ -394,24 +394,24 @@ class _Recorder(Interceptor):
                 try:
                     result = await super().execute_workflow(input)
                 except BaseException as error:
-                    recorder._take(_status_of(error))
+                    recorder._record(_status_of(error))
                     raise
-                recorder._take("completed")
+                recorder._record("completed")
                 return result
 
         return RecordingInbound
 
-    def leave(self) -> None:
+    def record_open_run(self) -> None:
         """Record a run that has not ended, before the replay evicts it from memory."""
-        self._take("running")
+        self._record("running")
 
-    def _take(self, status: RunStatus) -> None:
-        if self._over or (run := self._run) is None:
+    def _record(self, status: RunStatus) -> None:
+        if self._is_recorded or (run := self._run) is None:
             return
-        self._over, audit = True, self.audit
+        self._is_recorded, audit = True, self.audit
         audit.input, calls, audit.messages = run.recorded()
         # The eviction of an open run changes its calls and its log.
-        audit.calls = [call.at_present() for call in calls]
+        audit.calls = [call.copy_state() for call in calls]
         audit.logs = [] if run.log is None else [replace(run.log, steps=[*run.log.steps])]
         audit.tools, audit.view = run.tools, run.view_as(self._run_id)
         audit.view.status = status

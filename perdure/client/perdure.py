@@ -34,7 +34,7 @@ from perdure.client.versions import VersionFigures, compare
 from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, connect_with_retry, with_converter
 from perdure.hosting.settings import in_force
-from perdure.queries import list_accounts, list_standing_approvals, missing_worker
+from perdure.queries import find_missing_worker, list_accounts, list_standing_approvals
 from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
@@ -872,7 +872,7 @@ class Perdure:
         ```
         """
         with clear_errors(self.client):
-            return not await missing_worker(self.client, task_queue or self.task_queue)
+            return not await find_missing_worker(self.client, task_queue or self.task_queue)
 
     def _run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
         return Run(self.client, id, agent)

@@ -17,6 +17,7 @@ from perdure.queries import undone_calls
 from perdure.runs.agent import Context, parse_agent, with_model
 from perdure.runs.fork import FORK_FORM, ForkPoint, ForkRecord, RecordedAnswer, record_fork
 from perdure.runs.procedures import Procedure, RunPlan, differing_literals, plan_of_run, procedure_of
+from perdure.runs.undo import undone_run
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, JsonObject, pack
 from perdure.values.references import MISSING
@@ -167,7 +168,7 @@ def check_procedure(procedure: Procedure, plan: RunPlan) -> None:
 
 def _refuse_undo(run_id: str, audit: Audit, what: str) -> None:
     if audit.input is not None and audit.input.undo is not None:
-        raise RunError(f"{run_id} is an undo. {what} the run that it undoes: {run_id.rpartition('.undo-')[0]}")
+        raise RunError(f"{run_id} is an undo. {what} the run that it undoes: {undone_run(run_id)}")
 
 
 def _plan_of(run_id: str, audit: Audit) -> RunPlan:

@@ -20,7 +20,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations
 from perdure.client._event_relay import parse_topics, relay_of, start_cursor
-from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, failure_words, why_stalled
+from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, explain_stall, failure_words
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
@@ -115,7 +115,7 @@ async def watch_trouble(client: Client, run_id: str) -> AsyncGenerator[str, None
         await asyncio.sleep(TROUBLE_INTERVAL)
         with contextlib.suppress(RPCError):
             description = await handle.describe()
-            if (stalled := await why_stalled(client, description)) and stalled != last:
+            if (stalled := await explain_stall(client, description)) and stalled != last:
                 last = stalled
                 yield stalled
             for pending in description.raw_description.pending_activities:

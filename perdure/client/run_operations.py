@@ -23,13 +23,13 @@ from temporalio.exceptions import TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import (
+    explain_wait,
     note_progress,
     note_silence,
     note_trouble,
     note_unserved,
     task_failure,
     unanswered,
-    why_not_ended,
 )
 from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, schedule_of, start_attributes
 from perdure.client.errors import no_answer
@@ -386,7 +386,7 @@ async def _goes_on(client: Client, handle: AgentHandle) -> str:
         description = await describe(handle)
         if description.status is not None and STATUS[description.status] != "running":
             return ""
-        if why := await why_not_ended(client, description):
+        if why := await explain_wait(client, description):
             return f": {why}"
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:

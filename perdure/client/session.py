@@ -19,7 +19,7 @@ from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.client import approvals, run_operations, session_operations
 from perdure.client._event_relay import is_wanted, parse_topics, relay_of
-from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, find_reason, unanswered
+from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, find_wait_reason, unanswered
 from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
@@ -787,7 +787,7 @@ class Session:
             async with asyncio.timeout(_SO_FAR):
                 fate = await self._fate(what, sender)
         if fate is None:  # no worker answers for the session
-            return None, await find_reason(self._client, self.id)
+            return None, await find_wait_reason(self._client, self.id)
         runs = fate.state == "running"
         started = (
             await session_operations.fetch_start_time(self._client, fate.run_id)
@@ -795,7 +795,7 @@ class Session:
             else None
         )
         under_way = fate.run_id if runs else fate.under_way
-        return started, None if under_way is None else await find_reason(self._client, under_way)
+        return started, None if under_way is None else await find_wait_reason(self._client, under_way)
 
     async def _ask(self, query: str, kind: type[Any], *arguments: Any) -> Any:
         with session_operations.clear_session_errors(self._client, self.key):

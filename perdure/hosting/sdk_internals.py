@@ -5,7 +5,7 @@
   `perdure.hosting.codec.is_lasting` reads their codes from their messages.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
-- `before_eviction` reads them too, for a replay that takes what an open run was before the SDK cancels its tasks.
+- `before_eviction` reads them too: a replay records an open run before the SDK cancels its tasks.
 - `ReportingInstance` also makes each activation of a run wait for the previous one. Missing: an eviction that waits for
   an interrupted task.
 - `hide_loops` sets the running event loop of a thread. Missing: event loops that take no task from finalizers.
@@ -186,8 +186,9 @@ class Sandboxed(SandboxedWorkflowRunner):
 
 
 def before_eviction(report: Callable[[], None]) -> UnsandboxedWorkflowRunner:
-    """Return a runner for a replay. It calls `report` before the run leaves the memory: an eviction cancels the tasks of a
-    run that has not ended, which then goes on as after its cancellation.
+    """Return a workflow runner for a replay. It calls `report` before the SDK evicts the run.
+
+    An eviction cancels the tasks of an open run, and the run then has the state of a cancelled one.
     """
 
     class Instance(_Instance):

@@ -566,7 +566,7 @@ class Call:
         """Return a new call of this spec, without progress."""
         return cls(id, index, spec, CallInputs(spec.params), CallState(result=spec.output), written_id=written_id)
 
-    def at_present(self) -> Call:
+    def copy_state(self) -> Call:
         """Return a copy, which the call's further progress does not change."""
         return replace(self, state=copy(self.state), approval=copy(self.approval))
 

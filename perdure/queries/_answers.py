@@ -102,7 +102,7 @@ async def answer_of(
 ) -> Any:
     """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    With `client`, a query fails after half a second if `missing_worker` finds that no worker can answer it. Without
+    With `client`, a query fails after half a second if `find_missing_worker` finds that no worker can answer it. Without
     `client`, the query waits for a worker.
 
     A worker that stops, as in every deploy, may leave queries unanswered. The server gives them to no other worker: it
@@ -137,10 +137,10 @@ async def answer_of(
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def missing_worker(
+async def find_missing_worker(
     client: Client, task_queue: str, description: WorkflowExecutionDescription | None = None
 ) -> str:
-    """Return what to do if no worker takes a workflow's tasks from the queue; empty if one does.
+    """Return how to get a worker that takes a workflow's tasks from the queue; empty if one takes them.
 
     A worker that has stopped counts for 90 s. Of workers with versions, only those count that get the workflow's tasks.
     Without `description`: the tasks of a new workflow.
@@ -155,16 +155,16 @@ async def missing_worker(
     seen = datetime.now(UTC) - _GONE_AFTER
     pollers = [each for each in response.pollers if each.last_access_time.ToDatetime(UTC) > seen]
     polling = {_version_of(each) for each in pollers}
-    current, ramping = response.versioning_info.current_deployment_version, response.versioning_info
+    versions = response.versioning_info
     pinned = None if description is None else _pinned_version(description)
-    wanted = [current] if pinned is None else [pinned]
-    if pinned is None and ramping.ramping_version_percentage > 0:
-        wanted.append(ramping.ramping_deployment_version)
+    wanted = [versions.current_deployment_version if pinned is None else pinned]
+    if pinned is None and versions.ramping_version_percentage > 0:
+        wanted.append(versions.ramping_deployment_version)
     if any((each.deployment_name, each.build_id) in polling for each in wanted):
         return ""
     deployment, build = max(polling, default=("", ""))
     if pinned is not None or not build:
-        return _start_worker(task_queue, wanted[0])
+        return _name_worker(task_queue, wanted[0])
     return (
         f"The workers of task queue {task_queue!r} have version {build!r} of deployment {deployment!r}, which is not "
         f"current. Make it current: temporal worker deployment set-current-version --deployment-name {deployment} "
@@ -173,18 +173,18 @@ async def missing_worker(
 
 
 def _version_of(poller: PollerInfo) -> tuple[str, str]:
-    """Return the deployment and the build id of a worker; both are empty for a worker that takes tasks of runs without a version."""
+    """Return the deployment and the build id of a worker. Both are empty if it takes only runs without a version."""
     options = poller.deployment_options
     is_versioned = options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
     return (options.deployment_name, options.build_id) if is_versioned else ("", "")
 
 
-def start_worker(description: WorkflowExecutionDescription) -> str:
-    """Return the request to start a worker for a workflow: with its task queue, and the version to which it is pinned."""
-    return _start_worker(description.task_queue, _pinned_version(description))
+def name_missing_worker(description: WorkflowExecutionDescription) -> str:
+    """Return the sentence that asks for a worker: the task queue, and the version to which the workflow is pinned."""
+    return _name_worker(description.task_queue, _pinned_version(description))
 
 
-def _start_worker(task_queue: str, version: WorkerDeploymentVersion | None) -> str:
+def _name_worker(task_queue: str, version: WorkerDeploymentVersion | None) -> str:
     if version is None or not version.build_id:
         return f"Start a worker on task queue {task_queue!r}"
     return (
@@ -210,7 +210,7 @@ async def _check_pollers(client: Client, workflow: WorkflowHandle[Any, Any]) -> 
     await asyncio.sleep(_POLLERS_CHECKED_AFTER)
     try:
         description = await workflow.describe()
-        missing = await missing_worker(client, description.task_queue, description)
+        missing = await find_missing_worker(client, description.task_queue, description)
     except RPCError:  # the query reports the server's errors; the test server has no such call
         missing = ""
     if missing:

@@ -110,13 +110,13 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
             try:
                 found = await read_effects(client, each, depth + 1)
             except RPCError as error:
-                gone = _gone(error, each)
+                gone = _explain_gone(error, each)
                 continue
             below += found.effects
             if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
                 runs.append(each)
     except RPCError as error:
-        gone = _gone(error, f"{run_id}/{effect.call}")
+        gone = _explain_gone(error, f"{run_id}/{effect.call}")
     if gone:
         below.append(effect.model_copy(update={"status": "unknown"}))
     if not below:
@@ -130,7 +130,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     return effect.model_copy(update={"status": status, "below": runs, "reason": gone or (reason if has_kept else "")})
 
 
-def _gone(error: RPCError, workflow_id: str) -> str:
+def _explain_gone(error: RPCError, workflow_id: str) -> str:
     """Return the reason why the effects of a workflow that is gone are unknown. Raises any other error."""
     if error.status is not RPCStatusCode.NOT_FOUND:
         raise error

@@ -327,7 +327,7 @@ def _parts(
         **below,
         keeps_version=run.prepared.keeps_version,
         remembered=remembered,
-        standing=None if run.approval_queue.has_left_standing else run.standing,
+        standing=None if run.approval_queue.standing_approvals_ended else run.standing,
         state=LoopState(rule_record=record),
     )
 

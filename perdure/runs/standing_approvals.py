@@ -46,7 +46,7 @@ _TIME: Final = re.compile(
 _CLOSED: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "title", "description", "$defs", "$schema"}
 )
-"""Keywords of an input whose keys are all among its `properties`."""
+"""The keywords of an input schema that names all its keys in `properties`."""
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 
 

@@ -24,7 +24,7 @@ def follows_procedure(run: RunState) -> bool:
 
 def claim(run: RunState, run_id: str, digest: str, approvals: Sequence[StandingApproval]) -> StandingClaim | None:
     """Return the approvals that apply to the run's input, for the parts of its loops; `None`: there are none."""
-    if run.approval_queue.has_left_standing:
+    if run.approval_queue.standing_approvals_ended:
         return None
     names = [each.name for each in approvals if each.problem(_input_of(run)) is None]
     return StandingClaim(digest=digest, run=run_id, names=names) if names else None
@@ -44,7 +44,7 @@ def why_not_standing(approval: StandingApproval, run: RunState, request: Approva
     """Return the reason why an approval does not apply to a request, or `None`. The values of a plan's call are judged
     when the call is ready.
     """
-    if run.approval_queue.has_left_standing:
+    if run.approval_queue.standing_approvals_ended:
         return CHANGED
     if _is_own(run) and (problem := approval.problem(_input_of(run))) is not None:
         return problem

@@ -18,6 +18,8 @@ ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """
 CARRIES_LESS: Final = "carries-less"
 """The results of one Request share their room in the context, and a snapshot of more than `MAX_CARRIED_PARTS` lists and objects is not carried."""
+CHANGE_ENDS_STANDING: Final = "change-ends-standing"
+"""No standing approval decides once a decision has changed a call of the procedure (R23.3)."""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists leave out the calls that the client executes."""
 CLOCK_FOLLOWS: Final = "clock-follows"
@@ -66,8 +68,6 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
-UNCHANGED_STANDS: Final = "unchanged-stands"
-"""No standing approval decides once a decision has changed a call of the procedure (R23.3)."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
 
@@ -108,7 +108,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
-        UNCHANGED_STANDS: 9,
+        CHANGE_ENDS_STANDING: 9,
     }
 )
 """By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 and 9 are unreleased. A rule after a release has

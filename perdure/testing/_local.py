@@ -210,7 +210,7 @@ class Local:
         """
         problems = [*self.following.troubles(), *self.following.left_over()]
         problems += [f"{fault} never happened" for fault in self._toolbox.faults if not fault.happened]
-        problems += [*self._toolbox.mistyped(), *(self.model.left_over() if self.model.strict else [])]
+        problems += [*self._toolbox.find_mistyped_fakes(), *(self.model.left_over() if self.model.strict else [])]
         if problems:
             raise AssertionError("; ".join(dict.fromkeys(problems)))
 

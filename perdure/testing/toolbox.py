@@ -248,7 +248,7 @@ class Toolbox:
             functions[str(definition["name"])] = self._watched(fake, _CONTEXT, value)
         return Registry(functions.values())
 
-    def mistyped(self) -> list[str]:
+    def find_mistyped_fakes(self) -> list[str]:
         """Return a line for each fake that replaced no tool, beside a tool of a similar name that ran."""
         called = {execution.tool for execution in self.executions}
         ran = called - self._fakes.keys()

@@ -16,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, NoWorkerError, Perdure
 from perdure.client.run_operations import FROM_HISTORY
-from perdure.queries import answer_of, missing_worker
+from perdure.queries import answer_of, find_missing_worker
 from tests.support import harness
 from tests.timeouts import HANG
 
@@ -150,7 +150,7 @@ async def test_a_worker_that_has_left_counts_until_its_last_poll_is_old(
 
 async def test_a_server_that_does_not_list_pollers_is_asked_as_before(time_skipping: WorkflowEnvironment) -> None:
     with pytest.raises(RPCError) as refused:
-        await missing_worker(time_skipping.client, "any")
+        await find_missing_worker(time_skipping.client, "any")
     assert refused.value.status is RPCStatusCode.UNIMPLEMENTED
     workflow = Deaf(lost(), lost(), "it")
     handle: WorkflowHandle[Any, Any] = workflow  # type: ignore[assignment]

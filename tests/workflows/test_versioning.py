@@ -438,9 +438,11 @@ async def test_a_worker_that_only_names_its_version_takes_runs_without_one(dev_s
     client, queue = dev_server.client, unique("queue")
     named = WorkerDeploymentConfig(WorkerDeploymentVersion("theirs", "7"), use_worker_versioning=False)
     async with worker.Worker(client, task_queue=queue, plugins=[PerdurePlugin()], deployment_config=named):
+        perdure = Perdure(client, task_queue=queue)
         async with asyncio.timeout(HANG):
-            while not await Perdure(client, task_queue=queue).has_worker():  # noqa: ASYNC110
+            while not await perdure.has_worker():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+        assert await perdure.has_worker()
 
 
 async def test_half_a_version_is_none() -> None:
