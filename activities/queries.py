@@ -90,7 +90,7 @@ async def fetch_own(kind: PayloadKind[V], name: str) -> V:
     """Return a value from the activity's own run, before the activity begins its work.
 
     Raise `ApplicationError` of type `NOT_BEGUN` if the run does not answer, e.g. while its workers cannot replay it. The run executes
-    the activity again once it continues (`perdure.workflows.failures.execute_begun`), so no attempt is used up meanwhile.
+    the activity again once it continues (`perdure.workflows.internal_activities`), so no attempt is used up meanwhile.
     """
     info = activity.info()
     timeout = info.start_to_close_timeout

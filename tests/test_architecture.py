@@ -139,6 +139,27 @@ def test_no_import_reaches_into_the_private_module_of_another_package() -> None:
     assert wrong == []
 
 
+def test_the_time_without_a_worker_fails_no_activity_of_the_engine() -> None:
+    """`schedule_to_close_timeout` counts the time in the queue, so an activity fails because no worker was there."""
+    found = {
+        f"{path.stem}.{function.name}"
+        for path in (ROOT / "workflows").glob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.keyword) and node.arg == "schedule_to_close_timeout"
+    }
+    assert found == BOUNDED
+
+
+BOUNDED = {
+    "executions._execute_existing",  # the user's own timeout of a Nexus operation
+    "requests._ask_one",  # the patience of a run, and its deadline
+    "resets._answer",  # a person's decision waits for it
+    "session_driver.update_run",  # a sender's update waits for it
+}
+
+
 def test_no_client_of_a_test_gives_up_after_five_seconds() -> None:
     """HTTPX's default: too few for a busy machine."""
     found = [

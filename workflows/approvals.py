@@ -16,7 +16,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import single_argument
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.failures import execute_begun, message_of
+from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
@@ -62,8 +63,6 @@ with workflow.unsafe.imports_passed_through():
 
 PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 """Time for a program to decide, from its start; after that a person decides."""
-PROGRAM_TOTAL_TIMEOUT: Final = timedelta(minutes=10)
-"""Time for a program to start and decide: it may wait in the queue of a busy worker first."""
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends does not wait for a decision that arrives meanwhile."""
 PROGRAMS_AT_ONCE: Final = 50
@@ -379,15 +378,13 @@ class ApprovalWaits:
         try:
             async with self._programs:
                 approve_input = await self._approve_input(approver, approval_request)
-                sent = await execute_begun(
-                    lambda: workflow.execute_activity(
-                        APPROVE_ACTIVITY,
-                        approve_input,
-                        start_to_close_timeout=PROGRAM_TIMEOUT,
-                        schedule_to_close_timeout=PROGRAM_TOTAL_TIMEOUT,
-                        retry_policy=RetryPolicy(maximum_attempts=1),
-                        summary=line(f"{approver} on {approval_request.title}"),
-                    )
+                sent = await execute_internal(
+                    APPROVE_ACTIVITY,
+                    [approve_input],
+                    Any,
+                    timeout=PROGRAM_TIMEOUT,
+                    retry_policy=RetryPolicy(maximum_attempts=1),
+                    summary=line(f"{approver} on {approval_request.title}"),
                 )
             if not decided.done():
                 judged = self._approval_queue.judge_program(approval_request, sent, approver)

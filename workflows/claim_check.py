@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from perdure.workflows.arguments import query_arguments, read_one
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import PAYLOADS_QUERY
@@ -27,8 +28,10 @@ with workflow.unsafe.imports_passed_through():
 
 
 _ONE_ATTEMPT: Final = timedelta(minutes=2)
-_PATIENCE: Final = timedelta(minutes=5)
-"""Time for the parent run to answer. After that it has ended, or accepts what arrives."""
+_UNTIL_ANSWERED: Final = RetryPolicy(maximum_interval=timedelta(seconds=10))
+"""Retries until the parent run answers. Its end cancels this run."""
+_GRANTED_WITHIN: Final = timedelta(minutes=5)
+"""Time for the parent run to answer a claim. After that it has ended, or accepts what arrives."""
 
 
 R = TypeVar("R")
@@ -52,13 +55,12 @@ async def fetch_whole_input(argument: I) -> I:
         above=info.parent.workflow_id, execution=info.parent.run_id, name=_name(info.parent.workflow_id)
     )
     try:
-        fetched: I = await workflow.execute_activity(
+        fetched: I = await execute_internal(
             GIVEN_ACTIVITY,
-            wanted,
-            result_type=type(argument),
-            schedule_to_close_timeout=_PATIENCE,
-            start_to_close_timeout=_ONE_ATTEMPT,
-            retry_policy=RetryPolicy(maximum_interval=timedelta(seconds=10)),
+            [wanted],
+            type(argument),
+            timeout=_ONE_ATTEMPT,
+            retry_policy=_UNTIL_ANSWERED,
             summary="what it was given",
         )
     except ActivityError as error:
@@ -130,7 +132,7 @@ class ParentRun:
         above = workflow.get_external_workflow_handle(info.parent.workflow_id, run_id=info.parent.run_id)
         try:
             await above.signal(CLAIM, SpaceClaim(call_id=_name(info.parent.workflow_id), size=size))
-            await workflow.wait_condition(lambda: self._granted is not None, timeout=_PATIENCE)
+            await workflow.wait_condition(lambda: self._granted is not None, timeout=_GRANTED_WITHIN)
         except (TimeoutError, FailureError):
             return None  # the parent has ended: the result can do no harm
         if self._granted:

@@ -23,6 +23,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 from perdure.workflows.dispatch import Dispatcher
+from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.observability import owner_attributes
 from perdure.workflows.resets import end_former
 
@@ -52,7 +53,7 @@ OnSpent: TypeAlias = Callable[[SpentBudget], None]
 
 ENDS_WITHIN: Final = timedelta(seconds=10)
 """Time for a cancelled child run to report its usage."""
-_USAGE_TIMEOUT: Final = timedelta(seconds=30)
+_USAGE_ATTEMPT: Final = timedelta(seconds=30)
 
 
 class NotStartedError(Exception):
@@ -247,11 +248,11 @@ async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: D
     if spent is None:
         await sender.room(0)
         try:
-            spent = await workflow.execute_activity(
+            spent = await execute_internal(
                 SPENT_ACTIVITY,
-                child.id,
-                result_type=SpentBudget,
-                schedule_to_close_timeout=_USAGE_TIMEOUT,
+                [child.id],
+                SpentBudget,
+                timeout=_USAGE_ATTEMPT,
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary=line(f"what {child.name} has used"),
             )

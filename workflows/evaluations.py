@@ -63,7 +63,8 @@ _SCORE: Final = RetryPolicy(
 """An evaluator may hang in each attempt."""
 _SCORED_WITHIN: Final = timedelta(minutes=10)
 """Time of one attempt to score: a judge is a model."""
-_RESULT: Final = timedelta(hours=1)
+_RESERVE_ATTEMPTS: Final = 40
+"""Attempts of the reservation of a score: the ledger may be unavailable for about an hour."""
 
 
 async def start_score(run: RunState) -> None:
@@ -259,7 +260,7 @@ class EvaluatedRunWorkflow:
         assert wanted.quota is not None
         reservation = Reservation(key=wanted.score.run_id, amounts=[wanted.quota])
         try:
-            return (await reserve(wanted.tenant, reservation, "one of the scores of the day", _RESULT)).refused
+            return (await reserve(wanted.tenant, reservation, "one of the scores of the day", _RESERVE_ATTEMPTS)).refused
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

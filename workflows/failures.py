@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import ProviderAway, read_away
-    from perdure.plan import MOST_LOST, NOT_BEGUN
 
 _MANY = 1000
 """Attempts of an activity without a maximum, where its failure does not count them."""
-
-
-R = TypeVar("R")
-
-
-async def execute_begun(execute: Callable[[], Awaitable[R]]) -> R:
-    """Return the result of an activity. Execute it again if it has not begun, because this workflow did not answer its
-    query: workers could not replay the workflow then.
-    """
-    for _ in range(MOST_LOST):
-        try:
-            return await execute()
-        except ActivityError as error:
-            if kind_of(error) != NOT_BEGUN:
-                raise
-    return await execute()
 
 
 def attempts_of(error: ActivityError, most: int) -> int:

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.failures import execute_begun, kind_of, message_of
+from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.internal_activities import ASK_AROUND, execute_internal
 from perdure.workflows.observability import now, observe
 
 with workflow.unsafe.imports_passed_through():
@@ -51,18 +51,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import INLINE
 
 
-ANOTHER_WITHIN: Final = timedelta(minutes=1)
-"""Time for which other workers may take an activity: one that lacks the hook passes it on, and a lost one is waited
-for.
-"""
 AT_ONCE: Final = 50
 """Points of an execution at which hooks run at once: their activities count beside those of the calls (R18.2)."""
 _MARGIN: Final = 5.0
 """Seconds that an attempt has beyond its hooks' timeouts, so that a hung hook is reported, and not its activity."""
 _LONG: Final = 30.0
 """Seconds from which on heartbeats detect a lost worker."""
-_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
-"""Retry policy for a lost worker, or one that lacks the hook. A hook's own error is data and is never retried."""
 
 
 class ExecutionHooks:
@@ -125,19 +119,15 @@ class ExecutionHooks:
         if event_json is None:
             self._events[key] = event
         try:
-            answer: HookAnswer = await execute_begun(
-                lambda: workflow.execute_activity(
-                    HOOK_ACTIVITY,
-                    HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json),
-                    result_type=HookAnswer,
-                    start_to_close_timeout=timedelta(seconds=seconds),
-                    schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),
-                    heartbeat_timeout=timedelta(seconds=_LONG) if seconds > _LONG else None,
-                    retry_policy=_ASK_AROUND,
-                    summary=line(
-                        f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"
-                    ),
-                )
+            # A hook's own error is data, and is never retried.
+            answer: HookAnswer = await execute_internal(
+                HOOK_ACTIVITY,
+                [HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json)],
+                HookAnswer,
+                timeout=timedelta(seconds=seconds),
+                retry_policy=ASK_AROUND,
+                heartbeat=timedelta(seconds=_LONG) if seconds > _LONG else None,
+                summary=line(f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"),
             )
         except ActivityError as error:
             if is_cancelled_exception(error):

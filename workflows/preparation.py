@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, apply_start_hooks, bootstrap
+from perdure.workflows.internal_activities import ASK_AROUND, execute_internal
 from perdure.workflows.notifications import notify_refused
 from perdure.workflows.observability import observe
 
@@ -47,13 +48,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.json import JsonObject, Packed
 
 
-_ANOTHER_WITHIN: Final = timedelta(minutes=1)
-"""Time for which workers may take the preparation of a run, if one lacks its tools."""
 PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_attempts=8)
 """Attempts of a worker to read an agent's file, and to prepare a run: about a minute, in which its disk or a server may
 be unavailable.
 """
-_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 _ATTEMPT: Final = timedelta(seconds=30)
 """Time of one attempt to read an agent's file, or to prepare a run: MCP servers list their tools meanwhile."""
 
@@ -194,14 +192,8 @@ async def record(run_input: RunInput) -> Packed:
             except ApplicationError as error:
                 if error.type != NO_SUCH_TOOL:
                     raise _refused(error) from None
-        prepared = await workflow.execute_activity(
-            PREPARE_ACTIVITY,
-            wanted,
-            result_type=Packed,
-            start_to_close_timeout=timedelta(seconds=5) if locally else _ATTEMPT,
-            schedule_to_close_timeout=_ANOTHER_WITHIN,
-            retry_policy=_ASK_AROUND,
-        )
+        timeout = timedelta(seconds=5) if locally else _ATTEMPT
+        prepared = await execute_internal(PREPARE_ACTIVITY, [wanted], Packed, timeout=timeout, retry_policy=ASK_AROUND)
     except ActivityError as error:
         raise _refused(error) from None
     return prepared

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
     from perdure.models.usage import RunUsage
@@ -21,22 +23,22 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.version_switches import UNUSED_GIVEN_BACK
     from perdure.runs.views import summary as line
 
-_RESERVED_WITHIN: Final = timedelta(minutes=5)
-"""Time for a reservation: a worker may have to start first."""
-_SETTLED_WITHIN: Final = timedelta(seconds=30)
-"""Time for a settlement: an unavailable ledger does not delay a run's end for longer."""
+_RESERVE_ATTEMPTS: Final = 9
+"""Attempts of a reservation: the ledger may be unavailable for about five minutes."""
+_SETTLE_ATTEMPTS: Final = 3
+"""Attempts of a settlement: an unavailable ledger delays a run's end for half a minute at most."""
 
 
 async def reserve(
-    tenant: str, wanted: Reservation, summary: str, within: timedelta = _RESERVED_WITHIN
+    tenant: str, wanted: Reservation, summary: str, attempts: int = _RESERVE_ATTEMPTS
 ) -> ReservationAnswer:
-    """Reserve amounts in the ledger of a tenant. Raise `ActivityError` where it does not answer in time."""
-    answer: ReservationAnswer = await workflow.execute_activity(
+    """Reserve amounts in the ledger of a tenant. Raise `ActivityError` where it does not answer in so many attempts."""
+    answer: ReservationAnswer = await execute_internal(
         RESERVE_ACTIVITY,
-        ReserveInput(tenant=tenant, reservation=wanted),
-        result_type=ReservationAnswer,
-        start_to_close_timeout=timedelta(seconds=30),
-        schedule_to_close_timeout=within,
+        [ReserveInput(tenant=tenant, reservation=wanted)],
+        ReservationAnswer,
+        timeout=timedelta(seconds=30),
+        retry_policy=RetryPolicy(maximum_attempts=attempts),
         summary=line(summary),
     )
     return answer
@@ -83,7 +85,9 @@ class RequestShares:
         if settled := self._settled(reported):
             wanted = Reservation(key=self._key(self._run.progress.reserved), amounts=[], settled=settled)
             try:
-                await reserve(self._tenant, wanted, "what the last Request has used of shared budgets", _SETTLED_WITHIN)
+                await reserve(
+                    self._tenant, wanted, "what the last Request has used of shared budgets", _SETTLE_ATTEMPTS
+                )
             except ActivityError:
                 self._run.progress.unsettled.include(reported)
                 return
@@ -159,7 +163,10 @@ class CallReservations:
             wanted = Reservation(key=settled[0].key, amounts=[], settled=settled)
             try:
                 await reserve(
-                    self._tenant, wanted, "what calls that did not begin have reserved of the tenant's", _SETTLED_WITHIN
+                    self._tenant,
+                    wanted,
+                    "what calls that did not begin have reserved of the tenant's",
+                    _SETTLE_ATTEMPTS,
                 )
             except ActivityError as error:
                 if is_cancelled_exception(error):

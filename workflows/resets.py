@@ -14,11 +14,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
@@ -126,8 +128,9 @@ class Resets:
         execution_known.set_result(execution)
 
 
-_ENDS_WITHIN: Final = timedelta(minutes=5)
-"""For an activity that waits until a child has ended: a worker may have to start first."""
+_ENDS_WITHIN: Final = timedelta(minutes=1)
+"""Time of one attempt of an activity that waits until a child has ended."""
+_ATTEMPTS: Final = RetryPolicy(maximum_attempts=5)
 
 
 def on_reset(act: Callable[[], None]) -> None:
@@ -161,14 +164,7 @@ async def _end_children(activity: str, args: list[str | bool], summary: str) -> 
     """Execute an activity that ends children of before a reset; return its answer, `False` where it fails."""
     try:
         return bool(
-            await workflow.execute_activity(
-                activity,
-                args=args,
-                schedule_to_close_timeout=_ENDS_WITHIN,
-                start_to_close_timeout=timedelta(minutes=1),
-                retry_policy=RetryPolicy(maximum_attempts=5),
-                summary=summary,
-            )
+            await execute_internal(activity, args, Any, timeout=_ENDS_WITHIN, retry_policy=_ATTEMPTS, summary=summary)
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
@@ -231,12 +227,12 @@ class FormerRecord:
     async def _read(self) -> None:
         record: RuleRecord | None = None
         try:
-            record = await workflow.execute_activity(
+            record = await execute_internal(
                 FORMER_RECORD_ACTIVITY,
-                result_type=RuleRecord,
-                schedule_to_close_timeout=_ENDS_WITHIN,
-                start_to_close_timeout=timedelta(minutes=1),
-                retry_policy=RetryPolicy(maximum_attempts=5),
+                [],
+                RuleRecord,
+                timeout=_ENDS_WITHIN,
+                retry_policy=_ATTEMPTS,
                 summary="what has happened before the reset, for the run's rules",
             )
         except ActivityError as error:

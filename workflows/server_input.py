@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.observability import now
 
 with workflow.unsafe.imports_passed_through():
@@ -26,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import MAX_SERVER_ROUNDS
 
 _SAMPLE: Final = timedelta(minutes=3)
-"""Time of a model's answer, with all attempts."""
+"""Time of one attempt of a model's answer."""
 
 
 class ServerDialog:
@@ -86,13 +87,12 @@ class ServerDialog:
             return Failed(CallError(limit.reason, f"the MCP server {server!r} may not ask a model: {limit.words}"))
         model = run.prepared.models.fast
         try:
-            result: SampleResult = await workflow.execute_activity(
+            result: SampleResult = await execute_internal(
                 SAMPLE_ACTIVITY,
-                SampleInput(model=model, request=request),
-                result_type=SampleResult,
-                schedule_to_close_timeout=_SAMPLE,
-                start_to_close_timeout=_SAMPLE,
-                heartbeat_timeout=timedelta(seconds=10),
+                [SampleInput(model=model, request=request)],
+                SampleResult,
+                timeout=_SAMPLE,
+                heartbeat=timedelta(seconds=10),
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary=line(f"{call.id}: {server} asks {model}"),
             )

@@ -33,6 +33,7 @@ from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.dispatch import WAIT, ask_limited
 from perdure.workflows.failures import not_taken_up
+from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.notifications import NotificationSender, deliver
 from perdure.workflows.observability import now
 from perdure.workflows.resets import LeftBehind, end_former, ends_former, on_reset
@@ -313,8 +314,6 @@ class SessionDriver:
         self.show()
 
 
-_RESULT_TIMEOUT: Final = timedelta(minutes=5)
-"""Time for the query of a result that the run's end did not hold: a worker may have to start first."""
 _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
 
@@ -448,12 +447,11 @@ class ChildRun:
     async def _ask(self) -> RunResult | None:
         """Query the run's result, which it returns after its end too."""
         try:
-            left: RunResult = await workflow.execute_activity(
+            left: RunResult = await execute_internal(
                 AFTER_ACTIVITY,
-                self.id,
-                result_type=RunResult,
-                schedule_to_close_timeout=_RESULT_TIMEOUT,
-                start_to_close_timeout=timedelta(seconds=30),
+                [self.id],
+                RunResult,
+                timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(maximum_attempts=5),
                 summary=f"what {self.id} has left",
             )

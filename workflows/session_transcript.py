@@ -16,7 +16,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
-from perdure.workflows.failures import execute_begun, message_of
+from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.observability import now
 from perdure.workflows.session_hooks import SessionHooks
 
@@ -63,8 +64,10 @@ with workflow.unsafe.imports_passed_through():
 
 
 _SUMMARY: Final = timedelta(minutes=2)
-"""Time for a summary with all attempts; after that the waiting run begins with an extract."""
-_ARCHIVE: Final = timedelta(minutes=1)
+"""Time of one attempt of a summary. After three the waiting run begins with an extract."""
+_SEGMENT: Final = timedelta(seconds=20)
+"""Time of one attempt to start or read a segment."""
+_THREE_ATTEMPTS: Final = RetryPolicy(maximum_attempts=3)
 COMPACTED_SHOWN: Final = 320_000
 """Characters of the compacted text that hooks receive: as many as the summary's model reads."""
 
@@ -121,17 +124,14 @@ class TranscriptTasks:
         notes = self._kept.notes
         notes.compacts(cut.why, cut.before, now())
         try:
-            summary: SummaryResult = await execute_begun(
-                lambda: workflow.execute_activity(
-                    SUMMARY_ACTIVITY,
-                    SummaryInput(models=models),
-                    result_type=SummaryResult,
-                    schedule_to_close_timeout=_SUMMARY,
-                    start_to_close_timeout=_SUMMARY,
-                    heartbeat_timeout=timedelta(seconds=10),
-                    retry_policy=RetryPolicy(maximum_attempts=3),
-                    summary=f"compaction: {cut.before:,} tokens",
-                )
+            summary: SummaryResult = await execute_internal(
+                SUMMARY_ACTIVITY,
+                [SummaryInput(models=models)],
+                SummaryResult,
+                timeout=_SUMMARY,
+                heartbeat=timedelta(seconds=10),
+                retry_policy=_THREE_ATTEMPTS,
+                summary=f"compaction: {cut.before:,} tokens",
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -159,13 +159,12 @@ class TranscriptTasks:
                 transcript.spans.append(SegmentSpan(name=name))
             span = transcript.spans[-1]
             try:
-                archived: Archived = await workflow.execute_activity(
+                archived: Archived = await execute_internal(
                     ARCHIVE_ACTIVITY,
-                    ArchiveInput(span=span),
-                    result_type=Archived,
-                    schedule_to_close_timeout=_ARCHIVE,
-                    start_to_close_timeout=timedelta(seconds=20),
-                    retry_policy=RetryPolicy(maximum_attempts=3),
+                    [ArchiveInput(span=span)],
+                    Archived,
+                    timeout=_SEGMENT,
+                    retry_policy=_THREE_ATTEMPTS,
                     summary="old entries",
                 )
             except ActivityError as error:
@@ -180,12 +179,12 @@ class TranscriptTasks:
 
     async def find(self, message_id: str, sender: str = "") -> JsonObject:
         """Return the data of a message that is no longer in memory; empty if there is none. Raise `ActivityError`."""
-        found: FoundEntry = await workflow.execute_activity(
+        found: FoundEntry = await execute_internal(
             FIND_ACTIVITY,
-            FindInput(message_id=message_id, sender=sender, spans=self._kept.transcript.spans),
-            result_type=FoundEntry,
-            schedule_to_close_timeout=_ARCHIVE,
-            start_to_close_timeout=timedelta(seconds=20),
+            [FindInput(message_id=message_id, sender=sender, spans=self._kept.transcript.spans)],
+            FoundEntry,
+            timeout=_SEGMENT,
+            retry_policy=RetryPolicy(maximum_attempts=6),
             summary="a message of before",
         )
         return found.entry.known if isinstance(found.entry, MessageEntry | CommandEntry) else {}

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedDecision
@@ -38,9 +40,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.version_switches import STANDING_APPROVALS
     from perdure.runs.views import summary as line
 
-_WITHIN: Final = timedelta(seconds=60)
-"""Time for the ledger's answer: after that a person is asked."""
 _ATTEMPT: Final = timedelta(seconds=15)
+_ATTEMPTS: Final = RetryPolicy(maximum_attempts=4)
+"""Attempts for the ledger's answer, about a minute: after that a person is asked."""
 
 
 class StandingApprovals:
@@ -111,12 +113,12 @@ class StandingApprovals:
     async def _approvals(self) -> list[StandingApproval]:
         async with self._one_by_one:
             if self._found is None:
-                found: list[StandingApproval] = await workflow.execute_activity(
+                found: list[StandingApproval] = await execute_internal(
                     FIND_STANDING_ACTIVITY,
-                    FindStandingInput(tenant=self._run.identity.owner.tenant, digest=self._digest),
-                    result_type=list[StandingApproval],
-                    start_to_close_timeout=_ATTEMPT,
-                    schedule_to_close_timeout=_WITHIN,
+                    [FindStandingInput(tenant=self._run.identity.owner.tenant, digest=self._digest)],
+                    list[StandingApproval],
+                    timeout=_ATTEMPT,
+                    retry_policy=_ATTEMPTS,
                     summary="standing approvals of the procedure",
                 )
                 claimed = self._run.standing
@@ -131,15 +133,13 @@ class StandingApprovals:
                 return known
             claimed = self._run.standing
             run_id = workflow.info().workflow_id if claimed is None else claimed.run
-            answer: StandingAnswer = await workflow.execute_activity(
+            use = StandingUse(name=name, digest=self._digest, run=run_id)
+            answer: StandingAnswer = await execute_internal(
                 USE_STANDING_ACTIVITY,
-                UseStandingInput(
-                    tenant=self._run.identity.owner.tenant,
-                    use=StandingUse(name=name, digest=self._digest, run=run_id),
-                ),
-                result_type=StandingAnswer,
-                start_to_close_timeout=_ATTEMPT,
-                schedule_to_close_timeout=_WITHIN,
+                [UseStandingInput(tenant=self._run.identity.owner.tenant, use=use)],
+                StandingAnswer,
+                timeout=_ATTEMPT,
+                retry_policy=_ATTEMPTS,
                 summary=line(f"standing approval {name}"),
             )
             self._granted[name] = (workflow.time(), answer)

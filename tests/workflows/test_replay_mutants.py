@@ -32,7 +32,7 @@ CHANGES = [
     # The deadline has no timer.
     ("timers", 'await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")', "await workflow.wait_condition(lambda: False)", "deadline"),
     # Hooks of a run's start are not asked.
-    ("hooks", "lambda: workflow.execute_activity(", "lambda: workflow.execute_local_activity(", "hooks"),
+    ("hooks", "if not (wanted := self.hooks.of(name, tools)):", "if True or not (wanted := self.hooks.of(name, tools)):", "hooks"),
     # An undo run has another id.
     ("undo", "id=start.id,", "id=start.id + 'x',", "undone-below"),
     # An address is not informed of a run's status.
