@@ -117,7 +117,9 @@ class ToolActivity:
         except MediaError as error:
             raise tool_failure(ToolError("file", str(error))) from None
         except Exception as error:
-            if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
+            # A safe tool that reads its run has done nothing yet if the run does not answer.
+            may_begin = not work.begun or function.definition.get("_safe") is True
+            if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and may_begin:
                 raise
             raise tool_failure(error) from serializable_cause(error)
         attempt = activity.info().attempt

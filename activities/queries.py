@@ -98,8 +98,12 @@ async def fetch_own(kind: PayloadKind[V], name: str) -> V:
         async with asyncio.timeout(None if timeout is None else _READ_WITHIN * timeout.total_seconds()):
             return await fetch(kind, name)
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-        words = f"{info.workflow_id} did not send {kind.name} {name}: {str(error) or 'no answer'}"
-        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
+        raise not_begun(f"{info.workflow_id} did not send {kind.name} {name}: {str(error) or 'no answer'}") from None
+
+
+def not_begun(why: str) -> ApplicationError:
+    """Return the failure of an activity that has not begun its work, because a run did not answer."""
+    return ApplicationError(why, activity.info().attempt, type=NOT_BEGUN, non_retryable=True)
 
 
 class _Fetcher:

@@ -14,9 +14,9 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.model_texts import ask_for_text
-from perdure.activities.queries import ask_other, client, fetch, fetch_own, own_run
+from perdure.activities.queries import ask_other, client, fetch, fetch_own, not_begun, own_run
 from perdure.errors import RunError, ToolError
-from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, start_segment
+from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, may_pass, start_segment
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
 from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY
@@ -138,12 +138,12 @@ async def _of_own_run(what: str, page: int) -> JsonObject:
     while True:
         try:
             found: JsonObject | None = await answer_of(run, RECALL_QUERY, what, page, result_type=JsonObject | None)
-        except WorkflowQueryFailedError as error:
-            raise RunError(str(error)) from None
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            raise RunError(f"{what} is in an execution whose history no longer exists") from None
+        except (RPCError, WorkflowQueryFailedError) as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                raise RunError(f"{what} is in an execution whose history no longer exists") from None
+            if isinstance(error, WorkflowQueryFailedError) and not may_pass(error):
+                raise RunError(str(error)) from None
+            raise not_begun(f"{run.id} cannot be read now: {error}") from None
         if found is not None and found != ABOVE:
             return found
         run = await (execution_before(client(), run) if found is None else _run_above(run))

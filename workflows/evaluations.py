@@ -260,7 +260,9 @@ class EvaluatedRunWorkflow:
         assert wanted.quota is not None
         reservation = Reservation(key=wanted.score.run_id, amounts=[wanted.quota])
         try:
-            return (await reserve(wanted.tenant, reservation, "one of the scores of the day", _RESERVE_ATTEMPTS)).refused
+            return (
+                await reserve(wanted.tenant, reservation, "one of the scores of the day", _RESERVE_ATTEMPTS)
+            ).refused
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

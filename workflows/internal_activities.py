@@ -23,6 +23,8 @@ ASK_AROUND: Final = RetryPolicy(
 """Retries until a worker takes the activity that has what it needs, such as a hook: about a minute. A lost worker does not
 count as one of them: `execute_internal` executes the activity again.
 """
+UNTIL_READABLE: Final = RetryPolicy(maximum_attempts=12)
+"""Attempts to query another run, for about nine minutes: a deploy that cannot replay the run is mended meanwhile."""
 
 
 async def execute_internal(

@@ -20,7 +20,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.internal_activities import execute_internal
+from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
@@ -130,7 +130,6 @@ class Resets:
 
 _ENDS_WITHIN: Final = timedelta(minutes=1)
 """Time of one attempt of an activity that waits until a child has ended."""
-_ATTEMPTS: Final = RetryPolicy(maximum_attempts=5)
 
 
 def on_reset(act: Callable[[], None]) -> None:
@@ -164,7 +163,9 @@ async def _end_children(activity: str, args: list[str | bool], summary: str) -> 
     """Execute an activity that ends children of before a reset; return its answer, `False` where it fails."""
     try:
         return bool(
-            await execute_internal(activity, args, Any, timeout=_ENDS_WITHIN, retry_policy=_ATTEMPTS, summary=summary)
+            await execute_internal(
+                activity, args, Any, timeout=_ENDS_WITHIN, retry_policy=RetryPolicy(maximum_attempts=5), summary=summary
+            )
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
@@ -232,7 +233,7 @@ class FormerRecord:
                 [],
                 RuleRecord,
                 timeout=_ENDS_WITHIN,
-                retry_policy=_ATTEMPTS,
+                retry_policy=UNTIL_READABLE,
                 summary="what has happened before the reset, for the run's rules",
             )
         except ActivityError as error:

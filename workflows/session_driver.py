@@ -33,7 +33,7 @@ from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.dispatch import WAIT, ask_limited
 from perdure.workflows.failures import not_taken_up
-from perdure.workflows.internal_activities import execute_internal
+from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal
 from perdure.workflows.notifications import NotificationSender, deliver
 from perdure.workflows.observability import now
 from perdure.workflows.resets import LeftBehind, end_former, ends_former, on_reset
@@ -452,7 +452,7 @@ class ChildRun:
                 [self.id],
                 RunResult,
                 timeout=timedelta(seconds=30),
-                retry_policy=RetryPolicy(maximum_attempts=5),
+                retry_policy=UNTIL_READABLE,
                 summary=f"what {self.id} has left",
             )
         except ActivityError as error:

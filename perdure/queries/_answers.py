@@ -124,8 +124,8 @@ async def answer_of(
             done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=ends_with)
             for question in sorted(done, key=lambda each: each.exception() is not None):
                 error = question.exception()
-                failed += _may_pass(error)
-                passes = _is_lost(error) or (_may_pass(error) and failed < _ENOUGH)
+                failed += may_pass(error)
+                passes = _is_lost(error) or (may_pass(error) and failed < _ENOUGH)
                 if not passes or loop.time() + pause >= ends:
                     return question.result()
             if done:
@@ -249,7 +249,8 @@ def cannot_replay(workflow_id: str, why: str) -> str:
     )
 
 
-def _may_pass(error: BaseException | None) -> bool:
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the workflow may answer the same query later: its workers could not replay it, or had no time."""
     return isinstance(error, WorkflowQueryFailedError) and str(error).startswith(_PASSING)
 
 

@@ -19,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, WorkerDeploymentConfig
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, Selection, hook, tool
+from perdure.activities.transcripts import recall
 from perdure.errors import SettingsError
 from perdure.hooks import BeforeToolCall
 from perdure.hosting._health import Health
@@ -294,16 +295,19 @@ async def test_a_call_loses_no_attempt_while_its_run_cannot_answer(
         properties = {each: {"type": "string"} for each in required}
         return {"name": name, "properties": properties, "required": [*required], "_taskQueue": far, **more}
 
-    document = agent("make", far_tool("measure", "text"), far_tool("make_much", _retries=0))
+    document = agent(
+        "make", far_tool("measure", "text"), far_tool("make_much", _retries=0), far_tool("recall", "what", _retries=0)
+    )
     plan = {
         "calls": [
             {"_tool": "make", "size": 100_000, "_outputPath": "†state.text"},
             {"_tool": "measure", "text": "†state.text", "_outputPath": "†state.size"},
             {"_tool": "make_much", "_outputPath": "†state.much"},
+            {"_tool": "recall", "what": "1.0", "_outputPath": "†state.read"},
         ],
         "output": "†state.size",
     }
-    old, tools = dev_server.client, registry([make, measure, make_much])
+    old, tools = dev_server.client, registry([make, measure, make_much, recall])
     new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
     async with ScriptedModel([plan]) as model:
         run = await Perdure(old, task_queue=queue).start(Agent.of(document), id=unique("claims"))
@@ -323,11 +327,11 @@ async def test_a_call_loses_no_attempt_while_its_run_cannot_answer(
 
         async with serve(old, queue):
             async for view in run.views():
-                if [call.status for call in view.calls] == ["done", "running", "running"]:
+                if [call.status for call in view.calls] == ["done", "running", "running", "running"]:
                     break
         async with serve(old, far):
             async with serve(new, queue):
-                await wait_for(2)  # `measure` has failed, because the run's only worker cannot replay it
+                await wait_for(2)  # `measure` and `recall` have failed, because the run's only worker cannot replay it
                 opened.set()
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(3):
@@ -335,7 +339,7 @@ async def test_a_call_loses_no_attempt_while_its_run_cannot_answer(
             async with serve(old, queue):
                 view = await run.wait(HANG)
     assert (view.status, view.output, len(made)) == ("completed", 100_000, 1)
-    assert [(call.status, call.attempts) for call in view.calls] == [("done", 1)] * 3
+    assert [(call.status, call.attempts) for call in view.calls] == [("done", 1)] * 4
 
 
 async def until(fulfilled: Callable[[], bool]) -> None:
