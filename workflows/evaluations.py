@@ -22,6 +22,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 from perdure.workflows.arguments import query_arguments, read_input
 from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.reservations import reserve
 
 with workflow.unsafe.imports_passed_through():
@@ -220,7 +221,7 @@ class EvaluatedRunWorkflow:
         elif wanted.quota is not None and (refused := await self._reserve(wanted)):
             return RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=refused)
         try:
-            score: RunScore = await workflow.execute_activity(
+            score: RunScore = await execute_typed(
                 SCORE_ACTIVITY,
                 wanted.score,
                 result_type=RunScore,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -26,6 +27,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import UNREAD, read_raw
 from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
 
@@ -52,7 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import CallHookRefs, ReportedUsage, ToolInput, ToolReads, ToolResult
     from perdure.tools.server_input import ServerAnswers, ServerInput
     from perdure.tools.tool import Existing, Tool
-    from perdure.values.json import Json, JsonObject, check
+    from perdure.values.json import Json, JsonObject, check, dumps
     from perdure.values.limits import MAX_ID, MAX_MESSAGE, bytes_text
     from perdure.values.provenance import NOWHERE, tool_source
 
@@ -126,6 +128,8 @@ async def run_tool(
             sender.on_retry(call, why)
             if pause:
                 await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {why}"))
+        except JsonError as error:
+            return Failed(CallError("not_json", str(error)))
         else:
             call.state.attempts = patience.started + result.attempt
             if result.asks is not None:
@@ -155,10 +159,10 @@ async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited:
     target = f" → {call.spec.target}" if call.spec.paths else ""
     # The time of its hooks is not the tool's time.
     looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
-    result: ToolResult = await workflow.execute_activity(
+    raw = await workflow.execute_activity(
         tool.name,
         argument,
-        result_type=ToolResult,
+        result_type=RawValue,
         activity_id=call.id,
         task_queue=limited or tool.task_queue,
         start_to_close_timeout=timedelta(seconds=tool.attempt_timeout + looking),
@@ -168,7 +172,23 @@ async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited:
         retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
         summary=line(f"{call_line(call.inputs.params)}{target}"),
     )
-    return result
+    return _read_result(raw)
+
+
+def _read_result(raw: RawValue | None) -> ToolResult:
+    """Return the result of a tool's activity. Someone may have completed it by hand, as `temporal activity complete`
+    does: then the value that they wrote is the tool's result.
+    """
+    with contextlib.suppress(*UNREAD):
+        result: ToolResult | None = read_raw(raw, ToolResult)
+        if result is not None and "attempt" in result.model_fields_set:
+            return result
+    try:
+        value: Json = read_raw(raw, object)
+    except UNREAD as error:
+        raise JsonError(f"the result that was written by hand is not JSON: {error}") from None
+    check(value, source="the result that was written by hand")
+    return ToolResult(value=value, size=len(dumps(value).encode()))
 
 
 _TIMEOUTS = {

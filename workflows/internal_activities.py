@@ -1,4 +1,4 @@
-"""Activities of the engine itself, such as hooks, summaries, and queries of other workflows."""
+"""Activities of the engine itself, such as Requests, hooks, and queries of other workflows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, RetryState, TimeoutError
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutError
 
 from perdure.workflows.failures import kind_of
 
 with workflow.unsafe.imports_passed_through():
+    from pydantic import ValidationError
+
     from perdure.plan import MOST_LOST, NOT_BEGUN
+    from perdure.values.problems import first_problem
 
 ASK_AROUND: Final = RetryPolicy(
     initial_interval=timedelta(seconds=0.25),
@@ -25,6 +28,44 @@ count as one of them: `execute_internal` executes the activity again.
 """
 UNTIL_READABLE: Final = RetryPolicy(maximum_attempts=12)
 """Attempts to query another run, for about nine minutes: a deploy that cannot replay the run is mended meanwhile."""
+UNREAD: Final = (KeyError, RuntimeError, ValidationError)
+"""Exceptions of a payload converter for a payload that is no value of the type. An encrypted payload without its key raises
+`ValueError`: then the workflow task is tried again.
+"""
+UNUSABLE_RESULT: Final = "UnusableResult"
+"""Type of the failure of an activity that someone has completed by hand, with a result that the engine cannot use."""
+
+
+async def execute_typed(activity: str, *arguments: Any, result_type: Any, **options: Any) -> Any:
+    """Return the result of an activity of the engine. `options`: of `workflow.execute_activity`.
+
+    Raise `ActivityError` also for a result that is not of this type: someone has completed the activity by hand, as
+    `temporal activity complete` does.
+    """
+    raw = await workflow.execute_activity(activity, args=arguments, result_type=RawValue, **options)
+    problem = "it has no value"
+    try:
+        if (result := read_raw(raw, result_type)) is not None:
+            return result
+    except ValidationError as error:
+        problem = first_problem(error)
+    except UNREAD as error:
+        problem = str(error)
+    words = f"{activity} was completed by hand with a result that the engine cannot use: {problem}"
+    raise ActivityError(
+        words,
+        scheduled_event_id=0,
+        started_event_id=0,
+        identity="",
+        activity_type=activity,
+        activity_id=options.get("activity_id") or "",
+        retry_state=None,
+    ) from ApplicationError(words, type=UNUSABLE_RESULT, non_retryable=True)
+
+
+def read_raw(raw: RawValue | None, result_type: Any) -> Any:
+    """Return an activity's result as this type; `None` without a result. Raise what the payload converter raises."""
+    return None if raw is None else workflow.payload_converter().from_payload(raw.payload, result_type)
 
 
 async def execute_internal(
@@ -46,9 +87,9 @@ async def execute_internal(
     lost = 0
     while True:
         try:
-            return await workflow.execute_activity(
+            return await execute_typed(
                 activity,
-                args=arguments,
+                *arguments,
                 result_type=result_type,
                 start_to_close_timeout=timeout,
                 heartbeat_timeout=heartbeat,

@@ -22,6 +22,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.arguments import read_input
 from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import now, owner_attributes
 from perdure.workflows.timers import Alarm
 
@@ -510,7 +511,7 @@ async def deliver(activity: str, delivery: D, retry: RetryPolicy, title: str) ->
     """Deliver by this activity and return the outcome. An attempt whose worker is shut down does not count."""
     while True:
         try:
-            became: Delivered = await workflow.execute_activity(
+            became: Delivered = await execute_typed(
                 activity,
                 delivery,
                 result_type=Delivered,

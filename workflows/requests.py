@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
+from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
@@ -197,7 +198,7 @@ async def _ask_one(
         "hands_back": not (late or provider.waits),
     }
     closed = timedelta(seconds=provider.left) + TIMEOUT if provider.waits else AFTER_DEADLINE if late else None
-    result: RequestResult = await workflow.execute_activity(
+    result: RequestResult = await execute_typed(
         REQUEST_ACTIVITY,
         request.model_copy(update=about),
         result_type=RequestResult,

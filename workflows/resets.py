@@ -20,7 +20,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal
+from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal, execute_typed
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
@@ -118,7 +118,7 @@ class Resets:
     async def _answer(self, execution_known: asyncio.Future[str]) -> None:
         execution = ""
         with contextlib.suppress(ActivityError):  # the first tasks after resets are known without it
-            execution = await workflow.execute_activity(
+            execution = await execute_typed(
                 EXECUTION_ACTIVITY,
                 result_type=str,
                 schedule_to_close_timeout=_ASKED,

@@ -33,7 +33,7 @@ from perdure.workflows.audit import send_entries
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.dispatch import WAIT, ask_limited
 from perdure.workflows.failures import not_taken_up
-from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal
+from perdure.workflows.internal_activities import UNTIL_READABLE, execute_internal, execute_typed
 from perdure.workflows.notifications import NotificationSender, deliver
 from perdure.workflows.observability import now
 from perdure.workflows.resets import LeftBehind, end_former, ends_former, on_reset
@@ -471,7 +471,7 @@ async def update_run(update: RunUpdate) -> RunUpdateResult:
         # In a run's update id, the part before a "/" names an execution of the run: a session's id must not have one.
         update.id = received.id.replace("/", "-")
     try:
-        answered: RunUpdateResult = await workflow.execute_activity(
+        answered: RunUpdateResult = await execute_typed(
             UPDATE_RUN_ACTIVITY,
             update,
             result_type=RunUpdateResult,

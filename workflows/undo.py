@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureErro
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.failures import message_of
+from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import owner_attributes
 
 with workflow.unsafe.imports_passed_through():
@@ -40,7 +41,7 @@ async def run_undo(call: Call, run: RunState) -> Outcome:
 async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> Outcome:
     """Undo a run by an undo run below this one, and return what was undone. It continues if this run ends."""
     try:
-        start: UndoStart = await workflow.execute_activity(
+        start: UndoStart = await execute_typed(
             UNDO_PLAN_ACTIVITY,
             UndoWanted(
                 run_id=run_id, calls=None if calls is None else [str(each) for each in calls], own=run.undo is None
