@@ -17,7 +17,15 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_error, mask_text, mask_value
 from perdure.errors import ToolError
-from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches_tool
+from perdure.hooks.answers import (
+    AFTER,
+    PERSIST,
+    HookAnswerError,
+    HookedEvent,
+    answer_for_run,
+    matches_tool,
+    withheld_words,
+)
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import (
     HOOK_ACTIVITY,
@@ -225,7 +233,7 @@ class ResultHooks:
             hearing = await call_hooks(self._registry, self._after, event)
             self.unheard += hearing.answer.failed
             if hearing.answer.refused is not None:
-                raise ToolError(REFUSED_BY_HOOK, f"{self._call.tool} {WITHHELD}: {hearing.answer.refused}")
+                raise ToolError(REFUSED_BY_HOOK, withheld_words(self._call.tool, hearing.answer.refused))
             if hearing.answer.changed is not None:
                 value = hearing.answer.changed["result"]
         if self._persist:

@@ -400,9 +400,9 @@ class RunDriver:
         chunk = run.records.effects.chunk(number, run.plan)
         chunk.earlier = self.run_input.snapshot is not None
         if number == 0:
-            chunk.base = UndoBase.of(
-                self.run_input, run.prepared.undo_tools, run.rules.record if run.rules.rules else None
-            )
+            record = run.rules.record if run.rules.rules else None
+            requesters = run.approval_queue.requesters
+            chunk.base = UndoBase.of(self.run_input, run.prepared.undo_tools, record, requesters)
             if run.undo is not None:
                 calls = [] if run.plan is None else list(run.plan.every_call())
                 chunk.undone = undo_outcomes(run.undo, [*run.records.past.calls, *map(run.records.view, calls)])

@@ -19,7 +19,7 @@ from perdure.workflows.observability import now, observe
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
     from perdure.errors import CallError
-    from perdure.hooks.answers import AFTER, BEFORE, PERSIST, WITHHELD, Hooks, answer_without_hook
+    from perdure.hooks.answers import AFTER, BEFORE, PERSIST, Hooks, answer_without_hook, withheld_words
     from perdure.hooks.events import (
         HOOK_ACTIVITY,
         NO_SUCH_HOOK,
@@ -385,7 +385,7 @@ class CallHooks:
             words = answer.refused or str((answer.changed or {})["message"])
             return replace(outcome, error=CallError(outcome.error.code, words))
         if answer.refused is not None:
-            words = f"{call.spec.tool_name} {WITHHELD}: {answer.refused}"
+            words = withheld_words(call.spec.tool_name, answer.refused)
             return Failed(CallError(REFUSED_BY_HOOK, words), outcome.sources)
         return replace(outcome, value=(answer.changed or {})["result"])
 

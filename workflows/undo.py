@@ -62,7 +62,12 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
     try:
         result: RunResult = await workflow.execute_child_workflow(
             AGENT_WORKFLOW,
-            start.input.model_copy(update={"lineage": run.lineage}),
+            start.input.model_copy(
+                update={
+                    "lineage": run.lineage,
+                    "requesters": [*start.input.requesters, *run.approval_queue.requesters],
+                }
+            ),
             id=start.id,
             result_type=RunResult,
             # An undo that has begun is completed after any end of this run.

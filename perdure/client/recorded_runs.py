@@ -97,6 +97,7 @@ def fork_input(
         delegates=given.delegates,
         whose=given.whose,
         sources={place: found for place, found in given.sources.items() if place == "†input"},
+        requesters=given.requesters,
         fork=pack(record, FORK_FORM),
     )
 
@@ -120,6 +121,7 @@ async def start_fork(client: Client, given: RunInput, id: str | None, task_queue
         delegates=given.delegates,
         source=next(iter(given.sources.get("†input", [])), ""),
         fork=given.fork,
+        requesters=given.requesters,
     )
 
 

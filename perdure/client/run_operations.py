@@ -83,12 +83,14 @@ async def start_run(
     source: str = "",
     callback: str | None = None,
     fork: Packed | None = None,
+    requesters: Sequence[str] = (),
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its
     `config.prompt` (R10.19), `sender` and `tenant` its owner in lists, `context` more data about the sender (R19.1),
     `priority` the run's own (default: that of the agent's `config`, R24.3), `delegates` the delegates' agent files by
     name (R8.1), `memo` further memo fields. `fork`: the record of the forked run (R22.1). `source`: the input's source,
-    if the user did not write it (R15.2). `callback`: the address that receives its end (R19.8).
+    if the user did not write it (R15.2). `callback`: the address that receives its end (R19.8). `requesters`: people,
+    besides the sender, whose messages it begins with (R24.6).
 
     Raises `RunExistsError`, or `RunError` for an invalid id or too large an input. The run itself rejects an input that
     breaks its schema (R2.3).
@@ -108,6 +110,7 @@ async def start_run(
         sources={"†input": [source]} if source and has_input else {},
         callback=callback or "",
         fork=fork,
+        requesters=[*requesters],
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
@@ -453,7 +456,8 @@ async def start_undo(
         raise RunError(f"{run_id} has no call that can be undone now{more}")
     if by and given.undo is not None:
         record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")
-        given = given.model_copy(update={"undo": pack(record.model_copy(update={"by": by}), UNDO_FORM)})
+        named = pack(record.model_copy(update={"by": by}), UNDO_FORM)
+        given = given.model_copy(update={"undo": named, "requesters": [*given.requesters, by]})
     description = await describe(client.get_workflow_handle(run_id))
     agent, owner = parse_agent(given.agent), given.whose
     own = description.raw_description.workflow_execution_info.priority.priority_key

@@ -6,13 +6,24 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.errors import JsonError, TooLargeError, clip
-from perdure.hooks.events import HOOKS, HookAnswer, HookEvent, HookProblem, HookRef
+from perdure.errors import CallError, JsonError, TooLargeError, clip
+from perdure.hooks.events import HOOKS, REFUSED_BY_HOOK, HookAnswer, HookEvent, HookProblem, HookRef
 from perdure.values.json import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
 
-WITHHELD: Final = "was carried out, and its result is withheld"
-"""The message for a call whose result hooks withhold."""
+_WITHHELD: Final = "was carried out, and its result is withheld"
+
+
+def withheld_words(tool: str, why: str) -> str:
+    """Return the message of a call that ran, and whose result a hook withholds."""
+    return f"{tool} {_WITHHELD}: {why}"
+
+
+def is_withheld(error: CallError) -> bool:
+    """Whether the failed call ran, and a hook withholds its result. Hooks that refuse a call before it runs have the
+    same code.
+    """
+    return error.code == REFUSED_BY_HOOK and f" {_WITHHELD}: " in error.message
 
 
 @dataclass(frozen=True, slots=True)

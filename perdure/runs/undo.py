@@ -17,6 +17,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from perdure.errors import RunError
+from perdure.hooks.answers import is_withheld
 from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, UNTIL, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
 from perdure.rules.rules import digest_of
@@ -28,6 +29,7 @@ from perdure.tools.undo import read_by, undo_params
 from perdure.values.json import Json, JsonObject, WireModel, pack
 from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_TOO_LARGE
 from perdure.values.provenance import join, join_all
+from perdure.values.references import MISSING, Missing
 from perdure.values.sizes import Sizes
 
 UNDO_FORM: Final = 1
@@ -115,10 +117,12 @@ class UndoBase(WireModel):
     """The undo tools: `true` for a tool of the worker, or the tool's definition."""
 
     @classmethod
-    def of(cls, run_input: RunInput, tools: Iterable[Tool], record: RuleRecord | None) -> UndoBase:
+    def of(
+        cls, run_input: RunInput, tools: Iterable[Tool], record: RuleRecord | None, requesters: Iterable[str] = ()
+    ) -> UndoBase:
         """Return the base for a run that began with this input and recorded these undo tools.
 
-        `record`: the run's record for its rules.
+        `record`: the run's record for its rules. `requesters`: the people who have sent the run its messages.
         """
         agent = {key: run_input.agent[key] for key in ("name", "config") if key in run_input.agent}
         kept = RunInput(
@@ -131,6 +135,7 @@ class UndoBase(WireModel):
             rule_record=record,
             whose=run_input.whose,
             routes_above=run_input.routes_above,
+            requesters=[*requesters],
         )
         return cls(input=kept, tools={tool.name: True if tool.registered else tool.definition() for tool in tools})
 
@@ -228,6 +233,8 @@ class EffectLog:
         match outcome:
             case Returned(value):
                 return self._undoable(call, tool, effect, value)
+            case Failed(error) if is_withheld(error) and call.state.attempts:
+                return self._undoable(call, tool, effect, MISSING)
             case Failed(error) if error.code not in _UNCERTAIN:
                 return None
             case Failed(error):
@@ -239,17 +246,19 @@ class EffectLog:
         known = {"undo": tool.undo.tool} if tool.undo is not None else {}
         return effect.model_copy(update={"status": "unknown", "reason": words, **known})
 
-    def _undoable(self, call: Call, tool: Tool, effect: Effect, result: Json) -> Effect:
+    def _undoable(self, call: Call, tool: Tool, effect: Effect, result: Json | Missing) -> Effect:
         if tool.undo is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": f"{tool.name} has no undo"})
         return self._with_undo(call, tool, effect, result)
 
-    def _with_undo(self, call: Call, tool: Tool, effect: Effect, result: Json) -> Effect:
+    def _with_undo(self, call: Call, tool: Tool, effect: Effect, result: Json | Missing) -> Effect:
         params = call.inputs.params
         undo, target = tool.undo, None if tool.undo is None else self._targets.get(tool.undo.tool)
         if undo is None or target is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
         made, problem = undo_params(undo, target.parameters, params, result)
+        if problem is not None and result is MISSING:
+            problem = f"a hook withholds its result, which {undo.tool} needs"
         if problem is None and self._sizes.of(made) > MAX_UNDO_PARAMS:
             problem = f"the parameters of {undo.tool} are above {MAX_UNDO_PARAMS:,} bytes"
         if problem is not None:

@@ -70,7 +70,9 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
     return None
 
 
-def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json) -> tuple[JsonObject, str | None]:
+def undo_params(
+    undo: Undo, target: JsonObject, params: JsonObject, result: Json | Missing
+) -> tuple[JsonObject, str | None]:
     """Return the undo tool's parameters for a call with these parameters and this result, and the reason if there are
     none.
 
@@ -79,7 +81,7 @@ def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json
     required = [name for name in target.get("required") or () if isinstance(name, str)]
     made: JsonObject = {}
     if undo.params is not None:
-        values: JsonObject = {PARAMS: params, RESULT: result}
+        values: dict[str, Json | Missing] = {PARAMS: params, RESULT: result}
         for name, written in undo.params.items():
             template, _ = parse_template(written)
             lost = [ref for ref in template.references() if get(values[ref.kind], ref.path) is MISSING]
@@ -91,7 +93,8 @@ def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json
                 except PerdureError as error:
                     return {}, f"the parameter {name!r} of {undo.tool} cannot be made: {error}"
         return made, None
-    fields: JsonObject = result if isinstance(result, dict) else {}
+    known: Json = None if result is MISSING else result
+    fields: JsonObject = known if isinstance(known, dict) else {}
     for name in target.get("properties") or {}:
         if name in params:
             made[name] = params[name]
@@ -100,7 +103,7 @@ def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json
         elif name in required:
             return (
                 {},
-                f"{undo.tool} needs {name!r}, and neither the parameters nor the result {shorten(result, 60)} have it",
+                f"{undo.tool} needs {name!r}, and neither the parameters nor the result {shorten(known, 60)} have it",
             )
     return made, None
 

@@ -30,6 +30,18 @@ def refund(order: str, euros: int) -> str:
     return f"{euros} euros for {order}"
 
 
+@tool
+def cancel(fruit: str) -> str:
+    """Cancel an order."""
+    return f"no {fruit}"
+
+
+@tool(undo=cancel)
+def order(fruit: str) -> str:
+    """Order fruit."""
+    return fruit
+
+
 PLAN = [
     {"calls": [{"_tool": "refund", "order": "A-1", "euros": 50, "_outputPath": "†state.paid"}], "output": None},
     DONE,
@@ -182,3 +194,51 @@ async def test_who_steers_a_run_of_a_session_has_requested_what_it_plans(dev_ser
             for name in ("cleo", "dora"):
                 await run.approve("1.0", by=name, roles=["finance"])
         await session.reply(receipt, timeout=HANG)
+
+
+async def test_who_requests_an_undo_or_has_sent_its_run_a_message_does_not_approve_it(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    """Also in the undo of a delegate's run."""
+    clerk = Agent("clerk", tools=[order], approval={"tools": {"cancel": {"by": 1, "not": "requester"}}})
+    boss = Agent("boss", tools=[clerk])
+    ordered = {"calls": [{"_tool": "order", "fruit": "pear"}], "output": None}
+    delegated = {"calls": [{"_tool": "clerk", "request": "Order."}], "output": None}
+
+    outer, inner = [delegated, DONE], [ordered, DONE]
+
+    def model(request: ChatRequest) -> Any:
+        return (outer if "Order a pear." in request.text else inner).pop(0)
+
+    async with harness(time_skipping.client, [order, cancel], model) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = await perdure.start(boss, {"request": "Order a pear."}, sender="ann")
+        await run.wait()
+        undo = await run.undo(by="bob")
+        below = perdure.get_run(f"{run.id}/1.0.undo-1")
+        await it.until_waiting(below.id, "0.0")
+        for name in ("ann", "bob"):
+            with pytest.raises(DecisionRefusedError, match=f"{name} requested the call"):
+                await below.approve("0.0", by=name)
+        await below.approve("0.0", by="cleo")
+        assert (await undo.wait()).status == "completed"
+
+
+async def test_who_has_sent_a_run_a_message_does_not_approve_in_its_fork(time_skipping: WorkflowEnvironment) -> None:
+    desk = Agent("desk", tools=[refund], approval={"tools": {"refund": {"by": 1, "not": "requester"}}})
+    async with harness(time_skipping.client, [refund], [*PLAN, DONE]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        session = perdure.session(some_name(), agent=desk)
+        first = await session.send("Pay A-1 back.", sender="ann", mode="collect")
+        await session.send("To me, please.", sender="bob", mode="collect")
+        run = perdure.get_run(first.run_id or "")
+        await it.until_waiting(run.id, "1.0")
+        fork = await run.fork("1.0", id=some_name())
+        await it.until_waiting(fork.id, "1.0")
+        for each in (run, fork):
+            for name in ("ann", "bob"):
+                with pytest.raises(DecisionRefusedError, match=f"{name} requested the call"):
+                    await each.approve("1.0", by=name)
+            await each.approve("1.0", by="cleo")
+        assert (await fork.wait()).status == "completed"
+        await session.reply(first)

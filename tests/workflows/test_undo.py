@@ -13,10 +13,11 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, ToolContext, ToolError, tool
+from perdure import Agent, Perdure, ToolContext, ToolError, hook, refuse, tool
 from perdure.client.histories import execution_histories
 from perdure.client.run import Run
 from perdure.errors import RunError, RunExistsError
+from perdure.hooks import AfterToolCall, BeforeToolCall
 from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
@@ -455,6 +456,34 @@ async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: 
         assert [each.call for each in plan.undoes] == ["1.3"]
         async for history in execution_histories(it.client, run.id):
             await check_replays(history)
+
+
+async def test_a_call_whose_result_a_hook_withholds_has_taken_effect(time_skipping: WorkflowEnvironment) -> None:
+    """A call that a hook has refused before it ran has not."""
+
+    @hook("after_tool_call", tools=["order", "book"])
+    def withhold(event: AfterToolCall) -> Any:
+        return refuse(f"{event.tool} is not for models")
+
+    @hook("before_tool_call", tools=["mail"])
+    def stop(event: BeforeToolCall) -> Any:
+        return refuse(f"no {event.tool}")
+
+    calls = [{"_tool": "order", "what": "pear"}, {"_tool": "book", "city": "Bonn"}, {"_tool": "mail", "text": "hi"}]
+    buyer = Agent("buyer", tools=[order, book, mail])
+    script = [{"calls": calls, "output": None}, DONE]
+    async with run_locally(
+        buyer, model=script, tools=[unbook, cancel_order], hooks=[withhold, stop], server=time_skipping
+    ) as local:
+        view = await local.run({"request": "Order."})
+        run = local.perdure.get_run(view.run_id)
+        assert [(each.call, each.status, each.reason) for each in await run.effects()] == [
+            ("1.0", "cannot be undone", "a hook withholds its result, which cancel_order needs"),
+            ("1.1", "done", ""),
+        ]
+        undo = await run.undo()
+        assert (await undo.wait()).status == "completed"
+    assert DID == [("order", "pear"), ("book", "Bonn"), ("unbook", "Bonn")]
 
 
 async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
