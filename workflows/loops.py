@@ -328,6 +328,7 @@ class LoopDriver:
             routes_above=loop.routes_above,
             said=loop.said,
             requesters=loop.requesters,
+            evaluated=loop.evaluated,
             remembered=self._policy.keep_remembered(loop.remembered),
             standing=loop.standing,
         )

@@ -173,7 +173,7 @@ async def record(run_input: RunInput) -> Packed:
         delegates=run_input.delegates,
         prompt=agent.config.prompt.changed(parse_prompt(run_input.prompt)),
         approver=agent.config.approval.changed(change).approver,
-        notify=agent.config.notify.places(),
+        notify={} if run_input.evaluated else agent.config.notify.places(),
         callback=run_input.callback,
         tenant=run_input.whose.tenant,
     )

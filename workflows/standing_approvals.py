@@ -59,13 +59,15 @@ class StandingApprovals:
         """Whether a standing approval may decide a request: the run plays a procedure, and no model has left its plan.
 
         In a fork no standing approval decides: edits of its calls and values do not show in the procedure's digest.
+        None decides in an evaluation: its runs would use up the approval.
         """
         return self._is_there and may_stand(request)
 
     @property
     def _is_there(self) -> bool:
         run = self._run
-        return run.fork is None and run.prepared.follows(STANDING_APPROVALS) and follows_procedure(run)
+        is_real = run.fork is None and not run.identity.evaluated
+        return is_real and run.prepared.follows(STANDING_APPROVALS) and follows_procedure(run)
 
     async def decide(self, request: ApprovalRequest) -> tuple[JudgedDecision, ApprovalVerdict] | None:
         """Decide a request by the first standing approval that holds, and count the run under it.

@@ -369,6 +369,7 @@ def _below(
         "routes_above": run.approval_routes,
         "said": run.identity.last_message,
         "requesters": [each for each in run.approval_queue.requesters if each != run.identity.owner.sender],
+        "evaluated": run.identity.evaluated,
     }
 
 

@@ -299,7 +299,7 @@ def scored_id(run_id: str) -> str:
 def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> RunInput:
     """Return the input of the run at `index`. `document`: the agent file with the run's model.
 
-    The run informs nobody and is not sampled. A call that asks a person is decided by the clock, a second later.
+    The run informs nobody, uses no standing approval, and is not sampled. A call that asks a person is decided by the clock, a second later.
     """
     case = plan.cases[plan.place(index)[0]]
     config = {key: value for key, value in (document.get("config") or {}).items() if key not in ("notify", "evaluate")}
@@ -312,6 +312,7 @@ def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> Run
             "has_input": case.has_input,
             "approval": decided,
             "delegates": plan.delegates,
+            "evaluated": True,
             "free": MAX_STORED,  # the history above holds nothing else
             "whose": {
                 "tenant": plan.tenant,

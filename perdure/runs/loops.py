@@ -246,6 +246,8 @@ class LoopInput(WireModel):
     said: str = Field(default="", exclude_if=operator.not_)
     requesters: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """People, besides the sender, whose messages the run has (R24.6)."""
+    evaluated: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the run belongs to an evaluation (R22.3)."""
     standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
     """The standing approvals that hold for the parts (R23.3)."""
     asks: bool = False

@@ -36,7 +36,7 @@ from perdure.runs.context import (
 from perdure.runs.event_journal import RunJournal, text_of, why_not
 from perdure.runs.fork import Fork, call_key
 from perdure.runs.limits import REPEATS, Budget, StopReason, answer_print, is_stuck
-from perdure.runs.notifications import ApprovalRoutes, NotificationView, approval_routes
+from perdure.runs.notifications import ApprovalRoutes, NotificationView, Notify, approval_routes
 from perdure.runs.progress import RunLimits, RunProgress, count_answer
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
@@ -77,6 +77,8 @@ class RunIdentity:
     """The last message of the person in its session, for people who decide."""
     requesters: tuple[str, ...] = ()
     """People, besides the owner's sender, whose messages the run begins with (R24.6)."""
+    evaluated: bool = False
+    """Whether the run belongs to an evaluation (R22.3)."""
 
     @classmethod
     def of(cls, run_input: RunInput, queue: str = "") -> RunIdentity:
@@ -89,6 +91,7 @@ class RunIdentity:
             reasoning=run_input.reasons,
             last_message=run_input.said,
             requesters=tuple(run_input.requesters),
+            evaluated=run_input.evaluated,
             budgets_above=tuple(run_input.budgets),
         )
 
@@ -136,7 +139,8 @@ class RunState:
             told=self.provenance.conversation_sources, must_call=self._offered(agent.config.must_call)
         )
         self.limits = RunLimits(agent.config, self.progress, budget)
-        self.approval_routes = approval_routes(agent.config.notify, self.identity.queue, self.identity.routes_above)
+        rules = Notify() if self.identity.evaluated else agent.config.notify
+        self.approval_routes = approval_routes(rules, self.identity.queue, self.identity.routes_above)
         """Routes for approval requests of this run, and of those below it (R19.5)."""
         self.notifications: list[NotificationView] = []
         """The newest notifications."""

@@ -136,6 +136,7 @@ class UndoBase(WireModel):
             whose=run_input.whose,
             routes_above=run_input.routes_above,
             requesters=[*requesters],
+            evaluated=run_input.evaluated,
         )
         return cls(input=kept, tools={tool.name: True if tool.registered else tool.definition() for tool in tools})
 

@@ -427,6 +427,8 @@ class RunInput(WireModel):
     said: str = Field(default="", exclude_if=operator.not_)  # the person's last message in its session, for approvers
     requesters: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """People, besides the sender, whose messages the run begins with: a quorum may exclude them (R24.6)."""
+    evaluated: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether it belongs to an evaluation: it informs nobody, and uses no standing approval (R22.3)."""
     asks: bool = False  # queries the run above for large values (R18.2)
     clocked: bool = False  # the run above signals when the deadline may be reached (R9.5)
     records: bool = False

@@ -105,7 +105,7 @@ def test_a_run_of_an_evaluation_informs_nobody_and_is_not_sampled() -> None:
     run = evaluated_run(plan(cases=[case], decide="approve"), 0, document)
     assert run.agent["config"] == {"refine": True}
     assert (run.input, run.has_input, run.approval) == (None, True, {"timeout": 1, "on_timeout": "approve"})
-    assert (run.whose.sender, run.whose.context) == ("ann", {"shop": 1})
+    assert (run.whose.sender, run.whose.context, run.evaluated) == ("ann", {"shop": 1}, True)
     assert evaluated_run(plan(decide="wait"), 0, document).approval == {}
 
 

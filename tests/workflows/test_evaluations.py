@@ -127,6 +127,48 @@ async def test_nobody_approves_in_an_evaluation_unless_it_says_so(dev_server: Wo
     assert len(REFUNDED) == before
 
 
+async def test_an_evaluation_uses_up_no_standing_approval(dev_server: WorkflowEnvironment) -> None:
+    tenant, before = uuid.uuid4().hex, len(REFUNDED)
+    plan = {"type": "plan", "plan": PLAN, "output": "†state.paid"}
+    monthly = Agent.of(
+        {
+            "name": "monthly",
+            "config": {"start": "plan"},
+            "context": [{"type": "tool", "tool": "look"}, {"type": "tool", "tool": "refund"}, plan],
+            "metadata": {"procedure": {"version": 1, "digest": "sha256:of-somebody", "runs": ["r-1"]}},
+        }
+    )
+    async with harness(dev_server.client, [look, refund], lambda _: {"calls": [], "output": "no"}) as it:
+        await api(it).grant_standing_approval(monthly, uses=2, until="2999-12-31", by="ann", tenant=tenant)
+        evaluation = await api(it).evaluate(monthly, dataset(1, Approvals(["refund"])), tenant=tenant, id=fresh())
+        result = await evaluation.wait()
+        [standing] = await api(it).standing_approvals(tenant=tenant)
+        await replays(it, result.scores[0].run_id)
+    assert result.scores[0].assertions == {"Approvals": True}
+    assert (standing.used, len(REFUNDED)) == (0, before)
+
+
+async def test_an_evaluation_informs_nobody_of_the_requests_of_delegates(dev_server: WorkflowEnvironment) -> None:
+    """Its worker needs no route that a delegate's file names."""
+    before = len(REFUNDED)
+    clerk = Agent("clerk", tools=[look, refund], notify={"approval_requested": ["ops"]})
+    desk = Agent("desk", tools=[clerk])
+    asks = {"calls": [{"_tool": "clerk", "request": "Refund 17.", "_outputPath": "†state.done"}], "output": None}
+    outer, inner = [asks, {"calls": [], "output": "done"}], [{"calls": PLAN, "output": "†state.paid"}]
+
+    def script(request: ChatRequest) -> Any:
+        return (inner if "Refund 17." in request.text and '"order"' not in request.text else outer).pop(0)
+
+    async with harness(dev_server.client, [look, refund], script) as it:
+        evaluation = await api(it).evaluate(desk, dataset(1), decide="approve", id=fresh())
+        result = await evaluation.wait()
+        run = result.scores[0].run_id
+        above, below = [await api(it).get_run(each).view() for each in (run, f"{run}/1.0")]
+        await replays(it, run, f"{run}/1.0")
+    assert [call.status for call in above.calls] == ["done"], above.errors
+    assert (below.status, below.notifications, len(REFUNDED)) == ("completed", [], before + 1)
+
+
 async def test_a_run_that_fails_or_is_refused_is_scored_with_its_status_and_error(
     dev_server: WorkflowEnvironment,
 ) -> None:
