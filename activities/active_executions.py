@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from temporalio import activity
 from temporalio.api.enums.v1 import TaskQueueType
@@ -26,6 +26,9 @@ from perdure.values.json import Json
 
 _REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
 """Details of the activity's report that it has begun, shared with its tasks and threads."""
+
+
+T = TypeVar("T")
 
 
 def not_begun() -> None:
@@ -48,11 +51,15 @@ async def report_begun() -> None:
     """Report to the server that an only attempt begins (`BEGUN`), and wait for the answer: an Action, and milliseconds.
 
     Raise an `ApplicationError` of type `NOT_BEGUN` if the server rejects the report, because the attempt counts as
-    lost, or does not answer.
+    lost, or does not answer. Raise one of type `INTERRUPTED` if an earlier attempt has begun: an operator's pause or reset
+    repeats an activity that has one attempt.
     """
     if not is_only_attempt():
         return
     info = activity.info()
+    if any(isinstance(each, dict) and BEGUN in each for each in info.heartbeat_details):
+        words = f"attempt {info.attempt} was not started, because an earlier attempt has begun (temporal activity reset --reset-heartbeats starts it anew)"
+        raise ApplicationError(words, info.attempt, type=INTERRUPTED, non_retryable=True)
     details: Json = {BEGUN: info.attempt}
     _REPORTED.get().append(details)
     try:
@@ -63,6 +70,21 @@ async def report_begun() -> None:
     except AsyncActivityCancelledError:  # the worker's own heartbeat is also rejected, and cancels this
         activity.heartbeat()
         await asyncio.Future()
+
+
+async def finish_though_paused(work: ActiveExecution, body: Coroutine[Any, Any, T]) -> T:
+    """Return the body's result. An operator's pause or reset does not interrupt work that has begun and may not begin
+    twice: its result counts. Every other cancellation cancels the body.
+    """
+    task = asyncio.create_task(body)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if not work.begun or details is None or not (details.paused or details.reset):
+                task.cancel()
+                return await task
 
 
 @dataclass

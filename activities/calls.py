@@ -20,6 +20,7 @@ from perdure.activities.active_executions import (
     TRACE,
     ActiveExecution,
     ActiveExecutions,
+    finish_though_paused,
     in_thread,
     is_only_attempt,
     report_begun,
@@ -34,7 +35,7 @@ from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, MediaError, ToolError
 from perdure.hooks.events import RunOwner
-from perdure.plan import NO_SUCH_TOOL, NOT_BEGUN
+from perdure.plan import INTERRUPTED, NO_SUCH_TOOL, NOT_BEGUN
 from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import CALL, GRANT
 from perdure.runs.wire import CLAIM
@@ -75,7 +76,8 @@ class ToolActivity:
             words = f"this worker has no tool {call.activity!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
         async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}") as work:
-            return await self._run(function, call, work)
+            body = self._run(function, call, work)
+            return await (finish_though_paused(work, body) if is_only_attempt() else body)
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: ActiveExecution) -> ToolResult:
         work.begun = False
@@ -118,8 +120,8 @@ class ToolActivity:
             raise tool_failure(ToolError("file", str(error))) from None
         except Exception as error:
             # A safe tool that reads its run has done nothing yet if the run does not answer.
-            may_begin = not work.begun or function.definition.get("_safe") is True
-            if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and may_begin:
+            has_begun = work.begun and not function.definition.get("_safe")
+            if isinstance(error, ApplicationError) and error.type in (INTERRUPTED, NOT_BEGUN) and not has_begun:
                 raise
             raise tool_failure(error) from serializable_cause(error)
         attempt = activity.info().attempt

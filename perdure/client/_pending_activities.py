@@ -45,7 +45,7 @@ def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> N
 
 
 def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Add to a running call that its worker sends no heartbeat, and the time at which another worker gets the call."""
+    """Add to a running call that an operator has paused it, or that its worker sends no heartbeat, and what happens then."""
     _note(view, {each.activity_id: silent(each) for each in description.raw_description.pending_activities})
 
 
@@ -64,8 +64,19 @@ def unserved(pending: PendingActivityInfo) -> str:
     return f"no worker has started it yet on task queue {pending.activity_options.task_queue.name!r}"
 
 
+def paused(pending: PendingActivityInfo) -> str:
+    """Return the sentence that an operator has paused the activity; empty if it is not paused."""
+    if not pending.paused:
+        return ""
+    by = pending.pause_info.manual if pending.pause_info.HasField("manual") else pending.pause_info.rule
+    reason = ": ".join(filter(None, (by.identity, by.reason)))
+    return f"an operator has paused it ({reason or 'no reason'}); temporal activity unpause --activity-id {pending.activity_id} continues it"
+
+
 def silent(pending: PendingActivityInfo) -> str:
-    """Return the sentence that the activity's worker sends no heartbeat; empty if it does."""
+    """Return the sentence that the activity is paused, or that its worker sends no heartbeat; empty if it does."""
+    if words := paused(pending):
+        return words
     given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
     heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
     seconds = (datetime.now(UTC) - heard).total_seconds()
@@ -82,7 +93,9 @@ async def note_trouble(client: Client, view: RunView, description: WorkflowExecu
         if pending.attempt > 1 and pending.activity_id in calls and pending.HasField("last_failure"):
             words = await failure_words(client, pending.last_failure)
             calls[pending.activity_id].reason = f"attempt {pending.attempt} after: {words[:200]}"
-        if pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
+        if pending.activity_type.name == REQUEST_ACTIVITY and pending.paused and view.log:
+            view.log[-1].trouble = paused(pending)
+        elif pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:
             words = await failure_words(client, pending.last_failure)
             view.log[-1].trouble = f"attempt {pending.attempt} after: {words}"
             waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED

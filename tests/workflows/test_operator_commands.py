@@ -1,4 +1,4 @@
-"""Activities that an operator completes or fails by hand, as `temporal activity complete` does (R18)."""
+"""Activities that an operator completes, fails or pauses by hand, as `temporal activity` does (R18)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflowservice.v1 import PauseActivityRequest, UnpauseActivityRequest
 from temporalio.client import AsyncActivityHandle, Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
@@ -114,3 +118,56 @@ async def test_a_hook_that_is_completed_by_hand_without_an_answer_refuses_the_ca
         assert await failed_tasks(handle) == []
     (error,) = result.errors
     assert "guard could not be called: perdure.hook was completed by hand" in str(error)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_pause_interrupts_and_repeats_no_call_that_may_not_begin_twice(
+    dev_server: WorkflowEnvironment, fails: bool
+) -> None:
+    began, goes_on = list[int](), asyncio.Event()
+
+    @tool(retries=0, heartbeat=3)
+    async def pay(euros: int) -> int:
+        began.append(euros)
+        while True:
+            if activity.cancellation_details() is not None:  # the worker has learned of the pause
+                break
+            await asyncio.sleep(0.05)
+        await goes_on.wait()
+        if fails:
+            raise OSError("the line is dead")
+        return euros
+
+    plan = {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
+    client = dev_server.client
+    async with harness(client, [pay], [plan, DONE]) as it:
+        handle = await it.start(agent("pay"))
+        await by_hand(dev_server, handle, "1.0")
+        call: dict[str, Any] = {
+            "namespace": client.namespace,
+            "execution": WorkflowExecution(workflow_id=handle.id),
+            "id": "1.0",
+            "identity": "ann",
+        }
+        await client.workflow_service.pause_activity(PauseActivityRequest(**call, reason="the bank is closed"))
+        async with asyncio.timeout(HANG):
+            while True:
+                if reason := (await it.view(handle.id)).calls[0].reason:
+                    break
+                await asyncio.sleep(0.05)
+            goes_on.set()
+            while fails:
+                pending = (await handle.describe()).raw_description.pending_activities
+                if not any(
+                    each.state == PendingActivityState.PENDING_ACTIVITY_STATE_PAUSE_REQUESTED for each in pending
+                ):
+                    break
+                await asyncio.sleep(0.05)
+        if fails and pending:
+            await client.workflow_service.unpause_activity(UnpauseActivityRequest(**call))
+        result = await handle.result()
+    assert began == [5]
+    assert reason.startswith("an operator has paused it (ann: the bank is closed); temporal activity unpause")
+    assert result.state == ({} if fails else {"paid": 5})
+    codes = [error["error"]["code"] for error in result.errors]
+    assert codes == (["Interrupted"] if fails else [])
