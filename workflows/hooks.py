@@ -43,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.request_loop import RequestLoop
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import PERSISTS_IN_SESSIONS
     from perdure.runs.views import summary as line
     from perdure.runs.wire import PreparedWorker, RunInput, RunResult
     from perdure.tools.invocation import CallHookRefs
@@ -361,7 +362,8 @@ class CallHooks:
             return outcome
         if (ended := await self._after(call, outcome)) is not outcome:
             outcome = ended
-        if isinstance(outcome, Returned) and self._agent_run.records:
+        persists = self._agent_run.identity.in_session or not self._agent_run.prepared.follows(PERSISTS_IN_SESSIONS)
+        if isinstance(outcome, Returned) and persists:
             await self._persist(call, outcome)
         return outcome
 

@@ -56,6 +56,8 @@ NOTIFIES: Final = "notifies"
 """A run informs people by its agent file's routes, and reports its end to the callback of its start (R19.5, R19.8)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
+PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
+"""Hooks of `tool_result_persist` see the results of a session's runs alone: no other run has a transcript (R10.17)."""
 RECALLED_SOURCES: Final = "sources-of-recall"
 """A value that `recall` reads has its own sources; in 0.1.0 every such value was untrusted."""
 REMEMBER_PROVENANCE: Final = "remember-provenance"
@@ -109,6 +111,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
         CHANGE_ENDS_STANDING: 9,
+        PERSISTS_IN_SESSIONS: 9,
     }
 )
 """By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 and 9 are unreleased. A rule after a release has

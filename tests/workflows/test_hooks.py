@@ -19,6 +19,7 @@ from perdure.hooks import (
     BeforeAgentStart,
     BeforeToolCall,
     Refused,
+    ToolResultPersist,
 )
 from perdure.runs.wire import DECIDE, PREPARE_ACTIVITY
 from tests.support import DONE, Harness, agent, check_replays, harness
@@ -451,6 +452,22 @@ async def test_a_run_that_is_cancelled_while_a_hook_works_has_not_made_the_call(
         view = await it.view(handle.id)
         goes_on.set()
     assert (view.status, view.calls[0].status, sent, ended) == ("cancelled", "skipped", [], ["cancelled"])
+
+
+async def test_outside_of_sessions_no_result_is_persisted(time_skipping: WorkflowEnvironment) -> None:
+    """Also none that no worker has returned: those of delegates, and those that the model wrote."""
+    seen: list[str] = []
+
+    @hook("tool_result_persist")
+    def persist(event: ToolResultPersist) -> None:
+        seen.append(event.tool)
+
+    latent = {"name": "think", "properties": {"about": {"type": "string"}}, "_output": {"type": "string"}}
+    calls = [{"_tool": "think", "about": "it", "_output": "a thought"}, {"_tool": "send", "text": "hi"}]
+    async with harness(time_skipping.client, [send, persist], [{"calls": calls}, DONE]) as it:
+        view = await it.run(agent("send", latent))
+        assert await activities(it, view.run_id) == ["perdure.request", "send", "perdure.request"]
+    assert seen == []
 
 
 async def test_in_loops_and_delegates_each_call_has_its_hooks(time_skipping: WorkflowEnvironment) -> None:
