@@ -177,7 +177,8 @@ async def export_run(client: Client, run_id: str) -> Exported:
             exported.problem = str(error)
     outcomes = [call.state.outcome for call in audit.calls]
     results = [outcome.value for outcome in outcomes if isinstance(outcome, Returned)]
-    exported.files = await _load_files(client, tenant, [audit.input.input, exported.view, results])
+    given: list[Json] = [audit.input.agent, *audit.input.delegates.values(), audit.input.input]
+    exported.files = await _load_files(client, tenant, [*given, exported.view, results])
     return exported
 
 

@@ -179,12 +179,14 @@ def _plan_of(run_id: str, audit: Audit) -> RunPlan:
     if given is None:
         raise RunError(f"{run_id} has not started, so it cannot be promoted")
     context = Context(parse_agent(given.agent), given.input, has_input=given.has_input)
-    written = [each.answer.output for each in audit.exchanges if each.answer is not None]
+    written = [each.result.output for each in _record_of(given).answers if each.number]
+    written += [each.answer.output for each in audit.exchanges if each.answer is not None]
     output = written[-1] if written else context.plan_output
     return plan_of_run(audit.view, audit.calls, output, context.values().get("input", MISSING), audit.tools)
 
 
 def _agent_of(run_id: str, audit: Audit) -> JsonObject:
-    if audit.input is None or audit.input.fork is not None or audit.input.snapshot is not None:
+    is_fork = audit.input is not None and audit.input.fork is not None and _record_of(audit.input).end is None
+    if audit.input is None or is_fork or audit.input.snapshot is not None:
         raise RunError(f"{run_id} is a fork with another run's record: promote a run without a fork")
     return audit.input.agent

@@ -244,6 +244,30 @@ async def test_a_run_that_did_not_complete_ends_where_its_record_ends(dev_server
         assert len(it.model.requests) == 1
 
 
+async def test_a_run_has_the_files_of_its_agent_and_a_restored_run_is_promoted(
+    dev_server: WorkflowEnvironment, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    client = await Client.connect(dev_server.client.service_client.config.target_host, data_converter=data_converter())
+    file = Media(data=b"\x89PNG\r\n\x1a\n" + b"0" * 100, name="logo.png")
+    value = {"_media": file.digest, "type": file.type, "bytes": file.size, "name": file.name}
+    document = agent("add")
+    document["context"].append({"type": "data", "kind": "logo", "data": {"picture": value}})
+    plan = [{"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"}]
+    async with harness(client, [add], [{"calls": plan, "output": {"ok": "†state.x"}}]) as it:
+        perdure = Perdure(client, task_queue=it.task_queue)
+        await perdure.save_media(file)
+        handle = await it.start(document)
+        await handle.result()
+        run = perdure.get_run(handle.id)
+        exported = written(await run.export())
+        assert [*exported["files"]] == [file.digest]
+        restored = await perdure.import_run(exported, id=f"{handle.id}-again")
+        await restored.result()
+        ours, theirs = await run.promote("sum"), await restored.promote("sum")
+        assert ours.agent["context"] == theirs.agent["context"]
+
+
 @pytest.mark.parametrize("wrong", [[], {}, {"form": 2, "agent": "x"}, {"form": 1, "agent": "x", "entries": []}])
 async def test_what_is_no_export_is_one_line(dev_server: WorkflowEnvironment, wrong: Any) -> None:
     with pytest.raises(RunError) as error:
