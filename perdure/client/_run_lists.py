@@ -118,7 +118,7 @@ async def walk_runs(client: Client, selection: Selection, limit: int | None = No
 
 async def _selected(client: Client, selection: Selection, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
     left, found = limit, client.list_workflows(selection.text())
-    while left != 0:
+    while left is None or left > 0:
         await found.fetch_next_page()
         for run in await _without_replaced(client, found.current_page or ()):
             if left == 0:

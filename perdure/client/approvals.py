@@ -10,7 +10,7 @@ import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from temporalio.client import (
@@ -29,7 +29,7 @@ from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, Waiting
 from perdure.client._pending_activities import task_failure, unanswered
 from perdure.client._run_lists import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
 from perdure.client.errors import clear_errors, no_answer
-from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, of_tenant
+from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, check_time_zone, of_tenant
 from perdure.errors import DecisionError, DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.queries import TIMEOUT, answer_of, cancellable, query_problem, read_memo, update_ledger
 from perdure.runs.agent import parse_agent
@@ -309,7 +309,7 @@ def standing_approval_of(
     document: JsonObject,
     *,
     uses: int,
-    until: str,
+    until: str | date,
     by: str,
     bounds: JsonObject,
     sources: Sequence[str],
@@ -317,8 +317,12 @@ def standing_approval_of(
     reason: str,
 ) -> StandingApproval:
     """Return a standing approval of this agent file. Raise `DecisionError` unless the agent is a procedure, and for
-    invalid bounds.
+    invalid bounds; `ProtocolError` for a time without a time zone.
     """
+    if isinstance(until, datetime):
+        until = check_time_zone(until, "until").isoformat(timespec="seconds")
+    elif isinstance(until, date):
+        until = until.isoformat()
     agent = parse_agent(document)
     if PROCEDURE not in agent.metadata:
         raise DecisionError(f"{agent.name} is not a procedure: make one of a run with 'perdure promote'")

@@ -30,7 +30,7 @@ from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
 from perdure.client.errors import UNANSWERED
 from perdure.client.evaluations import fetch_plan
 from perdure.client.schedules import Schedule, walk_schedules
-from perdure.client.selection import of_tenant, quote_text
+from perdure.client.selection import check_time_zone, of_tenant, quote_text
 from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
@@ -186,8 +186,9 @@ async def erase(
     by: str = "",
 ) -> ErasureReport:
     """Carry out one erasure; the audit log of the task queue notes its start and its end. Raises `RunError` without
-    `sender` and `before`.
+    `sender` and `before`, and `ProtocolError` for a time without a time zone.
     """
+    before = None if before is None else check_time_zone(before, "before")
     if sender is None and before is None:
         raise RunError(
             "sender and before are missing: name the sender, or give before=datetime.now(UTC) to erase all of the tenant's runs"
@@ -293,7 +294,7 @@ class Eraser:
         if self._before is not None and (last >= self._before or await self._has_later_run(found.id, self._before)):
             return None
         if self._sender is not None and (others := sorted(senders - {self._sender})) and not self._shared:
-            words = f"{len(others)} other senders have written to it ({', '.join(others[:3])}): give --shared to erase all of it"
+            words = f"{len(others)} other senders have written to it ({', '.join(others[:3])}): the option shared erases all of it"
             self.report.remaining.append(Remaining("session", key, words))
             return None
         self.report.sessions.append(key)
@@ -406,7 +407,7 @@ class Eraser:
                 self.report.evaluations.append(id)
                 targets.append(_Target(id))
             else:
-                words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: give --shared to erase all of it"
+                words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: the option shared erases all of it"
                 if each.status == WorkflowExecutionStatus.RUNNING:
                     words += ". It is running and may start more runs: cancel it, or erase again when it has ended"
                 await self._note_evaluation(each, words)

@@ -77,6 +77,10 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
     """
     try:
         yield
+    except ExceptionGroup as group:  # of tasks that ran at once: the first error is the reason
+        first = group.exceptions[0]
+        with clear_errors(client, id, kind):
+            raise first from None
     except RuntimeError as error:
         if not str(error).startswith(_NOT_CONNECTED):
             raise

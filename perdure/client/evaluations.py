@@ -49,6 +49,7 @@ from perdure.runs.evaluation import (
 from perdure.runs.events import JournalEntry
 from perdure.runs.views import summary
 from perdure.runs.wire import SCORE_ATTRIBUTE, VERSION_ATTRIBUTE
+from perdure.values.arguments import check_arguments
 from perdure.values.json import Json
 from perdure.values.problems import first_problem
 
@@ -61,6 +62,7 @@ _PAUSE: Final = 1.0
 """Seconds between two looks at the progress."""
 
 
+@check_arguments
 class Evaluation:
     """An evaluation that runs, or has ended: a workflow of its own, which continues without this process.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
@@ -31,7 +32,7 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.client.versions import VersionFigures, compare
-from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
+from perdure.errors import MediaError, ProtocolError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, connect_with_retry, with_converter
 from perdure.hosting.settings import in_force
 from perdure.queries import find_missing_worker, list_accounts, list_standing_approvals
@@ -44,9 +45,11 @@ from perdure.runs.ledger import AccountView
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
+from perdure.values.arguments import check_arguments
 from perdure.values.json import Json, JsonObject, to_json
 from perdure.values.media import media_within
 from perdure.values.messages import Mode, Priority, SessionRules, check_priority
+from perdure.values.problems import first_problem
 from perdure.values.references import MISSING
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@check_arguments
 class Perdure:
     """The runs and sessions in one namespace of a Temporal server.
 
@@ -140,15 +144,15 @@ class Perdure:
         `!client:shop/github` (default: the user). `callback`: an http or https address. It receives the run's end as a
         signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its
         schema; `AgentError` for a policy that names a tool which the agent does not have, and for an invalid prompt;
-        `DecisionError` for an invalid policy; `RunExistsError` for an id or key of another run; `RunError` if agent and
-        input are too large, or `callback` is not an http or https address. In each case no run starts.
+        `DecisionError` for an invalid policy; `RunExistsError` for an id or key of another run; `RunError` for an invalid
+        id, key or `callback`, and if agent and input are too large. In each case no run starts.
 
         ```python
         run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")
         ```
         """
         # R2.3, R7.1, R10.19, R15.2, R24.10
-        if key:
+        if key is not None:
             run_id = key.run_id if isinstance(key, IdempotentStart) else IdempotentStart.id_of(tenant, sender, key)
         else:
             run_id = run_operations.new_run_id(agent.parsed) if id is None else id
@@ -169,7 +173,7 @@ class Perdure:
             key
             if isinstance(key, IdempotentStart)
             else IdempotentStart.of(tenant, sender, key, start_content)
-            if key
+            if key is not None
             else None
         )
         with clear_errors(self.client):
@@ -322,14 +326,19 @@ class Perdure:
 
         `tenant`: the authenticated tenant, never the caller's claim; another tenant does not find the session. `agent`:
         the agent that answers. An existing session needs none, and another agent than before needs the right `agent`.
-        `mode`, `cap`, `quiet`, `priority`: the session's own rules from its beginning on, in place of its agent's.
+        `mode`, `cap`, `quiet`, `priority`: the session's own rules from its beginning on, in place of its agent's. Raises
+        `ProtocolError` for invalid rules, and `InputError` for an invalid priority.
 
         ```python
         session = perdure.session("ann", agent=shopper, mode="steer")
         ```
         """
         # R10.2, R10.4, R10.8, R24.3
-        rules = SessionRules(mode=mode, cap=cap, quiet=quiet, priority=check_priority(priority))
+        priority = check_priority(priority)
+        try:
+            rules = SessionRules(mode=mode, cap=cap, quiet=quiet, priority=priority)
+        except ValidationError as error:
+            raise ProtocolError(f"the session's rules are not valid: {first_problem(error)}") from None
         queue = task_queue or self.task_queue
         return self._session(Address(self.client, key, tenant), agent, rules, queue)
 
@@ -483,7 +492,7 @@ class Perdure:
         `dry_run`: change nothing, and report what would be removed. `shared`: also remove whole sessions to which
         others have written (default: they stay). `by`: the person who erases, for the audit log. Running runs are
         terminated, and sessions end. A second call removes the data that an interrupted attempt has left. Raises
-        `RunError` without `sender` and `before`.
+        `RunError` without `sender` and `before`, and `ProtocolError` for a time without a time zone.
 
         ```python
         report = await perdure.erase(tenant="acme", sender="ann", by="bob")
@@ -512,7 +521,7 @@ class Perdure:
             return await apply_retention(self.client, self.task_queue, dry_run=dry_run, by=by)
 
     async def import_session(
-        self, exported: JsonObject, *, key: str | None = None, tenant: str | None = None, task_queue: str | None = None
+        self, exported: Json, *, key: str | None = None, tenant: str | None = None, task_queue: str | None = None
     ) -> Session:
         """Start a session from an export of `Session.export`, with its transcript, state, agent, rules, known messages and files.
 
@@ -534,9 +543,7 @@ class Perdure:
         address = await import_session(self.client, parsed, key or parsed.session or "", owner, queue)
         return self._session(address, None, SessionRules(), queue)
 
-    async def import_run(
-        self, exported: JsonObject, *, id: str | None = None, task_queue: str | None = None
-    ) -> Run[Any]:
+    async def import_run(self, exported: Json, *, id: str | None = None, task_queue: str | None = None) -> Run[Any]:
         """Restore a run from an export of `Run.export`, as a run of this namespace that can be shown, forked, undone and promoted.
 
         The restored run answers each Request and each call from the record. It calls no model, runs no tool and waits
@@ -799,7 +806,7 @@ class Perdure:
         procedure: Agent[Any],
         *,
         uses: int,
-        until: str,
+        until: str | date,
         by: str,
         bounds: JsonObject | None = None,
         sources: Sequence[str] = ("trusted",),
@@ -809,11 +816,11 @@ class Perdure:
     ) -> StandingApproval:
         """Approve coming runs of a procedure: their calls need no further approval as long as the run follows its plan.
 
-        `uses`: the most runs, 1 to 1,000. `until`: a date, to its end in UTC, or a time (ISO 8601). `by`: the person
+        `uses`: the most runs, 1 to 1,000. `until`: a date, to its end in UTC, or a time, in Python or as ISO 8601. `by`: the person
         who grants it. `bounds`: a JSON Schema of the run's input (default: any). `sources`: the allowed sources of the
         calls' values, beside the procedure itself (default: all trusted ones). `name`: its name (default: the
         procedure's). `tenant`: the owner of the runs. Raises `DecisionError` for an agent that is not a procedure and
-        for invalid bounds, and `DecisionRefusedError` if a valid approval has this name.
+        for invalid bounds, `ProtocolError` for a time without a time zone, and `DecisionRefusedError` if a valid approval has this name.
 
         ```python
         procedure = await perdure.get_run("refund-7").promote("monthly_refunds")

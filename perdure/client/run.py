@@ -38,6 +38,7 @@ from perdure.runs.undo import Effect, UndoPlan
 from perdure.runs.views import LiveView
 from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import WAIT, WaitResult
+from perdure.values.arguments import check_arguments
 from perdure.values.json import Json, JsonObject, loads
 from perdure.values.problems import first_problem
 from perdure.values.references import MISSING
@@ -133,6 +134,7 @@ Offer: TypeAlias = str | WaitingView | WaitingEntry | Event
 """The call to decide: its id; or the exact request, from `waiting`, a list, or an `approval` `start` event."""
 
 
+@check_arguments
 class Run(Generic[OutputT]):
     """A run, found by its id: see `Perdure.start` and `Perdure.get_run`. The object holds no data of the run; each
     method queries it.

@@ -97,7 +97,7 @@ async def start_run(
     """
     if run_id is not None:
         check_new_id(run_id)
-    if callback and (problem := check_callback(callback)):
+    if callback is not None and (problem := check_callback(callback)):
         raise RunError(problem)
     given = RunInput(
         agent=document,

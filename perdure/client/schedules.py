@@ -48,6 +48,7 @@ from perdure.runs.caller_context import read_context
 from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
+from perdure.values.arguments import check_arguments
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text, read_duration
 from perdure.values.messages import Priority, check_priority
@@ -55,7 +56,7 @@ from perdure.values.references import MISSING
 
 __all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRun"]
 
-ScheduleDuration: TypeAlias = "str | float | timedelta"
+ScheduleDuration: TypeAlias = str | float | timedelta
 """Seconds, `"90s"`, `"5min"`, `"2h"`, `"3d"`, `"1w"`, or a `timedelta`."""
 CATCHUP: Final = "1d"
 """The default of `catchup`. Temporal's own default is a year, which is too long because each run costs money."""
@@ -186,6 +187,7 @@ class ScheduleView(ListedSchedule):
         return super().as_json() | more | {name: value for name, value in owner.items() if value}
 
 
+@check_arguments
 class Schedule:
     """A schedule by its name, of one tenant, or of none. Only its methods make requests.
 
@@ -285,7 +287,7 @@ class Schedule:
             except ScheduleAlreadyRunningError:
                 if not replace:
                     raise RunExistsError(
-                        f"there is already a schedule {self.name!r}: replace it (--replace), or use another name"
+                        f"there is already a schedule {self.name!r}: change it with replace, or use another name"
                     ) from None
                 await self._replace(schedule, TypedSearchAttributes(listed))
         return await self.show()
@@ -546,7 +548,7 @@ def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, ji
     )
 
 
-_FORM: Final = "is not a cron expression: use MINUTE HOUR DAY MONTH WEEKDAY, such as '0 2 * * 1-5', or @daily; --timezone names the time zone"
+_FORM: Final = "is not a cron expression: use MINUTE HOUR DAY MONTH WEEKDAY, such as '0 2 * * 1-5', or @daily; timezone names the time zone"
 
 
 def _no_zone(timezone: str) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
-from perdure.errors import RunError, ScheduleError
+from perdure.errors import ProtocolError, RunError, ScheduleError
 from perdure.models.requests import ModelWait
 from perdure.runs.wire import (
     AGENT_ATTRIBUTE,
@@ -24,6 +24,7 @@ from perdure.runs.wire import (
     RunStatus,
 )
 from perdure.sessions.wire import SESSION_PREFIX, digest
+from perdure.values.arguments import check_arguments
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import read_duration
 
@@ -40,6 +41,7 @@ STATUSES: Final = {
 """
 
 
+@check_arguments
 @dataclass(frozen=True)
 class Selection:
     """A selection of runs: those to which all of its fields apply. Without fields it selects all runs.
@@ -163,6 +165,13 @@ def read_since(text: str, now: datetime) -> datetime:
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise RunError(f"{shorten(text, 40)} is not a time: use 90min, 2h, 3d, or 2026-01-31T08:00") from None
+
+
+def check_time_zone(time: datetime, name: str) -> datetime:
+    """Return the time in UTC. Raise `ProtocolError` for one without a time zone."""
+    if time.tzinfo is None:
+        raise ProtocolError(f"{name} has no time zone: use datetime.now(UTC), or datetime(2026, 12, 31, tzinfo=UTC)")
+    return time.astimezone(UTC)
 
 
 def quote_text(text: str) -> str:

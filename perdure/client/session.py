@@ -58,6 +58,7 @@ from perdure.sessions.wire import (
     WaitResult,
     digest,
 )
+from perdure.values.arguments import check_arguments
 from perdure.values.json import JsonObject
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.problems import first_problem
@@ -86,6 +87,7 @@ class MessageOptions(TypedDict, total=False):
     context: object
 
 
+@check_arguments
 class Session:
     """A session, found by its key: see `Perdure.session`. The object holds no data of the session; each method queries
     it.

@@ -36,7 +36,7 @@ class RequestKey:
     def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> RequestKey | None:
         """Return the key in the request's header. Raises `RunError` for an invalid key."""
         header = request.headers.get(HEADER)
-        if not header:
+        if header is None:
             return None
         of_caller = [caller.context] if caller.context else []
         wanted = IdempotentStart.of(caller.tenant, caller.sender, header, [request.url.path, body, *of_caller])

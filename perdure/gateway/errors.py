@@ -32,7 +32,7 @@ STATUS: Final[dict[type[PerdureError], int]] = {
     errors.NoWorkerError: 503,
     errors.DecisionRefusedError: 409,
     errors.OutputError: 500,
-    errors.RunError: 400,
+    errors.RunError: 422,
     errors.ToolError: 500,
     PerdureError: 400,
 }

@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -43,7 +43,7 @@ from perdure import (
 from perdure.approvals.requests import WaitingEntry
 from perdure.client.selection import Selection
 from perdure.client.session import Session
-from perdure.errors import DecisionError, InputError, MessageRefusedError
+from perdure.errors import DecisionError, InputError, MessageRefusedError, ProtocolError
 from perdure.hosting import process
 from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.wire import AGENT_WORKFLOW
@@ -327,6 +327,19 @@ async def test_no_server_is_one_clear_error() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServerError, match=f"no Temporal server answers at {address}"):
         await Perdure.connect(address)
+
+
+async def test_what_is_wrong_before_a_request_is_one_clear_error() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    perdure = await Perdure.connect(address, lazy=True)
+    with pytest.raises(ProtocolError, match="before has no time zone: use"):
+        await perdure.erase(before=datetime(2030, 1, 31))
+    with pytest.raises(ProtocolError, match=r"the session's rules are not valid: must be .* at \$\.cap"):
+        perdure.session("ann", cap=0)
+    with pytest.raises(RunError, match="is not a valid key"):
+        await perdure.start(SHOPPER, {"fruit": "apple"}, key="")
+    with pytest.raises(ServerError, match=f"at {address}"):  # of tasks that read runs at once
+        await perdure.what_if(policy={"ask": "always"})
 
 
 async def test_r19_10_a_client_connects_when_it_is_used_and_again_after_the_server_was_away(

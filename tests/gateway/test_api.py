@@ -132,7 +132,7 @@ async def test_lists_come_by_pages(dev_server: WorkflowEnvironment, tmp_path: Pa
         rest = until(await http.get("/v1/runs", params={"limit": 2, "page": first["next"]}))
         assert {row["runId"] for row in first["runs"] + rest["runs"]} == runs
         assert (len(first["runs"]), rest["runs"][0]["tenant"], rest["runs"][0]["sender"]) == (2, tenant, "ann")
-        assert until(await http.get("/v1/runs", params={"page": "x"}), 400)["type"] == "urn:perdure:problem:run"
+        assert until(await http.get("/v1/runs", params={"page": "x"}), 422)["type"] == "urn:perdure:problem:run"
         assert until(await http.get("/v1/runs", params={"limit": 1000, "q": 1}), 422)["problems"]
 
 

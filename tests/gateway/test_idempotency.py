@@ -129,7 +129,8 @@ async def test_r10_1_a_key_is_one_request_at_all_doors(dev_server: WorkflowEnvir
             assert said["isError"], taken  # with another policy it is another run, too
             assert "belongs to a run with another" in said["content"][0]["text"]
         assert (await ann.post("/v1/runs", {"agent": "shopper", "key": "k"}, "another")).status_code == 422
-        assert (await ann.post(*requests["runs"], "k\x7f")).status_code == 400
+        assert (await ann.post(*requests["runs"], "k\x7f")).status_code == 422
+        assert (await ann.post(*requests["runs"], "")).status_code == 422
 
 
 async def test_r10_1_of_requests_at_once_one_has_the_key(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -499,7 +499,14 @@ async def test_a_wildcard_allows_no_private_address(run_locally: Callable[..., A
 
 async def test_an_address_that_is_none_is_no_callback(run_locally: Callable[..., Any]) -> None:
     async with run_locally(shop(), model=lambda _: DONE) as local:
-        for wrong in ("ftp://example.com", "https://ann:pw@example.com", "example.com", "https://e.com/#a", "https://"):
+        for wrong in (
+            "ftp://example.com",
+            "https://ann:pw@example.com",
+            "example.com",
+            "https://e.com/#a",
+            "https://",
+            "",
+        ):
             with pytest.raises(RunError, match="a callback must be an http or https URL"):
                 await local.perdure.start(shop(), callback=wrong)
 

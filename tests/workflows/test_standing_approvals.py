@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from perdure import Agent, tool
+from perdure.client.approvals import standing_approval_of
 from perdure.client.perdure import Perdure
-from perdure.errors import DecisionError, DecisionRefusedError, RunNotFoundError
+from perdure.errors import DecisionRefusedError, ProtocolError, RunNotFoundError
 from perdure.testing import Local, LocalRun, run_locally
 from perdure.testing._clock import WaitingState
 from perdure.values.json import JsonObject
@@ -280,12 +282,30 @@ async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
         ({"bounds": {"type": "euro"}}, "is not a JSON Schema"),
         ({"sources": ["!tool:x"]}, "is not a source"),
         ({"name": "a b"}, "is not a valid name"),
+        ({"bounds": "euros"}, "bounds must be a dict or None, not 'euros'"),
+        ({"sources": "trusted"}, "sources must be a list of str, not 'trusted'"),
+        ({"until": 2030}, "until must be str or date, not 2030"),
+        ({"until": datetime(2030, 1, 31, 12)}, "until has no time zone: use"),
+        ({"agent": "monthly"}, "procedure must be Agent, not 'monthly'"),
     ],
 )
 async def test_a_standing_approval_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
     perdure = Perdure.__new__(Perdure)
-    with pytest.raises(DecisionError, match=words):
+    with pytest.raises(ProtocolError, match=words):
         await granted(perdure, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("until", "end"),
+    [
+        (date(2030, 1, 31), "2030-01-31T23:59:59+00:00"),
+        (datetime(2030, 1, 31, 12, tzinfo=timezone(timedelta(hours=1))), "2030-01-31T11:00:00+00:00"),
+        ("2030-01-31T12:00Z", "2030-01-31T12:00:00+00:00"),
+    ],
+)
+def test_the_end_of_a_standing_approval_is_a_date_or_a_time_in_utc(until: str | date, end: str) -> None:
+    terms: dict[str, Any] = {"bounds": {}, "sources": ["trusted"], "name": None, "reason": ""}
+    assert standing_approval_of(procedure().document(), uses=1, until=until, by="ann", **terms).until == end
 
 
 async def test_a_model_that_comes_back_is_asked_about_as_usual() -> None:

@@ -138,7 +138,9 @@ class ScheduleNote(WireModel):
 class TriggerSchedule(WireModel):
     """A run of a schedule, now."""
 
-    overlap: Overlap | None = Field(default=None, description="The note, which replaces the schedule's.")
+    overlap: Overlap | None = Field(
+        default=None, description="The overlap policy of this run; by default that of the schedule."
+    )
 
 
 class BackfillSchedule(WireModel):
@@ -177,7 +179,7 @@ class RunMessage(WireModel):
 
     text: str
     message_id: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Facts about the sender, as in a session's message."
+        default=None, min_length=1, max_length=200, description="The sender's id of the message. By default a new id."
     )
 
 

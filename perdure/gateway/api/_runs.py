@@ -43,7 +43,7 @@ async def start_run(request: ApiRequest[StartRun]) -> Response:
     if body.approval:
         caller.check(APPROVE, "change a run's approval policy")
     header = request.request.headers.get(HEADER)
-    if header and body.key not in (None, header):
+    if header is not None and body.key not in (None, header):
         raise HttpError(422, "the body's 'key' and the header Idempotency-Key are two different keys: leave one out")
     agent = request.gateway.agents.get(body.agent)
     run = await request.gateway.perdure.start(

@@ -299,11 +299,13 @@ class McpMethods:
         agent = self._agent(params.get("name"))
         arguments = params.get("arguments")
         key = (context.meta or {}).get(_KEY)
+        if not isinstance(key, str | None):
+            raise MCPError(types.INVALID_PARAMS, f"_meta: {_KEY} must be text, not {type(key).__name__}")
         return await self._gateway.perdure.start(
             agent,
             {} if arguments is None else arguments,
             id=f"{beginning}{uuid.uuid4().hex[:8]}" if beginning else None,
-            key=key if isinstance(key, str) else None,
+            key=key,
             sender=caller.sender,
             tenant=caller.tenant,
             context=caller.context,
