@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import not_taken_up
+from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
@@ -93,15 +94,18 @@ async def ask_worker(activity: str, argument: Any, result_type: type, *, local: 
     marker of the result, and returns the result in the next task. A replay returns it in the first one: commands then
     come in another order.
     """
-    call = workflow.execute_local_activity if local else workflow.execute_activity
-    return await call(
-        activity,
-        args=[] if argument is None else [argument],
-        result_type=result_type,
-        start_to_close_timeout=_ANSWERS,
-        retry_policy=RetryPolicy(maximum_attempts=attempts)
-        if local
-        else replace(_ASK_AROUND, maximum_attempts=attempts),
+    arguments = [] if argument is None else [argument]
+    if local:
+        return await workflow.execute_local_activity(
+            activity,
+            args=arguments,
+            result_type=result_type,
+            start_to_close_timeout=_ANSWERS,
+            retry_policy=RetryPolicy(maximum_attempts=attempts),
+        )
+    policy = replace(_ASK_AROUND, maximum_attempts=attempts)
+    return await execute_typed(
+        activity, *arguments, result_type=result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy
     )
 
 

@@ -125,15 +125,20 @@ async def with_agent(run_input: RunInput) -> RunInput:
     """
     if not run_input.agent_name:
         return run_input
-    read = workflow.execute_local_activity if _prepares_locally() else workflow.execute_activity
+    arguments = [run_input.agent_name, run_input.whose.tenant]
     try:
-        document: JsonObject = await read(
-            READ_AGENT_ACTIVITY,
-            args=[run_input.agent_name, run_input.whose.tenant],
-            result_type=dict,
-            start_to_close_timeout=_ATTEMPT,
-            retry_policy=PREPARING,
-        )
+        if _prepares_locally():
+            document: JsonObject = await workflow.execute_local_activity(
+                READ_AGENT_ACTIVITY,
+                args=arguments,
+                result_type=dict,
+                start_to_close_timeout=_ATTEMPT,
+                retry_policy=PREPARING,
+            )
+        else:
+            document = await execute_internal(
+                READ_AGENT_ACTIVITY, arguments, dict, timeout=_ATTEMPT, retry_policy=PREPARING
+            )
     except (ActivityError, ApplicationError) as error:
         raise _refused(error) from None
     info = workflow.info()

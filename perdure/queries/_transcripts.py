@@ -11,8 +11,8 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import RunError
-from perdure.queries._answers import answer_of
+from perdure.errors import NoWorkerError, RunError
+from perdure.queries._answers import answer_of, may_pass
 from perdure.runs.wire import VALUE_QUERY
 from perdure.sessions.compaction import ENTRIES_QUERY, HeldEntries
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
@@ -169,8 +169,9 @@ class SessionReader:
         try:
             return await answer_of(handle, query, *arguments, result_type=kind, client=self._client)
         except WorkflowQueryFailedError as error:
-            raise RunError(f"{id} did not answer: {error}") from None
+            kind_of_error = NoWorkerError if may_pass(error) else RunError
+            raise kind_of_error(f"{id} did not answer: {error}") from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise HistoryGoneError(f"{id} no longer exists") from None
-            raise RunError(f"{id} does not answer: {error.message}") from None
+            raise NoWorkerError(f"{id} does not answer: {error.message}") from None

@@ -108,6 +108,8 @@ async def dev(folder: Path, *words: str, code: int = 0, ends: bool = True) -> As
             _, err = await asyncio.wait_for(process.communicate(), HANG)
             assert process.returncode == code, "".join(found.lines) + err.decode()
             found.lines += err.decode().splitlines()
+        except TimeoutError:
+            raise AssertionError("it hangs after: " + "".join(found.lines)) from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -119,9 +121,10 @@ async def dev(folder: Path, *words: str, code: int = 0, ends: bool = True) -> As
 async def begun(perdure: Perdure) -> Run[Any]:
     """A run that waits for a person."""
     run = await perdure.start(Agent.of(AGENT), id=f"speaker-{uuid.uuid4().hex[:8]}")
-    async for view in run.views():
-        if view.waiting:
-            return run
+    async with asyncio.timeout(HANG):
+        async for view in run.views():
+            if view.waiting:
+                return run
     raise AssertionError("it ended")
 
 

@@ -18,6 +18,7 @@ from perdure import tool
 from perdure.approvals.requests import WaitingView
 from perdure.client.run_operations import AgentHandle, read_value
 from perdure.errors import RunError
+from perdure.queries import answer_of
 from perdure.runs.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput, RunView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import Packed, loads
@@ -304,11 +305,11 @@ async def test_r18_3_three_hundred_large_calls_wait_for_a_person(dev_server: Wor
         handle = await it.start(agent("make", "risky"))
         async with asyncio.timeout(HANG):
             while True:
-                waiting: list[WaitingView] = await handle.query(WAITING_QUERY, result_type=list[WaitingView])
+                waiting: list[WaitingView] = await answer_of(handle, WAITING_QUERY, result_type=list[WaitingView])
                 if len(waiting) == 300:
                     break
                 await asyncio.sleep(0.1)  # a run can only be looked at
-        view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
+        view: RunView = await answer_of(handle, RUN_QUERY, result_type=RunView)
         whole: Any = loads(await answered(lambda: read_value(it.client, handle.id, "1.8")))
         await handle.terminate()
     assert {one.cut for one in waiting} == {True}

@@ -250,14 +250,14 @@ async def _in_a_tool(dev_server: WorkflowEnvironment) -> None:
 
 async def slow_choice(situation: Situation) -> str:
     """A worker's own policy that takes its time at the second Request."""
-    await asyncio.sleep(2 if situation.number == 2 else 0)
+    await asyncio.sleep(6 if situation.number == 2 else 0)
     return "fast"
 
 
 async def test_a_deadline_while_the_model_is_chosen_asks_no_second_last_request(
     dev_server: WorkflowEnvironment,
 ) -> None:
-    config = {"deadline": 1, "models": {"policy": "tests.workflows.test_stop_reasons:slow_choice"}}
+    config = {"deadline": 5, "models": {"policy": "tests.workflows.test_stop_reasons:slow_choice"}}
     document, named = agent("look", config=config, schema={"type": "object"}), ["tests.workflows.test_stop_reasons"]
     async with (
         harness(dev_server.client, [look], [LOOK, BEST], named=named) as one,
