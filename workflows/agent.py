@@ -72,6 +72,7 @@ with workflow.unsafe.imports_passed_through():
         LEFT_CHILDREN_END,
         LEFT_LOOPS_END,
         LISTED_AGENT,
+        OPEN_PLAN_SETTLES_NOTHING,
     )
     from perdure.runs.views import Pages, fit_waiting, progress_markdown, waiting_views
     from perdure.runs.wire import (
@@ -341,7 +342,8 @@ class RunDriver:
     async def _continue_as_new(self) -> None:
         """Continue as new where that is due. Limit a run that cannot continue as new and whose history is nearly full."""
         run = self.run
-        if should_continue_as_new(keeps=run.prepared.keeps_version):
+        may_go_on = run.plan is None or not run.prepared.follows(OPEN_PLAN_SETTLES_NOTHING)
+        if may_go_on and should_continue_as_new(keeps=run.prepared.keeps_version):
             await self._waiting_list.until_sent()
             await self.notifications.settle()
             await self._left.until_ended()

@@ -54,6 +54,9 @@ LEFT_LOOPS_END: Final = "left-loops-end"
 """
 NOTIFIES: Final = "notifies"
 """A run informs people by its agent file's routes, and reports its end to the callback of its start (R19.5, R19.8)."""
+OPEN_PLAN_SETTLES_NOTHING: Final = "open-plan-settles-nothing"
+"""A run whose plan goes on under the next Request does not prepare to continue as new: that would drop notifications that wait for their turn
+(R19.5)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
 PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
@@ -111,6 +114,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
         CHANGE_ENDS_STANDING: 9,
+        OPEN_PLAN_SETTLES_NOTHING: 9,
         PERSISTS_IN_SESSIONS: 9,
     }
 )

@@ -22,15 +22,16 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Notification, Run, notification_route, refuse, tool
 from perdure.cli._approval_commands import _panel
-from perdure.client.histories import replay_history
+from perdure.client.histories import execution_histories, replay_history
 from perdure.errors import RunError
 from perdure.gateway.api import api
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
 from perdure.runs.notifications import NotificationResult, NotificationView, notification_routes_of, webhook_id
 from perdure.testing import approve
+from perdure.values.limits import MAX_NOTIFIED_AT_ONCE
 from tests.gateway.support import gateway
-from tests.support import agent, harness, impatient, perdure, registry, serving
+from tests.support import agent, check_replays, harness, impatient, perdure, registry, serving
 from tests.timeouts import HANG
 from tests.workflows.test_resets import reset, task_before_decision, temporal, until_asked
 
@@ -194,6 +195,42 @@ async def test_a_route_that_hangs_does_not_hold_up_the_end_of_a_run(run_locally:
         gate.set()
     assert view.status == "completed"
     assert outcomes(view.notifications) == [("run_ended", "ops", "sending")]
+
+
+async def test_a_message_to_a_run_with_a_long_history_drops_no_notification_that_waits_for_its_turn(
+    tiny_server: WorkflowEnvironment,
+) -> None:
+    """Where no calls waited, the run would continue as new."""
+    came, opens = list[str | None](), asyncio.Event()
+
+    @notification_route("ops")
+    async def slow(notification: Notification) -> None:
+        await opens.wait()
+        came.append(notification.call)
+
+    found = registry([refund])
+    for route in notification_routes_of(slow):
+        found.notification_routes.add(route)
+    waiting = [f"1.{n}" for n in range(MAX_NOTIFIED_AT_ONCE + 2)]
+    asked = {"calls": [{"_tool": "refund", "euros": n, "to": "ann"} for n in range(len(waiting))], "output": None}
+    script = [asked, {"calls": [{"_tool": "keep", "calls": waiting}], "output": None}, DONE]
+    async with harness(tiny_server.client, [], script, registry=found) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("refund", config={"notify": {"approval_requested": ["ops"]}}))
+        run = Run(it.client, handle.id)
+        await it.until_waiting(handle.id, *waiting)
+        await run.steer("Go on.", by="ann")
+        async for view in run.views():
+            if len(view.log) == 2 and view.log[1].status == "done":
+                break
+        opens.set()
+        async for view in run.views():
+            if [each[2] for each in outcomes(view.notifications)] == ["delivered"] * len(waiting):
+                break
+        await asyncio.gather(*(run.approve(each) for each in waiting))
+        await handle.result()
+        async for history in execution_histories(it.client, handle.id):
+            await check_replays(history)
+    assert sorted(map(str, came)) == sorted(waiting)
 
 
 async def test_the_outcome_of_a_route_does_not_wait_for_another_that_hangs(
