@@ -114,7 +114,7 @@ class RunApprovals:
         try:
             raw, update = single_argument(sent), workflow.current_update_info()
             if update is not None and self.resets.is_own(update.id):
-                self.judge(raw)
+                self.approval_queue.check_remember(self.judge(raw))
             else:
                 parse_decision(raw)
         except DecisionError:

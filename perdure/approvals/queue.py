@@ -231,6 +231,11 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} may not run: {breach.message}")
         return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
 
+    def check_remember(self, judged: JudgedDecision) -> None:
+        """Raise `DecisionError` for a plan's decision that is to be remembered: one tool of a run is (R7.7)."""
+        if judged.decision.remember and judged.request.call is None:
+            raise DecisionError(f"{judged.request.title} is a plan: 'remember' is valid for a call; leave it out")
+
     def _with_approver(self, judged: JudgedDecision, time: str, waited: float) -> JudgedDecision:
         """Return the decision with its approver, if a quorum decides. Raises `DecisionError` if the approval does not
         count.

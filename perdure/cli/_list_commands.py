@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import click
 import typer
@@ -15,7 +16,7 @@ import typer
 from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import get_console, make_table, wait_line
-from perdure.cli._execute import USAGE, CommandError, Json, check_choice, connected, one_line_errors
+from perdure.cli._execute import INTERRUPTED, USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import built_from
 from perdure.client.selection import STATUSES, ListedRun, Selection, read_since, schedule_id
@@ -42,7 +43,30 @@ Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="On
 Query = Annotated[str | None, typer.Option("--query", metavar="QUERY", help="A further Temporal list filter.")]
 All = Annotated[bool, typer.Option("--all", help="All open runs.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+ChangeMany: TypeAlias = "Callable[[Perdure, Selection, Callable[[str], None]], Awaitable[int]]"
+"""Changes the selected runs, and returns their number. The last argument receives the id of each changed run."""
+_SHOWN: Final = 100
+"""The runs between two lines of progress."""
 OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or select many runs by options.")]
+
+
+@dataclass(slots=True)
+class ChangedRuns:
+    """The progress of a command that changes many runs, on stderr."""
+
+    count: int
+    done: int = 0
+
+    @property
+    def words(self) -> str:
+        return f"{self.done:,} of {self.count:,} runs have accepted the change"
+
+    def note(self, run_id: str) -> None:
+        """Count a run; every 100 runs print a line."""
+        del run_id
+        self.done += 1
+        if self.done % _SHOWN == 0:
+            get_console(stderr=True).print(self.words, style="dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +81,21 @@ class ChosenRuns:
         self,
         verb: str,
         one: Callable[[Run[Any]], Coroutine[Any, Any, T]],
-        many: Callable[[Perdure, Selection], Awaitable[int]],
+        many: ChangeMany,
     ) -> T | int:
         """Change the runs; many only after a question on a terminal. Return the result of `one`, or the number of runs."""
         if (id := self.run_id) is not None:
             return connected(lambda perdure: one(perdure.get_run(id)))
+        return connected(lambda perdure: self.change_many(perdure, verb, many))
 
-        async def change_many(perdure: Perdure) -> int:
-            count = await perdure.count_runs(self.selection)
-            return await many(perdure, self.selection) if confirm(count, verb, yes=self.yes) else 0
-
-        return connected(change_many)
+    async def change_many(self, perdure: Perdure, verb: str, many: ChangeMany) -> int:
+        """Change the selected runs, and return their number. Raises `CommandError` with the progress if it is interrupted."""
+        count = await perdure.count_runs(self.selection)
+        progress = ChangedRuns(count)
+        try:
+            return await many(perdure, self.selection, progress.note) if confirm(count, verb, yes=self.yes) else 0
+        except asyncio.CancelledError:
+            raise CommandError(f"interrupted: {progress.words}; the same command continues", INTERRUPTED) from None
 
 
 def check_since(since: str | None) -> None:
@@ -170,7 +198,9 @@ def list_command(
 @built_from("runs", choose)
 def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
     """Cancel one run or many, with their model streams and running tools."""
-    found = runs.change("cancel", lambda run: run.cancel(), lambda perdure, chosen: perdure.cancel_runs(chosen))
+    found = runs.change(
+        "cancel", lambda run: run.cancel(), lambda perdure, chosen, note: perdure.cancel_runs(chosen, on_run=note)
+    )
     if runs.run_id is not None:
         print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
     else:
@@ -190,7 +220,7 @@ def terminate(
     found = runs.change(
         "terminate",
         lambda run: run.terminate(reason),
-        lambda perdure, chosen: perdure.terminate_runs(chosen, reason=reason),
+        lambda perdure, chosen, note: perdure.terminate_runs(chosen, reason=reason, on_run=note),
     )
     if runs.run_id is not None:
         status = {"runId": runs.run_id, "status": "terminated"}
@@ -267,7 +297,7 @@ def policy(
     found = runs.change(
         "change the policy of",
         lambda run: run.policy(**keys),
-        lambda perdure, chosen: perdure.change_policies(chosen, **keys),
+        lambda perdure, chosen, note: perdure.change_policies(chosen, on_run=note, **keys),
     )
     if runs.run_id is not None:
         print(dumps(found))

@@ -8,7 +8,7 @@ import binascii
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
@@ -72,6 +72,8 @@ TENANTS: Final = 50
 _LOOKED_AT: Final = 200
 _IDS: Final = 100
 """Ids that one query names."""
+OnRun: TypeAlias = Callable[[str], None]
+"""Receives the id of each run that has accepted a change."""
 AT_ONCE: Final = 16
 """Runs that are queried, or signalled, at a time."""
 _KEYWORDS: Final = {
@@ -221,7 +223,7 @@ async def count_runs(client: Client, selection: Selection) -> int:
         raise _refusal(client, error, selection.query) from None
 
 
-async def cancel_runs(client: Client, selection: Selection) -> int:
+async def cancel_runs(client: Client, selection: Selection, on_run: OnRun) -> int:
     """Cancel all selected runs that are running, and return their number. Runs that end meanwhile are skipped.
 
     Raises `RunError` as `act_on_all` does, also for a run whose workflow tasks fail.
@@ -231,19 +233,21 @@ async def cancel_runs(client: Client, selection: Selection) -> int:
         await client.get_workflow_handle(run_id).cancel()
         await check_ends(client, run_id)
 
-    return await _each(client, selection, cancel)
+    return await _each(client, selection, cancel, on_run)
 
 
-async def terminate_runs(client: Client, selection: Selection, reason: str) -> int:
+async def terminate_runs(client: Client, selection: Selection, reason: str, on_run: OnRun) -> int:
     """Terminate all selected runs that are running, and return their number. Runs that end meanwhile are skipped."""
 
     async def terminate(run_id: str) -> None:
         await client.get_workflow_handle(run_id).terminate(reason=reason or None)
 
-    return await _each(client, selection, terminate)
+    return await _each(client, selection, terminate, on_run)
 
 
-async def change_policies(client: Client, selection: Selection, change: JsonObject) -> int:
+async def change_policies(
+    client: Client, selection: Selection, change: JsonObject, on_run: OnRun = lambda _: None
+) -> int:
     """Change the policy of all selected runs that are running, by signal, and return their number. No worker has to
     answer.
     """
@@ -251,20 +255,23 @@ async def change_policies(client: Client, selection: Selection, change: JsonObje
     async def send_change(run_id: str) -> None:
         await client.get_workflow_handle(run_id).signal(POLICY, change)
 
-    return await _each(client, selection, send_change)
+    return await _each(client, selection, send_change, on_run)
 
 
-async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]]) -> int:
+async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]], on_run: OnRun) -> int:
     try:
         # List all runs first: the action could move them from page to page.
         ids = [run.id async for run in _running(client, selection)]
     except RPCError as error:
         raise _refusal(client, error, selection.query) from None
-    return await act_on_all(ids, act)
+    return await act_on_all(ids, act, on_run)
 
 
-async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
-    """Call `act` for each run, and return the number of successes. Ended runs are skipped.
+async def act_on_all(
+    run_ids: Sequence[str], act: Callable[[str], Awaitable[None]], on_run: OnRun = lambda _: None
+) -> int:
+    """Call `act` for each run, and return the number of successes. Ended runs are skipped. `on_run` receives the id
+    after each success.
 
     Raises `RunError` with the number of successes if a run rejects the action; the others continue. If the server does
     not answer, no more are begun.
@@ -280,6 +287,7 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
             try:
                 await act(run_id)
                 done += 1
+                on_run(run_id)
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
                     refused[run_id] = error

@@ -19,7 +19,7 @@ from perdure.client._run_lists import AT_ONCE
 from perdure.client.erasure import ignore_not_found, payloads_of
 from perdure.errors import RunError
 from perdure.hosting.codec import is_lasting
-from perdure.queries import read_segment, start_segment
+from perdure.queries import describe, read_segment, start_segment
 from perdure.queries.media_store import encode_again, walk_files
 from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
@@ -186,8 +186,10 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
 
 
 async def _has_continued(client: Client, before: Execution) -> bool | None:
-    """Whether a workflow has continued as new. `None`: not yet. `False`: it has ended."""
-    now = await client.get_workflow_handle(before.id).describe()
+    """Whether a workflow has continued as new. `None`: not yet. `False`: it has ended, or was deleted."""
+    now = await describe(client, before.id)
+    if now is None:
+        return False
     if now.run_id != before.run_id:
         return True
     return None if now.status is WorkflowExecutionStatus.RUNNING else False

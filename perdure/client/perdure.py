@@ -466,7 +466,8 @@ class Perdure:
             return await listing.list_runs(self.client, selection, size=size, page=page)
 
     async def count_runs(self, selection: Selection) -> int:
-        """Return the number of selected runs. Raises as `list_runs` does.
+        """Return the number of selected runs, without a list of them. A run that was reset counts once for each
+        execution that the server still has. Raises as `list_runs` does.
 
         ```python
         print(await perdure.count_runs(Selection(status="running")))
@@ -711,31 +712,36 @@ class Perdure:
         """
         return Evaluation(self.client, id)
 
-    async def cancel_runs(self, selection: Selection) -> int:
-        """Cancel all selected runs that are running, as `Run.cancel` does, and return their number. Raises as
-        `list_runs` does.
+    async def cancel_runs(self, selection: Selection, *, on_run: listing.OnRun = lambda _: None) -> int:
+        """Cancel all selected runs that are running, as `Run.cancel` does, and return their number. `on_run` receives
+        the id of each. Raises as `list_runs` does.
 
         ```python
         await perdure.cancel_runs(Selection(agent="shopper"))
         ```
         """
         with clear_errors(self.client):
-            return await listing.cancel_runs(self.client, selection)
+            return await listing.cancel_runs(self.client, selection, on_run)
 
-    async def terminate_runs(self, selection: Selection, *, reason: str = "") -> int:
-        """Terminate all selected runs that are running, as `Run.terminate` does, and return their number. Raises as
-        `list_runs` does.
+    async def terminate_runs(
+        self, selection: Selection, *, reason: str = "", on_run: listing.OnRun = lambda _: None
+    ) -> int:
+        """Terminate all selected runs that are running, as `Run.terminate` does, and return their number. `on_run`
+        receives the id of each. Raises as `list_runs` does.
 
         ```python
         await perdure.terminate_runs(Selection(agent="shopper"), reason="wrong release")
         ```
         """
         with clear_errors(self.client):
-            return await listing.terminate_runs(self.client, selection, reason)
+            return await listing.terminate_runs(self.client, selection, reason, on_run)
 
-    async def change_policies(self, selection: Selection, **change: Unpack[ApprovalOptions]) -> int:
+    async def change_policies(
+        self, selection: Selection, *, on_run: listing.OnRun = lambda _: None, **change: Unpack[ApprovalOptions]
+    ) -> int:
         """Change the approval policy of all selected runs that are running, also if no worker answers now, and return
-        their number. Raises as `list_runs` does, and `DecisionError` for an invalid policy.
+        their number. `on_run` receives the id of each. Raises as `list_runs` does, and `DecisionError` for an invalid
+        policy.
 
         ```python
         await perdure.change_policies(Selection(agent="shopper"), ask="always")
@@ -744,7 +750,7 @@ class Perdure:
         changed: JsonObject = {**change}
         parse_policy(changed)  # nobody would receive the error of an invalid signal
         with clear_errors(self.client):
-            return await listing.change_policies(self.client, selection, changed)
+            return await listing.change_policies(self.client, selection, changed, on_run)
 
     async def approvals(self, *, size: int = PAGE, page: str | None = None, tenant: str | None = None) -> WaitingPage:
         """Return one page of approval requests across the namespace, also if no worker answers. The server's index is a

@@ -26,7 +26,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import RunError
+from perdure.errors import RunError, RunNotFoundError
 from perdure.runs.wire import RunResult
 from perdure.values.limits import QUERY_TIMEOUT
 
@@ -219,12 +219,23 @@ async def _check_pollers(client: Client, workflow: WorkflowHandle[Any, Any]) -> 
 
 
 async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
-    """Return the execution before continue-as-new. Raise `RPCError` if it is no longer kept."""
+    """Return the execution before continue-as-new. Raise `RunNotFoundError` if it is no longer kept, and `RunError` if
+    there was none.
+    """
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
-        if started.continued_execution_run_id:
-            return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
-        break
+        if not started.continued_execution_run_id:
+            break
+        before = client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
+        try:
+            await before.describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            raise RunNotFoundError(
+                f"the earlier execution {before.run_id} of {handle.id} is no longer on the server"
+            ) from None
+        return before
     raise RunError(f"{handle.id!r} did not continue another execution")
 
 

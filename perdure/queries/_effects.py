@@ -8,7 +8,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import RunError
+from perdure.errors import RunError, RunNotFoundError
 from perdure.queries._answers import answer_of, execution_before
 from perdure.runs.claim_check import EFFECTS, PAYLOADS_QUERY
 from perdure.runs.undo import Effect, EffectChunk, RunEffects, undo_id
@@ -20,7 +20,8 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
     """Return the effects of all executions of a run, with the state of their undo.
 
     A delegate's call has the runs below that have effects left. The call is left out if no run below has had effects.
-    Raises `RunError` for a run that has not begun, and the errors of a query.
+    Raises `RunError` for a run that has not begun, `RunNotFoundError` for one with an execution that is no longer kept, and
+    the errors of a query.
     """
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
@@ -109,7 +110,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
         for each in await _runs_of(client, f"{run_id}/{effect.call}"):
             try:
                 found = await read_effects(client, each, depth + 1)
-            except RPCError as error:
+            except (RPCError, RunNotFoundError) as error:
                 gone = _explain_gone(error, each)
                 continue
             below += found.effects
@@ -130,11 +131,12 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     return effect.model_copy(update={"status": status, "below": runs, "reason": gone or (reason if has_kept else "")})
 
 
-def _explain_gone(error: RPCError, workflow_id: str) -> str:
+def _explain_gone(error: RPCError | RunNotFoundError, workflow_id: str) -> str:
     """Return the reason why the effects of a workflow that is gone are unknown. Raises any other error."""
-    if error.status is not RPCStatusCode.NOT_FOUND:
+    if isinstance(error, RPCError) and error.status is not RPCStatusCode.NOT_FOUND:
         raise error
-    return f"{workflow_id} is no longer on the server: whether it took effect is not known"
+    gone = f"{workflow_id} is no longer on the server" if isinstance(error, RPCError) else str(error)
+    return f"{gone}: whether it took effect is not known"
 
 
 async def _runs_of(client: Client, workflow_id: str) -> list[str]:

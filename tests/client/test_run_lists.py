@@ -6,7 +6,10 @@ import asyncio
 import json
 import shlex
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
@@ -15,10 +18,12 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
-from perdure.cli._list_commands import next_page
+from perdure import Perdure, tool
+from perdure.cli._execute import CommandError
+from perdure.cli._list_commands import ChangedRuns, ChosenRuns, next_page
 from perdure.client._pending_activities import task_failure
 from perdure.client._run_lists import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
+from perdure.client.key_use import _has_continued
 from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
@@ -92,6 +97,14 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
         both = await perdure("cancel", run_id, "--agent", name, env=env)
         assert both.code == 2
         await until_found(client, Selection(name, "running"), 2)
+        many = ChosenRuns(None, Selection(name, "running"), yes=True)
+
+        async def change(api: Perdure, chosen: Selection, note: Callable[[str], None]) -> int:
+            await api.change_policies(chosen, on_run=note, ask="always")
+            raise asyncio.CancelledError  # Ctrl-C
+
+        with pytest.raises(CommandError, match=r"^interrupted: 2 of 2 runs have accepted the change; the same"):
+            await many.change_many(Perdure(client), "change", change)
         done = await perdure("cancel", "--agent", name, "--yes", "--json", env=env)
         assert (done.code, done.out) == (0, '{"runs":2}\n')
         for each in waiting[1:]:
@@ -121,6 +134,18 @@ async def test_one_run_s_refusal_keeps_nobody_else_from_it_and_the_count_is_told
     with pytest.raises(RunError, match="of 48 runs accepted the change, '7' did not"):
         await act_on_all(others, tell)
     assert len(told) < 2 * AT_ONCE
+
+
+def test_a_change_of_many_runs_prints_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ChangedRuns(250)
+    for number in range(250):
+        progress.note(str(number))
+    assert capsys.readouterr().err == "".join(f"{done} of 250 runs have accepted the change\n" for done in (100, 200))
+
+
+async def test_a_session_that_is_deleted_meanwhile_is_not_rewritten(dev_server: WorkflowEnvironment) -> None:
+    gone: Any = SimpleNamespace(id=f"gone-{uuid.uuid4().hex}", run_id="r")
+    assert await _has_continued(dev_server.client, gone) is False
 
 
 async def test_what_a_namespace_does_not_take_harms_nobody() -> None:

@@ -780,5 +780,5 @@ async def test_the_command_line_and_the_http_api_take_a_callback(
     assert started.status_code == 201, started.text
     assert receiver.read(1)["data"]["runId"] == started.json()["runId"]
     assert "a callback must be an http or https URL" in wrong.text
-    assert wrong.status_code == 400
+    assert wrong.status_code == 422
     assert "callback → 127.0.0.1:" in shown.out

@@ -16,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, Perdure, ToolContext, ToolError, hook, refuse, tool
 from perdure.client.histories import execution_histories
 from perdure.client.run import Run
-from perdure.errors import RunError, RunExistsError
+from perdure.errors import DecisionRefusedError, RunError, RunExistsError, RunNotFoundError
 from perdure.hooks import AfterToolCall, BeforeToolCall
 from perdure.rules import precedes
 from perdure.runs.wire import RunView
@@ -325,6 +325,21 @@ async def test_what_was_done_before_a_run_continued_as_new_is_undone_in_order(
         view = await (await run.undo()).wait()
         assert view.status == "completed", view.error
         assert [order for _, order in DID] == [f"o-n{number}" for number in reversed(range(8))]
+        *_, oldest = [each async for each in it.client.list_workflows(f"WorkflowId = '{run.id}'")]
+        await it.client.workflow_service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(
+                namespace=it.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=oldest.run_id),
+            )
+        )
+
+        async def look() -> None:
+            while await run.effects():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+        words = f"the earlier execution {oldest.run_id} of {run.id} is no longer on the server"
+        with pytest.raises(RunNotFoundError, match=words):
+            await asyncio.wait_for(look(), HANG)
 
 
 async def test_what_a_run_does_after_a_reset_is_undone_although_a_call_of_its_id_was(
@@ -611,6 +626,8 @@ async def test_an_approver_of_a_plan_sees_what_cannot_be_undone(dev_server: Work
         run = Perdure(it.client).get_run(handle.id)
         (request,) = await run.waiting()
         assert request.no_undo == ["1.2 mail"]
+        with pytest.raises(DecisionRefusedError, match="is a plan: 'remember' is valid for a call"):
+            await run.approve(request, by="ann", remember=True)
         with pytest.raises(RunError, match="is running: only a run that has ended can be undone"):
             await run.undo()
         await handle.terminate()
@@ -625,7 +642,7 @@ async def test_r23_4_an_undo_over_http_takes_a_right_of_its_own(
         path = f"/v1/runs/{run.id}/undo"
         plan = until(await http.get(path, headers=ron))
         assert [each["call"] for each in plan["cannot"]] == ["1.2"]
-        assert (await http.get(path, params={"noEffect": "9.9"}, headers=ron)).status_code == 400
+        assert (await http.get(path, params={"noEffect": "9.9"}, headers=ron)).status_code == 422
         only = until(await http.get(path, params={"to": "1.3"}, headers=ron))
         assert [each["call"] for each in only["undoes"]] == ["1.3"]
         assert (await http.post(path, json={}, headers=ron)).status_code == 403
