@@ -11,11 +11,12 @@ import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from zoneinfo import ZoneInfo
 
 import temporalio.client as temporal
 from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import ValidationError
 from temporalio.api.workflowservice.v1 import ListScheduleMatchingTimesRequest
 from temporalio.client import (
     Client,
@@ -52,6 +53,7 @@ from perdure.values.arguments import check_arguments
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text, read_duration
 from perdure.values.messages import Priority, check_priority
+from perdure.values.problems import first_problem
 from perdure.values.references import MISSING
 
 __all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRun"]
@@ -316,7 +318,7 @@ class Schedule:
         with _clear(self._client):
             found = await self._described()
             action: Any = found.schedule.action
-            [given] = await self._client.data_converter.decode(action.args, [RunInput])
+            given = await self._read_input(action.args)
         info, policy = found.info, found.schedule.policy
         return ScheduleView(
             **_listed(found.id, given.agent_name, found.schedule.spec, found.schedule.state, info),
@@ -334,6 +336,19 @@ class Schedule:
             skipped=info.num_actions_skipped_overlap,
             missed=info.num_actions_missed_catchup_window,
         )
+
+    async def _read_input(self, arguments: Sequence[Any]) -> RunInput:
+        """Return the input of the schedule's runs. Raise `RunError` for one that another program has written."""
+        try:
+            # The SDK needs as many types as values.
+            [given] = await self._client.data_converter.decode(arguments, [RunInput] * len(arguments))
+        except ValueError as error:
+            why = first_problem(error) if isinstance(error, ValidationError) else str(error)
+            raise RunError(
+                f"the input of the schedule {self.name!r} is not one that Perdure has written: {why}. "
+                "Create the schedule again, and replace this one"
+            ) from None
+        return cast("RunInput", given)
 
     async def pause(self, note: str = "") -> None:
         """Pause the schedule: it starts no runs, and running ones continue. `note`: the reason (default: its note

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio import client as temporal
+from temporalio.client import Client, ScheduleActionStartWorkflow, ScheduleSpec
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Perdure, RunExistsError, RunNotFoundError, Selection, ToolContext, tool
+from perdure import Perdure, RunError, RunExistsError, RunNotFoundError, Selection, ToolContext, tool
 from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
 from perdure.errors import ScheduleError, ServerRefusalError
 from perdure.runs.schedules import check_agent_name, with_time
+from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.testing import approve, run_locally
 from perdure.testing.cases import record_run
 from tests.client.test_approval_lists import remove
@@ -239,6 +241,20 @@ async def test_r19_6_another_tenant_s_schedule_is_not_there(dev_server: Workflow
             assert [(each.name, each.agent, len(each.next)) for each in found] == [(name, "reporter", 5)]
         finally:
             await own.delete()
+
+
+@pytest.mark.parametrize("arguments", [[], [{}], [5], [{"agentName": 5, "agent": {}}], ["text", 3]])
+async def test_a_schedule_that_another_program_has_made_is_refused_in_one_line(
+    dev_server: WorkflowEnvironment, arguments: list[Any]
+) -> None:
+    schedule = Perdure(dev_server.client, task_queue="perdure").schedule(unique())
+    action = ScheduleActionStartWorkflow(AGENT_WORKFLOW, args=arguments, id=schedule.name, task_queue="perdure")
+    made = await dev_server.client.create_schedule(schedule.id, temporal.Schedule(action=action, spec=ScheduleSpec()))
+    with pytest.raises(RunError, match="is not one that Perdure has written") as refused:
+        await schedule.show()
+    await made.delete()
+    assert str(refused.value).endswith("Create the schedule again, and replace this one")
+    assert "\n" not in str(refused.value)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
