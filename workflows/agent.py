@@ -403,8 +403,10 @@ class RunDriver:
         chunk.earlier = self.run_input.snapshot is not None
         if number == 0:
             record = run.rules.record if run.rules.rules else None
-            requesters = run.approval_queue.requesters
-            chunk.base = UndoBase.of(self.run_input, run.prepared.undo_tools, record, requesters)
+            queue = run.approval_queue
+            chunk.base = UndoBase.of(
+                self.run_input, run.prepared.undo_tools, record, queue.requesters, queue.guard.change.as_change()
+            )
             if run.undo is not None:
                 calls = [] if run.plan is None else list(run.plan.every_call())
                 chunk.undone = undo_outcomes(run.undo, [*run.records.past.calls, *map(run.records.view, calls)])

@@ -118,16 +118,22 @@ class UndoBase(WireModel):
 
     @classmethod
     def of(
-        cls, run_input: RunInput, tools: Iterable[Tool], record: RuleRecord | None, requesters: Iterable[str] = ()
+        cls,
+        run_input: RunInput,
+        tools: Iterable[Tool],
+        record: RuleRecord | None,
+        requesters: Iterable[str] = (),
+        approval: JsonObject | None = None,
     ) -> UndoBase:
         """Return the base for a run that began with this input and recorded these undo tools.
 
         `record`: the run's record for its rules. `requesters`: the people who have sent the run its messages.
+        `approval`: the changes of its approval policy so far.
         """
         agent = {key: run_input.agent[key] for key in ("name", "config") if key in run_input.agent}
         kept = RunInput(
             agent=agent,
-            approval=run_input.approval,
+            approval=run_input.approval if approval is None else approval,
             floor=run_input.floor,
             floor_flows=run_input.floor_flows,
             givers=run_input.givers,

@@ -226,6 +226,22 @@ async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironmen
         assert DID == [("cancel", "o-pear")]
 
 
+async def test_an_undo_has_the_policy_to_which_its_run_was_changed(time_skipping: WorkflowEnvironment) -> None:
+    careful = {"approval": {"tools": {"book": "always"}}}
+    script = [{"calls": [{"_tool": "book", "city": "Bonn"}], "output": None}, DONE]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        handle = await it.start(agent("book", config=careful))
+        await it.until_waiting(handle.id, "1.0")
+        run = Perdure(it.client).get_run(handle.id)
+        await run.policy(ask="always")
+        await run.approve("1.0")
+        await handle.result()
+        undo = await run.undo()
+        await it.until_waiting(undo.id, "0.0")
+        await undo.approve("0.0")
+        assert (await undo.wait()).status == "completed"
+
+
 async def test_the_rules_of_the_run_hold_for_its_undo_and_know_what_it_has_done(
     dev_server: WorkflowEnvironment,
 ) -> None:
