@@ -45,7 +45,7 @@ async def execute_typed(activity: str, *arguments: Any, result_type: Any, **opti
     raw = await workflow.execute_activity(activity, args=arguments, result_type=RawValue, **options)
     problem = "it has no value"
     try:
-        if (result := read_raw(raw, result_type)) is not None:
+        if (result := read_raw(raw, result_type)) is not None or result_type is Any:
             return result
     except ValidationError as error:
         problem = first_problem(error)

@@ -437,29 +437,31 @@ def decider(offer: dict[str, Any]) -> Any:
         "/change": {"decision": "edit", "params": {"path": "/changed"}},
         "/person": "ask",
         "/nonsense": ["?"],
+        "/nothing": None,
     }[path]
 
 
 async def test_r7_9_a_program_decides_or_leaves_it_to_a_person(dev_server: WorkflowEnvironment) -> None:
-    paths = ("/yes", "/no", "/change", "/person", "/slow", "/nonsense")
+    paths = ("/yes", "/no", "/change", "/person", "/slow", "/nonsense", "/nothing")
     calls = [{"_tool": "remove", "path": path} for path in paths]
     name = "tests.workflows.test_approvals:decider"
     script = [{"calls": calls, "output": None}, DONE]
     async with harness(dev_server.client, TOOLS, script, named=["tests.workflows.test_approvals"]) as it:
         handle = await it.start(asking(approver=name))
-        await it.until_waiting(handle.id, "1.3", "1.4", "1.5")
-        for call in ("1.3", "1.4", "1.5"):
+        await it.until_waiting(handle.id, "1.3", "1.4", "1.5", "1.6")
+        for call in ("1.3", "1.4", "1.5", "1.6"):
             await handle.signal("reject", {"call": call, "reason": "a person"})
         result = await handle.result()
         view = await it.view(handle.id)
         shown = it.model.requests[1].text
-    assert [call.status for call in result.calls] == ["done", "rejected", "done", *["rejected"] * 3]
+    assert [call.status for call in result.calls] == ["done", "rejected", "done", *["rejected"] * 4]
     approvals = [call.approval for call in result.calls if call.approval]
-    assert [approval.by for approval in approvals] == [name, name, name, "", "", ""]
+    assert [approval.by for approval in approvals] == [name, name, name, "", "", "", ""]
     assert (approvals[1].reason, result.calls[2].params) == ("not this", {"path": "/changed"})
     told = " ".join(refusal["problem"] for refusal in view.refusals)
     assert f"{name} did not answer, so a person must decide" in told
     assert f"{name} gave ['?'], but must return a decision" in told.replace('["?"]', "['?']")
+    assert f"{name} gave null, but must return a decision" in told
     assert '"by":"tests.workflows.test_approvals:decider"' in shown
 
 
