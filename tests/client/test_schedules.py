@@ -296,7 +296,7 @@ async def test_a_name_that_is_taken_is_refused_unless_it_is_replaced(
     async with scheduling(dev_server, tmp_path) as (api, _):
         schedule = api.schedule(unique())
         await schedule.create("one", paused=True, **NEVER)
-        with pytest.raises(RunExistsError, match=r"there is already a schedule .*: change it with replace"):
+        with pytest.raises(RunExistsError, match=r"there is already a schedule .*: replace it"):
             await schedule.create("two", **NEVER)
         changed = await schedule.create("two", every="2h", replace=True)
         assert (changed.agent, changed.cron, changed.every, changed.paused) == ("two", [], 7200.0, True)
@@ -360,7 +360,7 @@ async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> 
         again = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', *where)
         assert (again.code, again.out) == (1, "")
         assert (
-            again.err == f"perdure: there is already a schedule {name!r}: change it with replace, or use another name\n"
+            again.err == f"perdure: there is already a schedule {name!r}: replace it, or use another name\n"
         )
         replaced = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', "--replace", *where)
         assert replaced.out.startswith(f"{name}: 0 2 * * * Europe/Berlin; next 20")
