@@ -26,8 +26,6 @@ from perdure.values.json import Json
 
 _REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
 """Details of the activity's report that it has begun, shared with its tasks and threads."""
-
-
 T = TypeVar("T")
 
 
@@ -47,6 +45,14 @@ def is_only_attempt() -> bool:
     return policy is not None and policy.maximum_attempts == 1
 
 
+def uncounted_failure(kind: str, words: str) -> ApplicationError:
+    """Return the failure of an attempt that the run does not count, or that it executes again: see `perdure.plan.RetryState`.
+
+    `kind`: its type, such as `NOT_BEGUN`.
+    """
+    return ApplicationError(words, activity.info().attempt, type=kind, non_retryable=True)
+
+
 async def report_begun() -> None:
     """Report to the server that an only attempt begins (`BEGUN`), and wait for the answer: an Action, and milliseconds.
 
@@ -59,14 +65,14 @@ async def report_begun() -> None:
     info = activity.info()
     if any(isinstance(each, dict) and BEGUN in each for each in info.heartbeat_details):
         words = f"attempt {info.attempt} was not started, because an earlier attempt has begun (temporal activity reset --reset-heartbeats starts it anew)"
-        raise ApplicationError(words, info.attempt, type=INTERRUPTED, non_retryable=True)
+        raise uncounted_failure(INTERRUPTED, words)
     details: Json = {BEGUN: info.attempt}
     _REPORTED.get().append(details)
     try:
         await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(details)
     except RPCError as error:
         words = f"it was not started: the server did not record its start ({error.message})"
-        raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None
+        raise uncounted_failure(NOT_BEGUN, words) from None
     except AsyncActivityCancelledError:  # the worker's own heartbeat is also rejected, and cancels this
         activity.heartbeat()
         await asyncio.Future()
@@ -137,7 +143,7 @@ class ActiveExecutions:
                 raise
             kind = INTERRUPTED if work.begun else NOT_BEGUN
             words = f"{title} was interrupted: its worker was shut down"
-            raise ApplicationError(words, activity.info().attempt, type=kind, non_retryable=True) from None
+            raise uncounted_failure(kind, words) from None
         finally:
             del self._tasks[task]
 

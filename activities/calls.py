@@ -24,6 +24,7 @@ from perdure.activities.active_executions import (
     in_thread,
     is_only_attempt,
     report_begun,
+    uncounted_failure,
 )
 from perdure.activities.failures import serializable_cause, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
@@ -74,7 +75,7 @@ class ToolActivity:
         function = self._registry.get(call.activity)
         if function is None:  # the run asks again: see `perdure.workflows.executions`
             words = f"this worker has no tool {call.activity!r}"
-            raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_TOOL, non_retryable=True)
+            raise uncounted_failure(NO_SUCH_TOOL, words)
         async with self._underway.working(f"{call.tool} {call.call_id} of {activity.info().workflow_id}") as work:
             body = self._run(function, call, work)
             return await (finish_though_paused(work, body) if is_only_attempt() else body)

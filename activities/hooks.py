@@ -12,7 +12,7 @@ from typing import Any, Final
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.active_executions import in_thread, others_poll
+from perdure.activities.active_executions import in_thread, others_poll, uncounted_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_error, mask_text, mask_value
@@ -216,7 +216,7 @@ class ResultHooks:
         lacking = [each for each in self._registry.lacking([*self._after, *self._persist]) if each.closed]
         if lacking:  # the run schedules the call again: see `perdure.workflows.executions`
             words = f"this worker has no hook {lacking[0].name!r}"
-            raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_HOOK, non_retryable=True)
+            raise uncounted_failure(NO_SUCH_HOOK, words)
 
     async def look(self, reads: ToolReads, value: Json) -> tuple[Json, list[Json] | None]:
         """Return the result after its hooks, and the transcript's value if it differs. Raise `ToolError` to withhold

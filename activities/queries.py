@@ -20,6 +20,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.active_executions import uncounted_failure
 from perdure.plan import NOT_BEGUN
 from perdure.queries import TIMEOUT, answer_of
 from perdure.queries.media_store import MediaStore
@@ -98,12 +99,8 @@ async def fetch_own(kind: PayloadKind[V], name: str) -> V:
         async with asyncio.timeout(None if timeout is None else _READ_WITHIN * timeout.total_seconds()):
             return await fetch(kind, name)
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
-        raise not_begun(f"{info.workflow_id} did not send {kind.name} {name}: {str(error) or 'no answer'}") from None
-
-
-def not_begun(why: str) -> ApplicationError:
-    """Return the failure of an activity that has not begun its work, because a run did not answer."""
-    return ApplicationError(why, activity.info().attempt, type=NOT_BEGUN, non_retryable=True)
+        words = f"{info.workflow_id} did not send {kind.name} {name}: {str(error) or 'no answer'}"
+        raise uncounted_failure(NOT_BEGUN, words) from None
 
 
 class _Fetcher:

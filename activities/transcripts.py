@@ -10,12 +10,13 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.active_executions import ActiveExecutions
+from perdure.activities.active_executions import ActiveExecutions, uncounted_failure
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.model_texts import ask_for_text
-from perdure.activities.queries import ask_other, client, fetch, fetch_own, not_begun, own_run
+from perdure.activities.queries import ask_other, client, fetch, fetch_own, own_run
 from perdure.errors import RunError, ToolError
+from perdure.plan import NOT_BEGUN
 from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, may_pass, start_segment
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
@@ -143,7 +144,7 @@ async def _of_own_run(what: str, page: int) -> JsonObject:
                 raise RunError(f"{what} is in an execution whose history no longer exists") from None
             if isinstance(error, WorkflowQueryFailedError) and not may_pass(error):
                 raise RunError(str(error)) from None
-            raise not_begun(f"{run.id} cannot be read now: {error}") from None
+            raise uncounted_failure(NOT_BEGUN, f"{run.id} cannot be read now: {error}") from None
         if found is not None and found != ABOVE:
             return found
         run = await (execution_before(client(), run) if found is None else _run_above(run))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -82,7 +81,6 @@ async def ask_limited(*, local: bool) -> Limited:
     return found
 
 
-_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 _ANSWERS: Final = timedelta(seconds=30)
 """Time of one attempt of an activity that reads its worker's configuration."""
 
@@ -103,10 +101,10 @@ async def ask_worker(activity: str, argument: Any, result_type: type, *, local: 
             start_to_close_timeout=_ANSWERS,
             retry_policy=RetryPolicy(maximum_attempts=attempts),
         )
-    policy = replace(_ASK_AROUND, maximum_attempts=attempts)
-    return await execute_typed(
-        activity, *arguments, result_type=result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy
+    policy = RetryPolicy(
+        initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2), maximum_attempts=attempts
     )
+    return await execute_typed(activity, arguments, result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy)
 
 
 _SOON = timedelta(milliseconds=1)

@@ -223,8 +223,8 @@ class EvaluatedRunWorkflow:
         try:
             score: RunScore = await execute_typed(
                 SCORE_ACTIVITY,
-                wanted.score,
-                result_type=RunScore,
+                [wanted.score],
+                RunScore,
                 start_to_close_timeout=_SCORED_WITHIN,
                 heartbeat_timeout=timedelta(seconds=30),
                 retry_policy=_SCORE,

@@ -27,7 +27,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
-from perdure.workflows.internal_activities import UNREAD, read_raw
+from perdure.workflows.internal_activities import CONVERSION_ERRORS, read_raw
 from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
 
@@ -179,13 +179,13 @@ def _read_result(raw: RawValue | None) -> ToolResult:
     """Return the result of a tool's activity. Someone may have completed it by hand, as `temporal activity complete`
     does: then the value that they wrote is the tool's result.
     """
-    with contextlib.suppress(*UNREAD):
+    with contextlib.suppress(*CONVERSION_ERRORS):
         result: ToolResult | None = read_raw(raw, ToolResult)
         if result is not None and "attempt" in result.model_fields_set:
             return result
     try:
         value: Json = read_raw(raw, object)
-    except UNREAD as error:
+    except CONVERSION_ERRORS as error:
         raise JsonError(f"the result that was written by hand is not JSON: {error}") from None
     check(value, source="the result that was written by hand")
     return ToolResult(value=value, size=len(dumps(value).encode()))

@@ -28,15 +28,15 @@ count as one of them: `execute_internal` executes the activity again.
 """
 UNTIL_READABLE: Final = RetryPolicy(maximum_attempts=12)
 """Attempts to query another run, for about nine minutes: a deploy that cannot replay the run is mended meanwhile."""
-UNREAD: Final = (KeyError, RuntimeError, ValidationError)
-"""Exceptions of a payload converter for a payload that is no value of the type. An encrypted payload without its key raises
-`ValueError`: then the workflow task is tried again.
+CONVERSION_ERRORS: Final = (KeyError, RuntimeError, ValidationError)
+"""Exceptions of a payload converter for a payload that is not a value of the type. An encrypted payload without its key
+raises another `ValueError`: then the server repeats the workflow task.
 """
 UNUSABLE_RESULT: Final = "UnusableResult"
 """Type of the failure of an activity that someone has completed by hand, with a result that the engine cannot use."""
 
 
-async def execute_typed(activity: str, *arguments: Any, result_type: Any, **options: Any) -> Any:
+async def execute_typed(activity: str, arguments: list[Any], result_type: Any, **options: Any) -> Any:
     """Return the result of an activity of the engine. `options`: of `workflow.execute_activity`.
 
     Raise `ActivityError` also for a result that is not of this type: someone has completed the activity by hand, as
@@ -49,7 +49,7 @@ async def execute_typed(activity: str, *arguments: Any, result_type: Any, **opti
             return result
     except ValidationError as error:
         problem = first_problem(error)
-    except UNREAD as error:
+    except CONVERSION_ERRORS as error:
         problem = str(error)
     words = f"{activity} was completed by hand with a result that the engine cannot use: {problem}"
     raise ActivityError(
@@ -89,18 +89,19 @@ async def execute_internal(
         try:
             return await execute_typed(
                 activity,
-                *arguments,
-                result_type=result_type,
+                arguments,
+                result_type,
                 start_to_close_timeout=timeout,
                 heartbeat_timeout=heartbeat,
                 retry_policy=retry_policy,
                 summary=summary or None,
             )
         except ActivityError as error:
-            if lost == MOST_LOST or not (kind_of(error) == NOT_BEGUN or _is_lost(error)):
+            if lost == MOST_LOST or not (kind_of(error) == NOT_BEGUN or _timed_out_for_good(error)):
                 raise
             lost += 1
 
 
-def _is_lost(error: ActivityError) -> bool:
+def _timed_out_for_good(error: ActivityError) -> bool:
+    """Whether an attempt ended by a timeout that its policy does not retry."""
     return isinstance(error.cause, TimeoutError) and error.retry_state is RetryState.NON_RETRYABLE_FAILURE

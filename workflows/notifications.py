@@ -513,8 +513,8 @@ async def deliver(activity: str, delivery: D, retry: RetryPolicy, title: str) ->
         try:
             became: Delivered = await execute_typed(
                 activity,
-                delivery,
-                result_type=Delivered,
+                [delivery],
+                Delivered,
                 start_to_close_timeout=_ATTEMPT,
                 heartbeat_timeout=_ALIVE,
                 retry_policy=retry,

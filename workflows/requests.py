@@ -200,8 +200,8 @@ async def _ask_one(
     closed = timedelta(seconds=provider.left) + TIMEOUT if provider.waits else AFTER_DEADLINE if late else None
     result: RequestResult = await execute_typed(
         REQUEST_ACTIVITY,
-        request.model_copy(update=about),
-        result_type=RequestResult,
+        [request.model_copy(update=about)],
+        RequestResult,
         activity_id=f"request-{request.number}" + (f"-{executions}" if executions else ""),
         task_queue=limited,
         schedule_to_start_timeout=WAIT if limited else None,

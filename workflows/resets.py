@@ -120,7 +120,8 @@ class Resets:
         with contextlib.suppress(ActivityError):  # the first tasks after resets are known without it
             execution = await execute_typed(
                 EXECUTION_ACTIVITY,
-                result_type=str,
+                [],
+                str,
                 schedule_to_close_timeout=_ASKED,
                 summary="check for a reset of this workflow",
             )

@@ -473,8 +473,8 @@ async def update_run(update: RunUpdate) -> RunUpdateResult:
     try:
         answered: RunUpdateResult = await execute_typed(
             UPDATE_RUN_ACTIVITY,
-            update,
-            result_type=RunUpdateResult,
+            [update],
+            RunUpdateResult,
             schedule_to_close_timeout=_ANSWERS_WITHIN,
             retry_policy=RetryPolicy(maximum_attempts=3),
             summary=f"{update.update} → {update.run_id}"[:200],

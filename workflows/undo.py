@@ -40,13 +40,13 @@ async def run_undo(call: Call, run: RunState) -> Outcome:
 
 async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> Outcome:
     """Undo a run by an undo run below this one, and return what was undone. It continues if this run ends."""
+    named = None if calls is None else [str(each) for each in calls]
+    wanted = UndoWanted(run_id=run_id, calls=named, own=run.undo is None)
     try:
         start: UndoStart = await execute_typed(
             UNDO_PLAN_ACTIVITY,
-            UndoWanted(
-                run_id=run_id, calls=None if calls is None else [str(each) for each in calls], own=run.undo is None
-            ),
-            result_type=UndoStart,
+            [wanted],
+            UndoStart,
             start_to_close_timeout=timedelta(minutes=2),
             retry_policy=_PLANNING,
             summary=line(f"what is to be undone of {run_id}"),

@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client._pending_activities import failure_words, silent, unanswered, unserved
+from perdure.client._pending_activities import failure_words, paused, silent, unanswered, unserved
 from perdure.client._run_lists import STATUS
 from perdure.client.evaluations import scored_event
 from perdure.client.run_operations import not_shown
@@ -112,7 +112,7 @@ def _running_tool(pending: PendingActivityInfo, detail: Any, trouble: str) -> Js
     report: JsonObject = {}
     if isinstance(detail, dict) and "progress" in detail:
         report["progress"] = str(detail["progress"])[:_SHOWN]
-    if words := silent(pending) or unserved(pending) or trouble:
+    if words := paused(pending) or silent(pending) or unserved(pending) or trouble:
         report |= {"attempt": pending.attempt, "reason": words}
     return {"call": pending.activity_id, "tool": pending.activity_type.name} | report if report else {}
 

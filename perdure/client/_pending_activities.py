@@ -44,9 +44,12 @@ def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> N
     _note(view, {each.activity_id: unserved(each) for each in description.raw_description.pending_activities})
 
 
-def note_silence(view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Add to a running call that an operator has paused it, or that its worker sends no heartbeat, and what happens then."""
-    _note(view, {each.activity_id: silent(each) for each in description.raw_description.pending_activities})
+def note_paused_and_silent(view: RunView, description: WorkflowExecutionDescription) -> None:
+    """Add to a running call that an operator has paused it, or that its worker sends no heartbeat, with what continues it."""
+    _note(
+        view,
+        {each.activity_id: paused(each) or silent(each) for each in description.raw_description.pending_activities},
+    )
 
 
 def _note(view: RunView, words: dict[str, str]) -> None:
@@ -70,13 +73,11 @@ def paused(pending: PendingActivityInfo) -> str:
         return ""
     by = pending.pause_info.manual if pending.pause_info.HasField("manual") else pending.pause_info.rule
     reason = ": ".join(filter(None, (by.identity, by.reason)))
-    return f"an operator has paused it ({reason or 'no reason'}); temporal activity unpause --activity-id {pending.activity_id} continues it"
+    return f"an operator has paused it ({reason or 'no reason'}); temporal activity unpause continues it"
 
 
 def silent(pending: PendingActivityInfo) -> str:
-    """Return the sentence that the activity is paused, or that its worker sends no heartbeat; empty if it does."""
-    if words := paused(pending):
-        return words
+    """Return the sentence that the activity's worker sends no heartbeat; empty if it does."""
     given_up = pending.activity_options.heartbeat_timeout.ToTimedelta().total_seconds()
     heard = max(pending.last_started_time.ToDatetime(UTC), pending.last_heartbeat_time.ToDatetime(UTC))
     seconds = (datetime.now(UTC) - heard).total_seconds()

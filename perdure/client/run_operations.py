@@ -24,8 +24,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import (
     explain_wait,
+    note_paused_and_silent,
     note_progress,
-    note_silence,
     note_trouble,
     note_unserved,
     task_failure,
@@ -252,7 +252,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         note_unserved(view, description)
         await note_trouble(client, view, description)
         await note_progress(client, view, description)
-        note_silence(view, description)
+        note_paused_and_silent(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
         if result is not None:  # if the run answers, its view has more than its result

@@ -169,8 +169,8 @@ class SessionReader:
         try:
             return await answer_of(handle, query, *arguments, result_type=kind, client=self._client)
         except WorkflowQueryFailedError as error:
-            kind_of_error = NoWorkerError if may_pass(error) else RunError
-            raise kind_of_error(f"{id} did not answer: {error}") from None
+            words = f"{id} did not answer: {error}"
+            raise (NoWorkerError(words) if may_pass(error) else RunError(words)) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise HistoryGoneError(f"{id} no longer exists") from None

@@ -11,7 +11,7 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.converter import DataConverter
 
 from perdure.client._event_relay import ActivityReader
-from perdure.client._pending_activities import note_silence
+from perdure.client._pending_activities import note_paused_and_silent
 from perdure.runs.wire import REQUEST_ACTIVITY, CallView, RunView
 from perdure.values.json import JsonObject
 
@@ -28,7 +28,7 @@ def described(silent: float, timeout: float) -> Any:
 def test_a_worker_that_is_not_heard_of_is_told_before_it_is_given_up(silent: float, timeout: float, told: bool) -> None:
     call = CallView(id="1.0", tool="t", params={}, status="running", attempts=1)
     view = RunView(run_id="r", calls=[call])
-    note_silence(view, described(silent, timeout))
+    note_paused_and_silent(view, described(silent, timeout))
     words = "its worker sent no heartbeat for 18 s; after 20 s another worker gets the call"
     assert view.calls[0].reason == (words if told else None)
 

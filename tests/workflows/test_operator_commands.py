@@ -43,16 +43,16 @@ async def wait(number: int) -> int:
     return number
 
 
-async def by_hand(server: WorkflowEnvironment, run: AgentHandle, activity_id: str) -> AsyncActivityHandle:
-    """The activity once it is pending, for a client that knows nothing of Perdure's types."""
+async def by_hand(server: WorkflowEnvironment, run: AgentHandle, name: str) -> AsyncActivityHandle:
+    """The activity of this id or type once it is pending, for a client that knows nothing of Perdure's types."""
     async with asyncio.timeout(HANG):
         while True:
             pending = (await run.describe()).raw_description.pending_activities
-            if activity_id in {each.activity_id for each in pending}:
+            if found := [each.activity_id for each in pending if name in (each.activity_id, each.activity_type.name)]:
                 break
             await asyncio.sleep(0.05)
     client = await Client.connect(server.client.service_client.config.target_host, namespace=server.client.namespace)
-    return client.get_async_activity_handle(workflow_id=run.id, run_id=None, activity_id=activity_id)
+    return client.get_async_activity_handle(workflow_id=run.id, run_id=None, activity_id=found[0])
 
 
 async def test_a_value_that_completes_a_call_by_hand_is_its_result(dev_server: WorkflowEnvironment) -> None:
@@ -107,13 +107,7 @@ async def test_a_hook_that_is_completed_by_hand_without_an_answer_refuses_the_ca
     plan = {"calls": [{"_tool": "wait", "number": 1}], "output": None}
     async with harness(dev_server.client, [wait, guard], [plan, DONE]) as it:
         handle = await it.start(agent("wait"))
-        async with asyncio.timeout(HANG):
-            while True:
-                pending = (await handle.describe()).raw_description.pending_activities
-                if found := [each.activity_id for each in pending if each.activity_type.name == "perdure.hook"]:
-                    break
-                await asyncio.sleep(0.05)
-        await (await by_hand(dev_server, handle, found[0])).complete(None)
+        await (await by_hand(dev_server, handle, "perdure.hook")).complete(None)
         result = await handle.result()
         assert await failed_tasks(handle) == []
     (error,) = result.errors

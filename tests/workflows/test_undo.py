@@ -514,7 +514,8 @@ async def test_a_call_whose_result_a_hook_withholds_has_taken_effect(time_skippi
         ]
         undo = await run.undo()
         assert (await undo.wait()).status == "completed"
-    assert DID == [("order", "pear"), ("book", "Bonn"), ("unbook", "Bonn")]
+    assert sorted(DID[:2]) == [("book", "Bonn"), ("order", "pear")]  # at once, in any order
+    assert DID[2:] == [("unbook", "Bonn")]
 
 
 async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
