@@ -21,7 +21,7 @@ from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.policy import Policy, keep_remembered, parse_policy
+    from perdure.approvals.policy import Policy, keep_remembered, may_tighten, parse_policy
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.sent_texts import merge_digests
+    from perdure.runs.standing_approvals import StandingClaim
     from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
@@ -142,6 +143,10 @@ class PolicyChanges:
         """Return the remembered tools that these changes do not concern."""
         return keep_remembered(remembered, self._change)
 
+    def keep_standing(self, standing: StandingClaim | None) -> StandingClaim | None:
+        """Return the standing approvals, unless these changes may make the policy stricter (R23.3)."""
+        return None if may_tighten(self._change) else standing
+
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy, overridden by these changes."""
         return parse_policy(approval).changed(self._change).as_change()
@@ -186,6 +191,7 @@ class LoopDriver:
                 await self._settle()
                 loop.approval = self._policy.over(loop.approval)
                 loop.remembered = self._policy.keep_remembered(loop.remembered)
+                loop.standing = self._policy.keep_standing(loop.standing)
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
             if (words := full_reason(NEAR)) is not None:
@@ -330,7 +336,7 @@ class LoopDriver:
             requesters=loop.requesters,
             evaluated=loop.evaluated,
             remembered=self._policy.keep_remembered(loop.remembered),
-            standing=loop.standing,
+            standing=self._policy.keep_standing(loop.standing),
         )
 
     async def _record(self) -> None:

@@ -14,6 +14,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.queue import CHANGED
     from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedDecision
     from perdure.errors import DecisionError
     from perdure.plan import Call
@@ -81,9 +82,9 @@ class StandingApprovals:
                 answer = StandingAnswer(refused=why) if why is not None else await self._use(approval.name)
                 if queue.waiting.get(request.id) is not request:
                     return None  # a person has decided meanwhile
-                if answer.approval is not None:
+                if answer.approval is not None and not queue.standing_approvals_ended:
                     return queue.apply_standing(standing_decision(answer.approval, request), approval.sources)
-                reasons += not_covered(approval, answer.refused)
+                reasons += not_covered(approval, answer.refused or CHANGED)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

@@ -240,13 +240,7 @@ class Guard:
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7). A call that the change makes stricter needs approval, even if its tool was
         remembered before."""
-        stricter_all = (
-            "ask" in change.model_fields_set and stricter_level(self.policy.ask, change.ask) != self.policy.ask
-        )
-        forgotten = (
-            list(self.remembered) if stricter_all else [n for n, rule in change.tools.items() if rule != "never"]
-        )
-        for name in forgotten:
+        for name in list(self.remembered) if _raises_level(change, self.policy.ask) else _tightened_tools(change):
             self.remembered.pop(name, None)
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)
@@ -380,13 +374,27 @@ class Guard:
         return flows.ask and f"the worker's rule: {flows.ask}"
 
 
+def may_tighten(change: Policy, level: Ask = "never") -> bool:
+    """Whether calls that needed no approval may need one after a change. `level`: the level before it, if it is known."""
+    flows = any(flow.do != "allow" for flow in change.flows)
+    return _raises_level(change, level) or bool(_tightened_tools(change)) or flows or change.scope == "plan"
+
+
+def _raises_level(change: Policy, level: Ask) -> bool:
+    return "ask" in change.model_fields_set and stricter_level(level, change.ask) != level
+
+
+def _tightened_tools(change: Policy) -> list[str]:
+    return [name for name, rule in change.tools.items() if rule != "never"]
+
+
 def keep_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
     """Return the remembered tools that a change does not make stricter. The level before it is unknown: a change of the
     level counts as stricter.
     """
-    if "ask" in change.model_fields_set and change.ask != "never":
+    if _raises_level(change, "never"):
         return []
-    return [name for name in remembered if change.tools.get(name, "never") == "never"]
+    return [name for name in remembered if name not in _tightened_tools(change)]
 
 
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perdure.approvals.decisions import Decision, Digests, Endorsements, approval_digest, endorse, parse_decision
-from perdure.approvals.policy import Guard, Policy
+from perdure.approvals.policy import Guard, Policy, may_tighten
 from perdure.approvals.requests import (
     ApprovalRequest,
     ApprovalVerdict,
@@ -34,7 +34,7 @@ PLAN_SCOPE: Final = "the whole plan needs an approval before its calls run"
 KEPT_REFUSALS: Final = 20
 ASSUMED: Final = "assumed"
 """The approver's name in a run that is only played again."""
-CHANGED: Final = "a decision has changed a call of the procedure"
+CHANGED: Final = "a decision has changed a call of the procedure, or its run's policy has become stricter"
 REJECTED_BY_POLICY: Final = "rejected by the policy"
 """Beginning of the reason of a call that a flow rule refuses."""
 _STRICTEST: Final = ("fail", "reject", "approve")
@@ -66,7 +66,8 @@ class ApprovalQueue:
     allowed_sources: Sequence[str] | None = None
     """The allowed sources of the approved plan's values; `None`: any source."""
     is_changed: bool = False
-    """Whether a decision has changed a call, or the plan. Standing approvals then decide no more."""
+    """Whether a decision has changed a call or the plan, or a change has made the policy stricter. Standing approvals
+    then decide no more."""
     keeps_standing_approvals: bool = False
     """Whether standing approvals decide after such a change too, as in runs of 0.2.0."""
     _reset_at: str = ""
@@ -115,7 +116,8 @@ class ApprovalQueue:
 
     @property
     def standing_approvals_ended(self) -> bool:
-        """Whether no standing approval decides any more: values may depend on a call that a decision has changed."""
+        """Whether no standing approval decides any more: values may depend on a call that a decision has changed, or
+        somebody wants more decisions by people than the approval's grantor."""
         return self.is_changed and not self.keeps_standing_approvals
 
     def refuse_flow(self, call: Call) -> Rejected | None:
@@ -477,6 +479,7 @@ class ApprovalQueue:
     def change_policy(self, change: Policy) -> None:
         if self.note is not None:
             self.note("policy", change)
+        self.is_changed |= may_tighten(change, self.guard.policy.ask)
         self.guard.loosen_or_tighten(change)
 
     def withdraw(self, requests: Iterable[ApprovalRequest]) -> None:

@@ -92,7 +92,7 @@ def fork_input(
         agent=given.agent,
         input=given.input,
         has_input=given.has_input,
-        approval=given.approval,
+        approval=audit.logs[-1].policy_change().as_change() if audit.logs else given.approval,
         prompt=given.prompt,
         delegates=given.delegates,
         whose=given.whose,

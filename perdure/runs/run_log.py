@@ -6,6 +6,7 @@ another policy (`perdure.runs.what_if`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -115,6 +116,11 @@ class RunLog:
     start: RunStart | None = None
     """`None`: the execution was refused before it began."""
     steps: list[LogStep] = field(default_factory=list)
+
+    def policy_change(self) -> Policy:
+        """Return the run's own changes of the policy at the end of the execution."""
+        changes = [step.data[0] for step in self.steps if step.kind == "policy"]
+        return functools.reduce(Policy.changed, changes, Policy() if self.start is None else self.start.change)
 
     def note(self, kind: StepKind, *data: Any, call: str = "", limit: Limit | None = None) -> None:  # as in `Step`
         """Record a report of the driver."""

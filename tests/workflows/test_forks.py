@@ -14,7 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, ToolError, tool
-from perdure.client.approvals import decide
+from perdure.client.approvals import change_policy, decide
 from perdure.client.histories import execution_histories
 from perdure.client.recorded_runs import fork_run
 from perdure.errors import RunError
@@ -159,6 +159,23 @@ async def test_a_decision_is_made_again_at_its_point_and_nothing_is_paid_twice(d
             await fork.result()
             assert (await it.view(fork.id)).calls[0].status == status
             assert paid == BEGUN
+
+
+async def test_a_fork_has_the_policy_that_its_run_had_at_its_end(dev_server: WorkflowEnvironment) -> None:
+    """The fork had the policy of the run's start: it asked nobody about calls that an operator had wanted to see."""
+    calls = [{"_tool": "pay", "amount": 3}, {"_tool": "add", "a": 1, "b": 2, "_after": ["1.0"]}]
+    async with harness(dev_server.client, [add, pay], [{"calls": calls, "output": None}, DONE, DONE]) as it:
+        first = await it.start(agent("add", "pay"))
+        await it.until_waiting(first.id, "1.0")
+        await change_policy(it.client, first.id, {"tools": {"add": "always"}})
+        for call in ("1.0", "1.1"):
+            await it.until_waiting(first.id, call)
+            await decide(it.client, first.id, {"call": call, "decision": "approve"})
+        await first.result()
+        fork = await fork_run(it.client, first.id, "1.1", id=f"fork-{uuid.uuid4().hex[:8]}")
+        await it.until_waiting(fork.id, "1.1")
+        await decide(it.client, fork.id, {"call": "1.1", "decision": "approve"})
+        assert (await fork.result()).status == "completed"
 
 
 async def test_a_fork_of_a_run_that_waits_and_of_one_with_an_edited_call(dev_server: WorkflowEnvironment) -> None:

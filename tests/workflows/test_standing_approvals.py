@@ -184,9 +184,7 @@ CLERKS: JsonObject = {"tools": {"quote": {"by": 1, "roles": ["clerk"]}}}
 )
 async def test_a_call_that_reads_what_a_person_has_changed_is_asked_about(plan: list[Any], policy: JsonObject) -> None:
     """Bounds are those of the input, and the person may be another than the one who has granted the approval."""
-    document = procedure(plan, approval=policy).document()
-    document["context"].insert(1, {"type": "tool", "tool": "quote"})
-    agent = Agent.of(document)
+    agent = quoted(plan, policy)
     async with run_locally(tools=[*TOOLS, quote]) as local:
         await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
         run = await local.start(given(), agent=agent)
@@ -196,6 +194,64 @@ async def test_a_call_that_reads_what_a_person_has_changed_is_asked_about(plan: 
         await run.cancel()
         await run.wait()
     assert paid == []
+
+
+def quoted(plan: list[Any], policy: JsonObject) -> Agent[Any]:
+    """A procedure that also makes quotes."""
+    document = procedure(plan, approval=policy).document()
+    document["context"].insert(1, {"type": "tool", "tool": "quote"})
+    return Agent.of(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ({"ask": "always"}, True),
+        ({"tools": {"refund": "always"}}, True),
+        ({"flows": [{"from": "tool:customer", "to": "refund", "do": "ask"}]}, True),
+        ({"ask": "untrusted", "tools": {"customer": "never"}}, False),
+    ],
+)
+async def test_a_stricter_policy_of_a_run_ends_its_standing_approvals(change: JsonObject, ends: bool) -> None:
+    """Nobody was asked about the calls for which somebody had just required a decision."""
+    agent = quoted(
+        [QUOTED, {**PAYS_QUOTE, "_outputPath": "†state.paid"}],
+        CLERKS | {"tools": {**CLERKS["tools"], "refund": "always"}},
+    )
+    async with run_locally(tools=[*TOOLS, quote]) as local:
+        await granted(local.perdure, agent)
+        run = await local.start(given(), agent=agent)
+        await run.until_waiting("0.0")
+        await run.policy(**change)
+        await run.approve("0.0", by="carl", roles=["clerk"])
+        if ends:
+            assert "its run's policy has become stricter" in await reason(local, run)
+            await run.cancel()
+        await run.wait()
+    assert len(paid) == (0 if ends else 1)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_stricter_policy_counts_in_loops_that_begin_and_in_those_that_run(ends: bool) -> None:
+    plan = [QUOTES, {**PAYS_EACH, "_after": ["0.0"], "_outputPath": "†state.paid"}]
+    last: JsonObject = {"properties": {"note": {"enum": ["100"]}}}
+    agent = quoted(plan, {"tools": {"refund": "always", "quote": {"by": 1, "roles": ["clerk"], "when": last}}})
+    async with run_locally(tools=[*TOOLS, quote]) as local:
+        await granted(local.perdure, agent)
+        run = await local.start(given(), agent=agent)
+
+        async def waits(look: WaitingState) -> Any:
+            return None if look.busy or not (found := await run.waiting_below()) else found
+
+        [first] = (await local.following.until(waits))[0]
+        await run.policy(tools={"refund" if ends else "customer": "always" if ends else "never"})
+        await local.perdure.get_run(first.run_id).approve(first.request.call, by="carl", roles=["clerk"])
+        if ends:
+            waiting = (await local.following.until(waits))[0]
+            assert {each.request.tool for each in waiting} == {"refund"}
+            await run.cancel()
+        await run.wait()
+    assert len(paid) == (0 if ends else 101)
 
 
 QUOTES: JsonObject = {
@@ -226,9 +282,7 @@ async def test_a_change_counts_in_the_child_workflows_of_loops(plan: list[Any], 
     clerks: JsonObject = {
         "tools": {"quote": {"by": 1, "roles": ["clerk"], "when": {"properties": {"note": {"enum": ["", "0"]}}}}}
     }
-    document = procedure(plan, approval={"ask": "dangerous", **clerks}).document()
-    document["context"].insert(1, {"type": "tool", "tool": "quote"})
-    agent = Agent.of(document)
+    agent = quoted(plan, {"ask": "dangerous", **clerks})
     async with run_locally(tools=[*TOOLS, quote]) as local:
         await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
         run = await local.start(given(), agent=agent)
