@@ -40,22 +40,28 @@ class Draft(NamedTuple):
 class SchemaNode:
     """A schema as functions."""
 
-    __slots__ = ("parts", "plain")
+    __slots__ = ("light", "parts", "plain")
 
-    def __init__(self, parts: dict[type, tuple[Check, ...]]) -> None:
+    def __init__(self, parts: dict[type, tuple[Check, ...]], light: frozenset[type] = frozenset()) -> None:
         self.parts = parts
+        self.light = light
+        """The types whose checks take so few steps that their verdicts are not worth caching."""
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
         """The types whose every value fits."""
 
     def fits(self, value: ReadOnlyJson, steps: CheckSteps) -> bool:
-        parts = self.parts.get(type(value))
-        if parts is None:
-            return False
+        kind = type(value)
+        parts = self.parts.get(kind)
         if not parts:
-            return True
+            return parts is not None
         steps.left -= 1
         if steps.left < 0:
             steps.take(0)
+        if kind in self.light:
+            for part in parts:
+                if not part(value, steps):
+                    return False
+            return True
         known = steps.checks.verdicts.get(id(value))
         if known is not None and id(self) in known:
             return self._known(known[id(self)][2])
@@ -201,7 +207,9 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text."""
-        return self._compiled.search(text) is not None
+        return (
+            self._compiled.search(text.encode()) is not None
+        )  # in a text, `re2` would also look for the place of the match
 
 
 @lru_cache(maxsize=1000)
@@ -413,10 +421,15 @@ def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObjec
 
         def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
             steps.take(len(keys) + len(nodes))
-            steps.take_size(size)
-            return all(names <= value.keys() for name, names in keys.items() if name in value) and all(
-                node.fits(value, steps) for name, node in nodes.items() if name in value
-            )
+            if size:
+                steps.take_size(size)
+            for name, names in keys.items():
+                if name in value and not names <= value.keys():
+                    return False
+            for name, node in nodes.items():
+                if name in value and not node.fits(value, steps):
+                    return False
+            return True
 
         return part
 
@@ -501,8 +514,12 @@ def _all_of(maker: Maker, schema: JsonObject) -> Check:
     size = len(nodes) // 4  # nodes without keywords take no steps
 
     def part(value: Json, steps: CheckSteps) -> bool:
-        steps.take_size(size)
-        return all(node.fits(value, steps) for node in nodes)
+        if size:
+            steps.take_size(size)
+        for node in nodes:
+            if not node.fits(value, steps):
+                return False
+        return True
 
     return part
 
@@ -555,6 +572,8 @@ def _enum(maker: Maker, schema: JsonObject) -> Check | None:
     def part(value: SchemaPart, steps: CheckSteps) -> bool:
         if not scalars and not steps.checks.is_patched(SIZES_COUNTED):
             raise UncoveredError
+        if isinstance(value, str):
+            return value in allowed
         if not isinstance(value, dict | list):
             return scalar_key(value) in allowed
         return not scalars and _frozen(value, steps) in allowed
@@ -569,14 +588,14 @@ def _const(maker: Maker, schema: JsonObject) -> Check | None:
 # Keywords of a size or a bound.
 
 
-def _bound(keyword: str, test: Callable[[SchemaPart, SchemaPart], bool]) -> Callable[[Maker, JsonObject], Check | None]:
+def _bound(keyword: str, test: Callable[[SchemaPart], Check]) -> Callable[[Maker, JsonObject], Check | None]:
     def make(maker: Maker, schema: JsonObject) -> Check | None:
         limit = schema[keyword]
         if isinstance(limit, bool):
             return uncovered(maker, schema)  # draft 4
         if keyword in ("minimum", "maximum") and isinstance(schema.get(f"exclusive{keyword.title()}"), bool):
             return uncovered(maker, schema)
-        return lambda value, steps: test(value, limit)
+        return test(limit)
 
     return make
 
@@ -626,18 +645,18 @@ MAKERS: Final[dict[str, _Entry]] = {
     "enum": (ALL, _enum),
     "const": (ALL, _const),
     "required": ((dict,), required),
-    "minProperties": ((dict,), _bound("minProperties", lambda value, limit: len(value) >= limit)),
-    "maxProperties": ((dict,), _bound("maxProperties", lambda value, limit: len(value) <= limit)),
-    "minItems": ((list,), _bound("minItems", lambda value, limit: len(value) >= limit)),
-    "maxItems": ((list,), _bound("maxItems", lambda value, limit: len(value) <= limit)),
+    "minProperties": ((dict,), _bound("minProperties", lambda limit: lambda value, _: len(value) >= limit)),
+    "maxProperties": ((dict,), _bound("maxProperties", lambda limit: lambda value, _: len(value) <= limit)),
+    "minItems": ((list,), _bound("minItems", lambda limit: lambda value, _: len(value) >= limit)),
+    "maxItems": ((list,), _bound("maxItems", lambda limit: lambda value, _: len(value) <= limit)),
     "uniqueItems": ((list,), distinct),
-    "minLength": ((str,), _bound("minLength", lambda value, limit: len(value) >= limit)),
-    "maxLength": ((str,), _bound("maxLength", lambda value, limit: len(value) <= limit)),
+    "minLength": ((str,), _bound("minLength", lambda limit: lambda value, _: len(value) >= limit)),
+    "maxLength": ((str,), _bound("maxLength", lambda limit: lambda value, _: len(value) <= limit)),
     "pattern": ((str,), _pattern),
-    "minimum": (_NUMBERS, _bound("minimum", lambda value, limit: value >= limit)),
-    "maximum": (_NUMBERS, _bound("maximum", lambda value, limit: value <= limit)),
-    "exclusiveMinimum": (_NUMBERS, _bound("exclusiveMinimum", lambda value, limit: value > limit)),
-    "exclusiveMaximum": (_NUMBERS, _bound("exclusiveMaximum", lambda value, limit: value < limit)),
+    "minimum": (_NUMBERS, _bound("minimum", lambda limit: lambda value, _: value >= limit)),
+    "maximum": (_NUMBERS, _bound("maximum", lambda limit: lambda value, _: value <= limit)),
+    "exclusiveMinimum": (_NUMBERS, _bound("exclusiveMinimum", lambda limit: lambda value, _: value > limit)),
+    "exclusiveMaximum": (_NUMBERS, _bound("exclusiveMaximum", lambda limit: lambda value, _: value < limit)),
     "multipleOf": (_NUMBERS, _multiple),
     "propertyNames": ((dict,), property_names),
     "dependencies": ((dict,), dependent("dependencies", 4, 7)),
@@ -649,6 +668,15 @@ MAKERS: Final[dict[str, _Entry]] = {
     "$dynamicRef": (ALL, uncovered),
     "$recursiveRef": (ALL, uncovered),
 }
+
+
+_LIGHT: Final = frozenset(
+    {
+        *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("enum", "const"),
+    }
+)
+"""Keywords that take few steps for a value that is neither an object nor an array."""
 
 
 # A schema becomes nodes of plain functions. They cover the keywords of nearly all schemas. A keyword that they do not
@@ -713,7 +741,9 @@ class Verdicts:
             parts[dict].append(of_object(self, schema))
         if list in parts and schema.keys() & OF_ARRAYS:
             parts[list].append(of_array(self, schema))
-        return SchemaNode({kind: tuple(of_kind) for kind, of_kind in parts.items()})
+        heavy = {kind for keyword in schema.keys() - _LIGHT for kind in MAKERS.get(keyword, ((), None))[0]}
+        light = frozenset(parts.keys() - heavy - {dict, list})
+        return SchemaNode({kind: tuple(of_kind) for kind, of_kind in parts.items()}, light)
 
     def target(self, reference: SchemaPart) -> SchemaPart:
         """Return the target of a pointer into the document. Raises `UncoveredError` for any other reference."""

@@ -214,8 +214,8 @@ def _seconds(text: str, most: int) -> float:
         return time.thread_time() - began
 
 
-def _counting() -> float:
-    """The same of a twentieth of `ROUNDS`."""
+def counting_seconds() -> float:
+    """Return the seconds of a twentieth of `ROUNDS`."""
     began, total = time.thread_time(), 0
     for number in range(ROUNDS // 20):
         total += number
@@ -242,8 +242,8 @@ def test_r18_9_the_steps_of_a_call_take_no_longer_than_they_may(kind: str) -> No
     most = next((bound for bound, kinds in BOUNDS.items() if kind in kinds), USUAL)
     slowest = max(CASES[kind], key=lambda text: _seconds(text, SAMPLE))
     for _ in range(3):  # on a machine that does something else a processor is slower for a while
-        before = _counting()
-        part = _seconds(slowest, 200_000) / (20 * max(before, _counting()))
+        before = counting_seconds()
+        part = _seconds(slowest, 200_000) / (20 * max(before, counting_seconds()))
         if part <= 1.5 * most:
             return
     pytest.fail(f"{slowest} takes {part:.2f} of what a call may, and {1.5 * most} is the most")
