@@ -57,9 +57,9 @@ class Selection:
     """The agent's name."""
     status: str | None = None
     """One of `STATUSES`."""
-    since: str | None = None
-    """Runs that started, or continued as new, after this time: an age (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an
-    offset.
+    since: str | datetime | None = None
+    """Runs that started, or continued as new, after this time: an age (`90min`, `2h`, `3d`), an ISO 8601 date or time, UTC without an
+    offset, or a `datetime` with a time zone.
     """
     sender: str | None = None
     """The sender of the start."""
@@ -156,8 +156,12 @@ def schedule_name(id: str) -> str:
     return id.partition(_OF_TENANT)[0]
 
 
-def read_since(text: str, now: datetime) -> datetime:
-    """Return the time of an age or a date. Raise `RunError` for any other text."""
+def read_since(text: str | datetime, now: datetime) -> datetime:
+    """Return the time of an age or a date. Raise `RunError` for any other text, and `ProtocolError` for a time without a
+    time zone.
+    """
+    if isinstance(text, datetime):
+        return check_time_zone(text, "since")
     try:
         if (age := read_duration(text)) is not None:
             return now - timedelta(seconds=age)
