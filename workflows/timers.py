@@ -13,7 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit, WorkClock
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import CLOCK_FOLLOWS
+    from perdure.runs.version_switches import CLOCK_FOLLOWS, OUTAGE_STOPS_CLOCK
     from perdure.runs.views import summary as line
     from perdure.values.limits import SHORTEST
 
@@ -86,10 +86,13 @@ def watch(
     """Start the clock, and call `on_reached` at the run's deadline of work. Cancel the task at the run's end.
 
     The clock follows `waits`: it stops while none of the run's own work is under way. There is one timer, which waits
-    as long as the run waits for people (R9.5). Where the parent run keeps the time, one timer serves all its child
-    runs. Then no timer starts here before the parent has reported by `late` that the time has passed.
+    as long as the run waits for people (R9.5). It starts again if no worker was there at the deadline. Where the parent
+    run keeps the time, one timer serves all its child runs. Then no timer starts here before the parent has reported by
+    `late` that the time has passed.
     """
     clock.work(workflow.time())
+    if run.prepared.follows(OUTAGE_STOPS_CLOCK):
+        clock.deadline = run.limits.pool.budget.deadline
     return asyncio.create_task(_watch(run, clock, waits, on_reached, late))
 
 
@@ -112,8 +115,13 @@ async def _watch(
 
 async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
     """Update the clock. Conditions are evaluated after all other work of a task, so that no change is missed."""
+
+    def turns() -> bool:
+        clock.look(workflow.time())
+        return clock.paused != waits()
+
     while True:
-        await workflow.wait_condition(lambda: clock.paused != waits())
+        await workflow.wait_condition(turns)
         if waits():
             clock.pause(workflow.time())
         else:

@@ -244,7 +244,7 @@ class Config(BaseModel):
     cost_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The most dollars of the run and its delegates, by `prices`."""
     deadline: Seconds = 600.0
-    """The most seconds of work. Time spent waiting for a person does not count."""
+    """The most seconds of work. Time spent waiting for a person does not count, nor an outage of all workers at the deadline."""
     model_patience: float | None = Field(default=None, ge=0, le=LONGEST)
     """Seconds that a Request waits for a model whose provider is unavailable (R20.5); by default the worker's, an hour."""
     priority: Priority | None = None

@@ -154,12 +154,26 @@ def request_limit(
     return None
 
 
+OUTAGE: Final = 10.0
+"""Seconds without the task that comes at a deadline, after which no worker was there: a worker's queue is shorter."""
+
+_ROUNDED: Final = 0.1
+"""Seconds before the deadline at which a task counts as the one that comes at it: times are rounded."""
+
+
 class WorkClock:
-    """A clock of seconds of work: time without pauses. Callers pass the time; the clock reads none itself."""
+    """A clock of seconds of work: time without pauses. Callers pass the time; the clock reads none itself.
+
+    A task always comes at the deadline, unless no worker is there. If it comes more than `OUTAGE` seconds later, the
+    time since the task before it does not count.
+    """
 
     def __init__(self, worked: float = 0.0) -> None:
         self._worked = worked
         self._since: float | None = None
+        self._seen = 0.0
+        self.deadline: float | None = None
+        """Seconds of work at which a task comes; `None`: all time counts."""
 
     def work(self, now: float) -> None:
         """Start counting time."""
@@ -175,7 +189,19 @@ class WorkClock:
         return self._since is None
 
     def worked(self, now: float) -> float:
-        return self._worked + (0.0 if self._since is None else max(0.0, now - self._since))
+        if self._since is None:
+            return self._worked
+        worked = self._worked + max(0.0, now - self._since)
+        before = self._worked + max(0.0, self._seen - self._since)
+        outage = self.deadline is not None and before < self.deadline - _ROUNDED and self.deadline <= worked - OUTAGE
+        return before if outage else worked
+
+    def look(self, now: float) -> None:
+        """Note the time of a task at its end."""
+        if self._since is not None and self.deadline is not None and self.worked(now) < self.deadline:
+            self.pause(now)
+            self.work(now)
+        self._seen = now
 
     def at_least(self, worked: float, now: float) -> None:
         """Count the work of a delegate while this clock was paused for it."""

@@ -57,6 +57,8 @@ NOTIFIES: Final = "notifies"
 OPEN_PLAN_SETTLES_NOTHING: Final = "open-plan-settles-nothing"
 """A run whose plan goes on under the next Request does not prepare to continue as new: that would drop notifications that wait for their turn
 (R19.5)."""
+OUTAGE_STOPS_CLOCK: Final = "outage-stops-clock"
+"""An outage of all workers at a run's deadline does not count as work (R9.5)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
 PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
@@ -115,6 +117,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         CARRIES_LESS: 8,
         CHANGE_ENDS_STANDING: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
+        OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
     }
 )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Plan, Returned
 from perdure.runs.budget import BudgetPool, ExpectedUsage, count_rivals
-from perdure.runs.limits import Budget, Limit
+from perdure.runs.limits import OUTAGE, Budget, Limit, WorkClock
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
 from perdure.values.state import State
@@ -198,3 +198,38 @@ def test_what_waits_for_another_delegate_is_no_rival() -> None:
     plan.end(second, Returned(1))
     plan.end(plan.take_ready()[0], Returned(1))
     assert count_rivals(plan, frozenset()) == 1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 30), st.booleans()), max_size=30),
+    st.floats(1, 60),
+)
+def test_r9_5_all_time_of_work_counts_while_a_task_comes_at_the_deadline(
+    gaps: list[tuple[float, bool]], deadline: float
+) -> None:
+    """A gap is the time until the next task, and whether the run works in it."""
+    clock, plain, now = WorkClock(), WorkClock(), 0.0
+    clock.deadline = deadline
+    for gap, works in gaps:
+        for each in (clock, plain):
+            each.work(now) if works else each.pause(now)
+        clock.look(now)
+        left = deadline - plain.worked(now)
+        if works and 0 < left < gap:
+            clock.look(now + left)  # the deadline's timer
+        now += gap
+        clock.look(now)
+        assert math.isclose(clock.worked(now), plain.worked(now), abs_tol=1e-6)
+
+
+def test_r9_5_an_outage_of_all_workers_at_the_deadline_does_not_count() -> None:
+    clock = WorkClock()
+    clock.deadline = 600
+    clock.work(0)
+    clock.look(100)
+    assert clock.worked(600 + OUTAGE - 1) == 600 + OUTAGE - 1  # the worker was busy
+    assert clock.worked(4_000) == 100
+    clock.look(4_000)
+    assert clock.worked(4_499) == 599
+    clock.look(4_500)
+    assert clock.worked(5_000) == 1_100, "work after the deadline counts"

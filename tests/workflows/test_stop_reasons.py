@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Perdure, RunRefusedError, hook, tool
 from perdure.hooks import BeforeToolCall
 from perdure.models.usage import Price, RunUsage, Usage
+from perdure.runs import limits
 from perdure.runs.agent import Situation
 from perdure.testing.scripted_model import ChatRequest, Turn, refusal
-from tests.support import DONE, agent, harness, impatient
+from tests.support import DONE, agent, check_replays, harness, impatient
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -267,6 +269,41 @@ async def test_a_deadline_while_the_model_is_chosen_asks_no_second_last_request(
         complaints = other.model.complaints
     assert (fits.status, fits.stop_reason, fits.requests, fits.output) == ("completed", "deadline", 2, {"ok": False})
     assert (fails.status, fails.stop_reason, fails.requests, complaints) == ("failed", "deadline", 2, [])
+
+
+async def test_an_outage_of_all_workers_at_the_deadline_is_no_work(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker was there for an hour: all runs with the default deadline of ten minutes had ended when one came back."""
+    monkeypatch.setattr(limits, "OUTAGE", 1.0)
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def work(at: str) -> str:
+        """Work until it may end."""
+        begun.set()
+        await may_end.wait()
+        return at
+
+    plan = {"calls": [{"_tool": "work", "at": "it", "_outputPath": "†state.done"}], "output": {"done": "†state.done"}}
+    async with harness(dev_server.client, [work], [plan]) as it:
+        run = await it.start(agent("work", config={"deadline": 5}))
+        await begun.wait()
+    async for event in run.fetch_history_events(wait_new_event=True):
+        if event.HasField("timer_fired_event_attributes"):
+            break
+    missed = event.event_time.ToDatetime(UTC)
+    while True:
+        if datetime.now(UTC) - missed > timedelta(seconds=1.5):
+            break
+        await asyncio.sleep(0.02)
+    may_end.set()
+    async with harness(dev_server.client, [work], [], task_queue=it.task_queue) as it:
+        result = await run.result()
+        view = await it.view(run.id)
+    assert (result.status, result.stop_reason, result.output) == ("completed", "output", {"done": "it"})
+    assert view.worked < 5
+    await check_replays(await run.fetch_history())
 
 
 eager_server = impatient(5)
