@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.runs.wire import REWRITE
     from perdure.values.json import Json, Sent
+    from perdure.values.limits import MAX_PAYLOAD
 
 
 @workflow.defn(name=LEDGER_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -67,13 +68,16 @@ class LedgerWorkflow:
             await workflow.wait_condition(lambda: bool(self._changes) or self._is_due())
             await self._audit()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(
-            LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts, standing=self._standing.records)
-        )
+        workflow.continue_as_new(self._carried())
+
+    def _carried(self) -> LedgerInput:
+        return LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts, standing=self._standing.records)
 
     def _is_due(self) -> bool:
-        """Whether to continue as new."""
-        return self._rewrites or should_continue_as_new()
+        """Whether to continue as new: with a state that a new execution can begin with."""
+        return (self._rewrites or should_continue_as_new()) and (
+            len(self._carried().model_dump_json().encode()) <= MAX_PAYLOAD
+        )
 
     @workflow.signal(name=REWRITE, description="Continue as new, to encrypt all values with the newest key")
     @any_arguments

@@ -10,6 +10,7 @@ import calendar
 import hashlib
 import operator
 from collections.abc import Iterable
+from datetime import date, timedelta
 from fractions import Fraction
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from perdure.rules import CountAtMost, RuleBook
 from perdure.rules.rules import exact_fraction
 from perdure.runs.standing_approvals import StandingRecord
 from perdure.values.json import WireModel, dumps
-from perdure.values.limits import MAX_AMOUNT, MAX_KEPT_RESERVATIONS, CheckBudget
+from perdure.values.limits import MAX_ACCOUNTS, MAX_AMOUNT, MAX_KEPT_RESERVATIONS, CheckBudget
 
 LEDGER_WORKFLOW: Final = "Ledger"
 RESERVE: Final = "reserve"
@@ -34,6 +35,9 @@ _OLDER: Final = ""
 """Key of the sum of the oldest reservations of a period."""
 _SPENT: Final = (
     "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is available again from {free} (UTC)"
+)
+_FULL: Final = (
+    f"the tenant has {MAX_ACCOUNTS:,} accounts of rules and budgets for today and yesterday, and no more are possible"
 )
 _PERIODS: Final = 2
 """Periods of an account that are kept: the present one, and the one before."""
@@ -166,11 +170,17 @@ class Ledger:
 
     def __init__(self, accounts: dict[str, Account] | None = None) -> None:
         self.accounts = accounts or {}
+        self._swept = ""
 
     def reserve(self, wanted: Reservation, today: str) -> ReservationAnswer:
         """Reserve all amounts, or none. `today`: the day, `2026-01-31`, in UTC."""
+        self._sweep(today)
         for settled in wanted.settled:
             self.settle(settled)
+        if len(self.accounts.keys() | {each.account for each in wanted.amounts}) > max(
+            MAX_ACCOUNTS, len(self.accounts)
+        ):
+            return ReservationAnswer(refused=_FULL)
         for each in wanted.amounts:
             if (why := self._problem(each, wanted.key, today)) is not None:
                 return ReservationAnswer(refused=why, unit="" if each.spare is None else each.unit)
@@ -188,6 +198,15 @@ class Ledger:
                 amount += exact_fraction(each.spare)
             self._note(each, float(amount), wanted.key, today)
         return answer
+
+    def _sweep(self, today: str) -> None:
+        """Remove accounts of which no period is kept, once a day: senders of the past use no room."""
+        if today == self._swept:
+            return
+        self._swept = today
+        for name, account in [*self.accounts.items()]:
+            if max(account.amounts, default="") < _previous(account.period, today):
+                del self.accounts[name]
 
     def settle(self, settled: Settlement) -> None:
         """Set the amount that a key has used, in the period of its last reservation. A second settlement changes
@@ -272,6 +291,12 @@ class Ledger:
 
 def _since(period: Period, today: str) -> str:
     return today if period == "day" else today[:7]
+
+
+def _previous(period: Period, today: str) -> str:
+    """Return the period before the present one."""
+    first = date.fromisoformat(today) if period == "day" else date.fromisoformat(today).replace(day=1)
+    return _since(period, (first - timedelta(days=1)).isoformat())
 
 
 def _next(period: Period, today: str) -> str:

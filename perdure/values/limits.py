@@ -121,6 +121,8 @@ MAX_RULES: Final = 200
 """Rules of an agent file, or of a worker."""
 MAX_AMOUNT: Final = 1e300
 """The largest number that a rule sums: sums of many stay in the range of a 64-bit float."""
+MAX_ACCOUNTS: Final = 5_000
+"""Accounts of a tenant's ledger, such as one for each sender under a budget: it carries them whenever it continues as new."""
 MAX_KEPT_RESERVATIONS: Final = 1_000
 """Reservations of an account and a period that a tenant's ledger keeps one by one, so that none counts twice."""
 MAX_STANDING_APPROVALS: Final = 50

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.runs.ledger import Account, Ledger, Reservation, ReservedAmount, Settlement
+from perdure.runs.ledger import Account, Ledger, LedgerInput, Reservation, ReservedAmount, Settlement
+from perdure.values.limits import MAX_ACCOUNTS, MAX_PAYLOAD
 
 
 def asks(key: str, amount: float, **more: Any) -> Reservation:
@@ -107,3 +108,26 @@ def test_no_order_of_reservations_passes_a_limit(deeds: list[tuple[str, str, int
             total = sum(amount for (_, on), amount in granted.items() if on == each)
             assert total <= 10
             assert not ledger.accounts or used(ledger, each) == total
+
+
+def test_an_account_leaves_with_its_last_kept_period() -> None:
+    """Each sender under a budget had an account for ever, until the ledger was too large to continue as new."""
+    ledger = Ledger()
+    ledger.reserve(asks("a", 6, account="ann"), "2026-01-30")
+    ledger.reserve(asks("m", 6, account="monthly", period="month"), "2026-01-30")
+    ledger.reserve(asks("b", 1, account="bob"), "2026-01-31")
+    assert {*ledger.accounts} == {"ann", "monthly", "bob"}
+    ledger.reserve(asks("c", 1, account="carl"), "2026-02-01")
+    assert {*ledger.accounts} == {"monthly", "bob", "carl"}
+    ledger.reserve(asks("c", 1, account="carl"), "2026-03-01")
+    assert {*ledger.accounts} == {"carl"}
+
+
+def test_a_tenant_with_too_many_accounts_is_told_so_and_the_ledger_can_continue() -> None:
+    many = {f"sender {number}": Account(title="t", period="day", limit=10) for number in range(MAX_ACCOUNTS)}
+    for account in many.values():
+        account.amounts["2026-01-31"] = {"a": 1.0}
+    ledger = Ledger(many)
+    assert "5,000 accounts" in ledger.reserve(asks("new", 1, account="one more"), "2026-01-31").refused
+    assert ledger.reserve(asks("known", 1, account="sender 7"), "2026-01-31").refused == ""
+    assert len(LedgerInput(tenant="acme", accounts=ledger.accounts).model_dump_json()) < MAX_PAYLOAD
