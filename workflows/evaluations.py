@@ -24,6 +24,7 @@ from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.reservations import reserve
+from perdure.workflows.resets import on_reset
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, clip
@@ -108,6 +109,8 @@ class EvaluationWorkflow:
         self._running: dict[int, str] = {}
         self._scores: list[RunScore] = []
         self._ended: dict[int, RunScore] = {}
+        self._was_reset = False
+        on_reset(self._note_reset)
         try:
             self._input = read_input(EvaluationInput, arguments)
             self._scores = self._input.scores()
@@ -138,6 +141,9 @@ class EvaluationWorkflow:
         if len(self._scores) < plan.total:
             workflow.continue_as_new(EvaluationInput.go_on(plan, self._scores))
         return PackedScores(scores=pack(RunScores(scores=self._scores), SCORES_FORM))
+
+    def _note_reset(self) -> None:
+        self._was_reset = True
 
     @workflow.query(name=PROGRESS_QUERY, description="The numbers of scored, passed and active runs")
     @query_arguments
@@ -178,13 +184,12 @@ class EvaluationWorkflow:
         self._running[index] = run_id
         about = {"case": place, "model": model, "number": number, "run_id": run_id}
         agent = str(plan.agent.get("name", ""))
+        wanted = ScoreInput(run_id=run_id, case=case, evaluators=[*case.evaluators, *plan.evaluators], agent=agent)
         try:
             score: RunScore = await workflow.execute_child_workflow(
                 EVALUATED_RUN_WORKFLOW,
                 EvaluatedRunInput(
-                    score=ScoreInput(
-                        run_id=run_id, case=case, evaluators=[*case.evaluators, *plan.evaluators], agent=agent
-                    ),
+                    score=wanted,
                     start=evaluated_run(plan, index, document),
                     timeout=plan.timeout,
                     tenant=plan.tenant,
@@ -197,6 +202,10 @@ class EvaluationWorkflow:
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                 static_summary=line(f"{case.name} {plan.models[model]} {number + 1}"),
             )
+        except WorkflowAlreadyStartedError:
+            if not self._was_reset:
+                raise
+            score = await _score_run(wanted)  # the case has its run from before the reset
         except ChildWorkflowError as error:
             if is_cancelled_exception(error):
                 raise
@@ -208,9 +217,35 @@ class EvaluationWorkflow:
         return score
 
 
+async def _score_run(wanted: ScoreInput) -> RunScore:
+    """Wait for a run's end, and return its score; a failure is part of the score."""
+    try:
+        score: RunScore = await execute_typed(
+            SCORE_ACTIVITY,
+            [wanted],
+            RunScore,
+            start_to_close_timeout=_SCORED_WITHIN,
+            heartbeat_timeout=timedelta(seconds=30),
+            retry_policy=_SCORE,
+            summary=line(f"the score of {wanted.run_id}"),
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return RunScore(run_id=wanted.run_id, status=NOT_SCORED, error=clip(message_of(error), LONGEST_REASON))
+    return score
+
+
 @workflow.defn(name=EVALUATED_RUN_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class EvaluatedRunWorkflow:
     """The score of one run. It starts the run itself, or scores a run of production that has ended."""
+
+    def __init__(self) -> None:
+        self._was_reset = False
+        on_reset(self._note_reset)
+
+    def _note_reset(self) -> None:
+        self._was_reset = True
 
     @workflow.run
     async def run(self, *arguments: Any) -> RunScore:
@@ -220,21 +255,7 @@ class EvaluatedRunWorkflow:
             await self._run_agent(wanted)
         elif wanted.quota is not None and (refused := await self._reserve(wanted)):
             return RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=refused)
-        try:
-            score: RunScore = await execute_typed(
-                SCORE_ACTIVITY,
-                [wanted.score],
-                RunScore,
-                start_to_close_timeout=_SCORED_WITHIN,
-                heartbeat_timeout=timedelta(seconds=30),
-                retry_policy=_SCORE,
-                summary=line(f"the score of {wanted.score.run_id}"),
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            why = clip(message_of(error), LONGEST_REASON)
-            score = RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=why)
+        score = await _score_run(wanted.score)
         self._list(wanted, score)
         return score
 
@@ -251,6 +272,9 @@ class EvaluatedRunWorkflow:
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                 static_summary=line(f"the agent {wanted.agent}"),
             )
+        except WorkflowAlreadyStartedError:
+            if not self._was_reset:
+                raise
         except ChildWorkflowError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

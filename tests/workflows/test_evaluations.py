@@ -23,6 +23,7 @@ from perdure.runs.evaluation import EVALUATION_WORKFLOW, scored_id
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, refusal
 from tests.support import Harness, check_replays, failed_tasks, harness, impatient, perdure, registry
 from tests.timeouts import HANG
+from tests.workflows.test_resets import temporal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 impatient_server = impatient(60)
@@ -397,6 +398,24 @@ async def test_r22_4_a_score_that_cannot_be_made_does_not_hold_up_the_run(dev_se
     assert score.status == "not scored"
     assert "'Nobody'" in score.error
     assert [event.data for event in events] == [{"reason": score.error}]
+
+
+async def test_an_evaluation_or_a_score_that_is_reset_uses_the_runs_that_are_there(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """Both failed: `Workflow execution already started`."""
+    name, options = fresh(), {"models": ["good"], "decide": "approve"}
+    async with harness(dev_server.client, [], model, registry=with_evaluators(SaysPaid)) as it:
+        first = await (await api(it).evaluate(CLERK, dataset(2, SaysPaid()), id=name, **options)).wait()
+        begun = len(REFUNDED)
+        for each in (scored_id(f"{name}-1"), name):
+            await temporal(
+                dev_server, "reset", "--workflow-id", each, "--type", "FirstWorkflowTask", "--reason", "again"
+            )
+            await asyncio.wait_for(it.client.get_workflow_handle(each).result(), HANG)
+        again = await (await api(it).evaluate(CLERK, dataset(2, SaysPaid()), id=name, **options)).wait()
+        await replays(it, name, scored_id(f"{name}-1"))
+    assert (again.totals(), len(REFUNDED)) == (first.totals(), begun)
 
 
 async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
