@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, read_input, read_one
-from perdure.workflows.continue_as_new import should_continue_as_new
+from perdure.workflows.continue_as_new import should_continue_as_new, wait_uncancelled
 from perdure.workflows.observability import now
 
 with workflow.unsafe.imports_passed_through():
@@ -56,7 +56,7 @@ class AuditWorkflow:
         if self._refusal is not None:
             raise self._refusal
         while True:
-            await workflow.wait_condition(lambda: bool(self._log.state.pending) or self._is_due())
+            await wait_uncancelled(lambda: bool(self._log.state.pending) or self._is_due())
             if self._log.state.pending:
                 await self._write()
             if self._is_due():
@@ -72,9 +72,10 @@ class AuditWorkflow:
             retry_policy=_UNTIL_TAKEN,
             summary=f"lines {lines[0].number} to {lines[-1].number}",
         )
-        await workflow.wait_condition(lambda: writing.done() or self._is_due())
+        await wait_uncancelled(lambda: writing.done() or self._is_due())
         if not writing.done():
             writing.cancel()
+            await wait_uncancelled(writing.done)
         try:
             await writing
         except ActivityError as error:

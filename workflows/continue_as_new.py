@@ -1,7 +1,11 @@
-"""Continue-as-new: when an execution does it, and whether a run's state is small enough for it."""
+"""Continue-as-new: when an execution does it, and whether a run's state is small enough for it; waits of workflows that
+hold data.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -24,6 +28,15 @@ def should_continue_as_new(*, keeps: bool = False) -> bool:
     version stays with it.
     """
     return workflow.info().is_continue_as_new_suggested() or _is_upgraded(keeps)
+
+
+async def wait_uncancelled(condition: Callable[[], bool]) -> None:
+    """Wait for a condition. A cancellation changes nothing: its workflow holds data, which would be gone with it."""
+    while True:
+        try:
+            return await workflow.wait_condition(condition)
+        except asyncio.CancelledError:  # `temporal workflow cancel` of all open workflows, for example
+            continue
 
 
 def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:

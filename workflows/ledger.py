@@ -4,12 +4,14 @@ approvals.
 
 from __future__ import annotations
 
+import asyncio
+
 from pydantic import ValidationError
 from temporalio import workflow
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one, single_argument
 from perdure.workflows.audit import send_entries
-from perdure.workflows.continue_as_new import should_continue_as_new
+from perdure.workflows.continue_as_new import should_continue_as_new, wait_uncancelled
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, PerdureError
@@ -65,9 +67,11 @@ class LedgerWorkflow:
         if self._refusal is not None:
             raise self._refusal
         while not self._is_due():
-            await workflow.wait_condition(lambda: bool(self._changes) or self._is_due())
-            await self._audit()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+            await wait_uncancelled(lambda: bool(self._changes) or self._is_due())
+            auditing = asyncio.create_task(self._audit())
+            await wait_uncancelled(auditing.done)
+            auditing.result()
+        await wait_uncancelled(workflow.all_handlers_finished)
         workflow.continue_as_new(self._carried())
 
     def _carried(self) -> LedgerInput:

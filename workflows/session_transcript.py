@@ -16,6 +16,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
+from perdure.workflows.continue_as_new import wait_uncancelled
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.observability import now
@@ -224,7 +225,7 @@ class SegmentWorkflow:
         """Hold one `Segment` until it is deleted."""
         self._segment = read_input(Segment, arguments)
         workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
-        await workflow.wait_condition(lambda: self._deleted)
+        await wait_uncancelled(lambda: self._deleted)
 
     @workflow.signal(name=SEGMENT_DELETE, description="Internal: the session was deleted")
     @any_arguments

@@ -21,7 +21,7 @@ from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.testing import LocalRun, run_locally
 from perdure.testing.scripted_model import ChatRequest, Turn
 from perdure.values.limits import MAX_ID
-from tests.support import DONE, agent, harness, impatient
+from tests.support import DONE, agent, check_replays, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_durability import CALLS, answered, site
 from tests.workflows.test_resets import reset
@@ -615,3 +615,20 @@ async def test_a_call_that_has_to_follow_is_in_the_plan_and_no_message_drops_it(
     first = result.calls[0]
     assert (first.status, (first.error or {})["code"]) == ("invalid", "rule_broken")
     assert "has no call of open_shop that always starts after 1.0 close_shop" in (first.error or {})["message"]
+
+
+async def test_an_operators_cancellation_leaves_the_sums_of_a_tenant(dev_server: WorkflowEnvironment) -> None:
+    """A batch that cancels all open workflows ended the ledger, and the next one began at nothing."""
+    tenant = uuid.uuid4().hex
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 30, per="tenant/month")])
+    perdure = Perdure(dev_server.client)
+    async with harness(dev_server.client, TOOLS, [plan(pays(20)), DONE, plan(pays(20)), DONE, DONE]) as it:
+        await (await perdure.start(clerk, "pay", tenant=tenant, task_queue=it.task_queue)).wait()
+        ledger = dev_server.client.get_workflow_handle(ledger_id(tenant))
+        await ledger.cancel()
+        await (await perdure.start(clerk, "pay", tenant=tenant, task_queue=it.task_queue)).wait()
+        (account,) = await perdure.limits(tenant=tenant)
+        await check_replays(await ledger.fetch_history())
+        await ledger.terminate()
+    assert account.used == 20
+    assert refunds() == [20]
