@@ -128,7 +128,9 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
         last = _line(whole.rpartition(b"\n")[2].decode(errors="replace"))
         if whole and last is None:
             raise ApplicationError(f"the last line of {path} is not a line of an audit log")
-        if not (missing := _missing(lines, last, str(path))):
+        known = _newest_known(lines, last)
+        there = last if last is not None and last.number == known else _find_line(path, known)
+        if not (missing := _missing(lines, last, there, str(path))):
             return
         text = "".join(f"{line.text()}\n" for line in missing).encode(errors="surrogatepass")
         if not text.startswith(torn):
@@ -141,9 +143,31 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
         os.close(handle)
 
 
-def _missing(lines: Sequence[AuditLine], last: AuditLine | None, place: str) -> list[AuditLine]:
-    """Return the lines that are missing in a sink that ends with `last`. Raises `ApplicationError` for a gap."""
-    number = 0 if last is None else last.number
+def _find_line(path: Path, number: int) -> AuditLine | None:
+    """Return the line with this number: of older lines, which come again after a reset of the audit workflow."""
+    if not number:
+        return None
+    with path.open(encoding="utf-8", errors="replace") as texts:
+        return next((line for text in texts if (line := _line(text)) is not None and line.number == number), None)
+
+
+def _newest_known(lines: Sequence[AuditLine], last: AuditLine | None) -> int:
+    """Return the number of the newest of the lines that a sink with this last line should have; 0: it has none."""
+    return min(last.number, lines[-1].number) if last is not None and lines[0].number <= last.number else 0
+
+
+def _missing(
+    lines: Sequence[AuditLine], last: AuditLine | None, there: AuditLine | None, place: str
+) -> list[AuditLine]:
+    """Return the lines that are missing in a sink that ends with `last`.
+
+    `there`: its line of the number `_newest_known`. Raises `ApplicationError` for a gap, and if the sink has another log.
+    """
+    number, known = 0 if last is None else last.number, _newest_known(lines, last)
+    if known and (there is None or there.digest != lines[known - lines[0].number].digest):
+        raise ApplicationError(
+            f"{place} has another log: its line {known} is not line {known} of this one. Use another place, or move it away"
+        )
     missing = [line for line in lines if line.number > number]
     if missing and last is not None and (missing[0].number, missing[0].previous) != (number + 1, last.digest):
         raise ApplicationError(f"{place} ends with line {number}, which line {missing[0].number} does not follow")
@@ -179,7 +203,11 @@ class AuditTable:
             last = None if found is None else _line(found)
             if found is not None and last is None:
                 raise ApplicationError(f"the last row of {self._name} is not a line of an audit log")
-            rows = [(line.number, line.text()) for line in _missing(lines, last, self._name)]
+            there = await database.fetchval(
+                "SELECT line FROM perdure_audit WHERE number = $1", _newest_known(lines, last)
+            )
+            missing = _missing(lines, last, None if there is None else _line(there), self._name)
+            rows = [(line.number, line.text()) for line in missing]
             await database.executemany("INSERT INTO perdure_audit (number, line) VALUES ($1, $2)", rows)
 
     async def verify(self, before: VerifiedChain | None = None) -> VerifiedChain:

@@ -126,6 +126,22 @@ def test_a_file_of_another_chain_is_not_written_to(tmp_path: Path) -> None:
         append_lines(path, lines)
 
 
+def test_lines_of_another_log_are_not_taken_for_those_that_the_file_has(tmp_path: Path) -> None:
+    """An operator had ended the audit workflow: as many new decisions as the file had lines were dropped."""
+    path, other = tmp_path / "audit.jsonl", AuditLog()
+    lines = log_of(5)
+    append_lines(path, lines)
+    before = path.read_bytes()
+    other.record(batch("other", "one more", "third"))
+    for count in (1, 3):
+        with pytest.raises(
+            ApplicationError, match=f"has another log: its line {count} is not line {count} of this one"
+        ):
+            append_lines(path, other.state.pending[:count])
+    append_lines(path, lines[1:3])  # the audit workflow was reset
+    assert path.read_bytes() == before
+
+
 def test_a_log_record_of_opentelemetry_holds_the_line() -> None:
     line = log_of(1)[0]
     record = otlp_body([line])["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
