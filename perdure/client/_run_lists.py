@@ -16,7 +16,6 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import check_ends
-from perdure.client.errors import UNANSWERED
 from perdure.client.selection import (
     ListedRun,
     ListedSession,
@@ -29,7 +28,7 @@ from perdure.client.selection import (
 )
 from perdure.errors import RunError, ServerRefusalError
 from perdure.models.requests import ModelWait
-from perdure.queries import read_memo
+from perdure.queries import UNANSWERED, read_memo
 from perdure.runs.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,

@@ -27,7 +27,6 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
-from perdure.client.errors import UNANSWERED
 from perdure.client.evaluations import fetch_plan
 from perdure.client.schedules import Schedule, walk_schedules
 from perdure.client.selection import check_time_zone, of_tenant, quote_text
@@ -35,7 +34,7 @@ from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
 from perdure.hosting.settings import in_force
-from perdure.queries import SessionReader, children_of, describe, read_memo, record_entries
+from perdure.queries import UNANSWERED, SessionReader, children_of, describe, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
 from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, entry
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id

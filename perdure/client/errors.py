@@ -12,10 +12,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError, ServerRefusalError
 from perdure.hosting.connection import no_namespace, unreachable_error
+from perdure.queries import UNANSWERED
 from perdure.runs.wire import RunView
-
-UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
-
 
 _NOT_CONNECTED: Final = "Failed client connect"
 """Beginning of the SDK's `RuntimeError` where a lazy client cannot connect at its first use."""

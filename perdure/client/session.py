@@ -21,11 +21,11 @@ from perdure.client import approvals, run_operations, session_operations
 from perdure.client._event_relay import is_wanted, parse_topics, relay_of
 from perdure.client._pending_activities import END_TAKEN_WITHIN, check_ends, find_wait_reason, unanswered
 from perdure.client._run_lists import STATUS
-from perdure.client.errors import UNANSWERED, clear_errors, no_answer
+from perdure.client.errors import clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
 from perdure.errors import InputError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, RunTimeoutError
-from perdure.queries import SessionReader, answer_of, query_problem
+from perdure.queries import UNANSWERED, SessionReader, answer_of, query_problem
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import read_context
 from perdure.runs.events import Event, Topic

@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.approvals.requests import WaitingMemo
 from perdure.errors import SettingsError
 from perdure.hosting.worker_group import WorkerGroup
-from perdure.queries import read_memo
+from perdure.queries import UNANSWERED, read_memo
 from perdure.runs.metrics import METRICS
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_ATTRIBUTE, WAITING_MEMO
 
@@ -107,6 +107,8 @@ class Health:
             answer = await service.describe_task_queue(self._request, retry=False, timeout=_TIMEOUT)
             polls = any(poller.identity == self._client.identity for poller in answer.pollers)
         except RPCError as error:
+            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+                return  # the server answers: the namespace is at its rate limit
             if error.status not in _MAY_NOT_ASK:
                 self._note_lost(error)
                 return
@@ -118,7 +120,8 @@ class Health:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             _log.warning("lost the server", extra={"perdure": {"status": error.status.name}})
-        self._problem = "the server does not answer"
+        answers = error.status not in UNANSWERED
+        self._problem = f"the server answers {error.status.name}" if answers else "the server does not answer"
 
     def _note_polls(self) -> None:
         fields = {"address": self._client.service_client.config.target_host}

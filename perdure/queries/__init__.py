@@ -6,6 +6,7 @@ Example:
 
 from perdure.queries._answers import (
     TIMEOUT,
+    UNANSWERED,
     answer_of,
     cancellable,
     cannot_replay,
@@ -25,6 +26,7 @@ from perdure.queries._visibility import SearchAttributes, add_attributes, read_m
 
 __all__ = [
     "TIMEOUT",
+    "UNANSWERED",
     "SearchAttributes",
     "SessionReader",
     "add_attributes",

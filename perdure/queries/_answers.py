@@ -40,6 +40,8 @@ _GONE_AFTER: Final = timedelta(seconds=90)
 """Time since a worker's last poll after which it counts as gone: a poll takes a minute at most, and two clocks differ."""
 _PAUSE: Final = 0.05
 """Seconds until a query that the server cancelled is sent again; twice as long each time."""
+UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
+"""Statuses of a request that no server has answered."""
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
 """The server's message for an execution whose first task it delays, such as one that has just continued as new."""

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import SettingsError
@@ -94,6 +95,24 @@ async def test_a_worker_without_its_server_is_not_ready_and_says_when_it_is_back
             await working.aclose()
     said = [record.getMessage() for record in caplog.records if record.name == "perdure.worker"]
     assert said == ["connected: polls", "lost the server", "the server answers again: polling"]
+
+
+async def test_a_rate_limit_of_the_server_does_not_make_a_worker_unready(caplog: pytest.LogCaptureFixture) -> None:
+    """All workers were unready at once, and a rollout stopped, when the namespace had many requests."""
+    caplog.set_level(logging.INFO, logger="perdure.worker")
+    async with embedded_server(ui=False, settings={"frontend.namespaceRPS": 20}) as server:
+        health = Health(server.client, worker := build_worker(server.client, registry([]), task_queue=uuid.uuid4().hex))
+        async with worker:
+            await until(health, None)
+            while True:
+                try:
+                    await server.client.workflow_service.describe_task_queue(health._request, retry=False)
+                except RPCError as error:
+                    assert error.status is RPCStatusCode.RESOURCE_EXHAUSTED
+                    break
+            await asyncio.gather(*(health.look() for _ in range(20)))
+            assert health.problem is None
+    assert "lost the server" not in caplog.text
 
 
 async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) -> None:
