@@ -10,7 +10,6 @@ import calendar
 import hashlib
 import operator
 from collections.abc import Iterable
-from datetime import date, timedelta
 from fractions import Fraction
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -295,8 +294,11 @@ def _since(period: Period, today: str) -> str:
 
 def _previous(period: Period, today: str) -> str:
     """Return the period before the present one."""
-    first = date.fromisoformat(today) if period == "day" else date.fromisoformat(today).replace(day=1)
-    return _since(period, (first - timedelta(days=1)).isoformat())
+    year, month, day = map(int, today.split("-"))
+    if period == "day" and day > 1:
+        return f"{year:04}-{month:02}-{day - 1:02}"
+    year, month = (year, month - 1) if month > 1 else (year - 1, 12)
+    return _since(period, f"{year:04}-{month:02}-{calendar.monthrange(year, month)[1]:02}")
 
 
 def _next(period: Period, today: str) -> str:

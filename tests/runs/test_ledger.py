@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.runs.ledger import Account, Ledger, LedgerInput, Reservation, ReservedAmount, Settlement
+from perdure.runs.ledger import Account, Ledger, LedgerInput, Reservation, ReservedAmount, Settlement, _previous
 from perdure.values.limits import MAX_ACCOUNTS, MAX_PAYLOAD
 
 
@@ -131,3 +132,10 @@ def test_a_tenant_with_too_many_accounts_is_told_so_and_the_ledger_can_continue(
     assert "5,000 accounts" in ledger.reserve(asks("new", 1, account="one more"), "2026-01-31").refused
     assert ledger.reserve(asks("known", 1, account="sender 7"), "2026-01-31").refused == ""
     assert len(LedgerInput(tenant="acme", accounts=ledger.accounts).model_dump_json()) < MAX_PAYLOAD
+
+
+@given(st.dates(date(1000, 1, 2)))
+def test_the_period_before_is_that_of_the_day_before_its_first(today: date) -> None:
+    day_before, month_before = today - timedelta(days=1), today.replace(day=1) - timedelta(days=1)
+    assert _previous("day", today.isoformat()) == day_before.isoformat()
+    assert _previous("month", today.isoformat()) == month_before.isoformat()[:7]
