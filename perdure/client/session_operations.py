@@ -27,10 +27,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import unanswered
 from perdure.client._run_lists import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
-from perdure.client.errors import UNANSWERED, clear_errors, silent_server
+from perdure.client.errors import clear_errors, silent_server
 from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
-from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
+from perdure.queries import UNANSWERED, SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
 from perdure.runs.provenance import CONVERSATION
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.fork import fork, run_number

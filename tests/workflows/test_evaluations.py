@@ -404,7 +404,8 @@ async def test_an_evaluation_or_a_score_that_is_reset_uses_the_runs_that_are_the
     dev_server: WorkflowEnvironment,
 ) -> None:
     """Both failed: `Workflow execution already started`."""
-    name, options = fresh(), {"models": ["good"], "decide": "approve"}
+    name = fresh()
+    options: dict[str, Any] = {"models": ["good"], "decide": "approve"}
     async with harness(dev_server.client, [], model, registry=with_evaluators(SaysPaid)) as it:
         first = await (await api(it).evaluate(CLERK, dataset(2, SaysPaid()), id=name, **options)).wait()
         begun = len(REFUNDED)
