@@ -35,9 +35,7 @@ _OLDER: Final = ""
 _SPENT: Final = (
     "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is available again from {free} (UTC)"
 )
-_FULL: Final = (
-    f"the tenant has {MAX_ACCOUNTS:,} accounts of rules and budgets for today and yesterday, and no more are possible"
-)
+_FULL: Final = f"the tenant has {MAX_ACCOUNTS:,} accounts of rules and budgets, which is the limit"
 _PERIODS: Final = 2
 """Periods of an account that are kept: the present one, and the one before."""
 
@@ -176,10 +174,9 @@ class Ledger:
         self._sweep(today)
         for settled in wanted.settled:
             self.settle(settled)
-        if len(self.accounts.keys() | {each.account for each in wanted.amounts}) > max(
-            MAX_ACCOUNTS, len(self.accounts)
-        ):
-            return ReservationAnswer(refused=_FULL)
+        added = {each.account for each in wanted.amounts} - self.accounts.keys()
+        if added and len(self.accounts) + len(added) > MAX_ACCOUNTS:
+            return ReservationAnswer(refused=_FULL, unit=wanted.amounts[0].unit)
         for each in wanted.amounts:
             if (why := self._problem(each, wanted.key, today)) is not None:
                 return ReservationAnswer(refused=why, unit="" if each.spare is None else each.unit)

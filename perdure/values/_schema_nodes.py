@@ -207,9 +207,8 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text."""
-        return (
-            self._compiled.search(text.encode()) is not None
-        )  # in a text, `re2` would also look for the place of the match
+        # For a text `re2` would also compute the place of the match, which takes twice the time.
+        return self._compiled.search(text.encode()) is not None
 
 
 @lru_cache(maxsize=1000)
