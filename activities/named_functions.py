@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
@@ -13,7 +14,7 @@ from perdure.activities.active_executions import in_thread
 from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.modules import import_named
-from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
+from perdure.approvals.requests import APPROVE_ACTIVITY, PROGRAM_SECONDS, ApproveInput
 from perdure.errors import JsonError
 from perdure.hooks.events import RunOwner
 from perdure.runs.agent import ChooseInput, ModelChoice
@@ -71,7 +72,13 @@ class ApproveActivity:
         owner = wanted.owner or RunOwner()
         keep_secret_here(owner.context)
         asked = {**offer, **owner.model_dump(), "context": owner.context, "runId": activity.info().workflow_id or ""}
-        answer = await self._functions.call(wanted.approver, "config.approval.approver", asked)
+        try:
+            async with asyncio.timeout(PROGRAM_SECONDS) as limit:
+                answer = await self._functions.call(wanted.approver, "config.approval.approver", asked)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # its own
+            raise _refused(f"it has not decided within {PROGRAM_SECONDS:g} s") from None
         try:
             check(answer, source="the approver's answer")
         except JsonError as error:

@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import (
         APPROVE_ACTIVITY,
+        PROGRAM_SECONDS,
         WAITS,
         ApprovalRequest,
         ApprovalVerdict,
@@ -61,8 +62,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import INLINE
 
 
-PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
-"""Time for a program to decide, from its start; after that a person decides."""
+PROGRAM_TIMEOUT: Final = timedelta(seconds=PROGRAM_SECONDS + 60)
+"""Time of the activity that fetches a request and calls the program: a busy run sends the request late."""
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends does not wait for a decision that arrives meanwhile."""
 PROGRAMS_AT_ONCE: Final = 50

@@ -537,6 +537,8 @@ class WaitingMemo(WireModel):
 
 
 APPROVE_ACTIVITY: Final = "perdure.approve"
+PROGRAM_SECONDS: Final = 30.0
+"""Time for a program to decide, from its start; after that a person decides."""
 EXECUTION_ACTIVITY: Final = "perdure.execution"
 LEFT_BEHIND: Final = "left-behind"
 """The activity's answer in place of an id: a parent workflow was reset to a point before it started this run (R7.2)."""

@@ -414,6 +414,33 @@ async def test_r7_7_a_timeout_that_is_taken_away_is_not_waited_for(time_skipping
     )
 
 
+async def hesitate(_: JsonObject) -> str:
+    """A program that does not decide."""
+    await asyncio.sleep(3600)
+    return "approve"
+
+
+async def test_r7_9_a_program_that_takes_too_long_leaves_the_decision_to_a_person(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time begins when it has the request: a busy run sends a large one late."""
+    monkeypatch.setattr("perdure.activities.named_functions.PROGRAM_SECONDS", 0.5)
+    name, calls = "tests.workflows.test_approvals:hesitate", [{"_tool": "remove", "path": "/it"}]
+    script = [{"calls": calls, "output": None}, DONE]
+    async with harness(dev_server.client, TOOLS, script, named=["tests.workflows.test_approvals"]) as it:
+        handle = await it.start(asking(approver=name))
+        while True:
+            view = await it.until_waiting(handle.id, "1.0")
+            if view.refusals:
+                break
+            await asyncio.sleep(0.02)
+        await handle.signal("approve", {"call": "1.0"})
+        await handle.result()
+    assert view.refusals[0]["problem"] == (
+        f"{name} did not answer, so a person must decide: it has not decided within 0.5 s"
+    )
+
+
 async def test_r7_6_looking_at_a_plan_that_waits_changes_nothing(dev_server: WorkflowEnvironment) -> None:
     calls = [{"_tool": "remove", "path": "/seen", "_outputPath": "†state.a"}]
     async with harness(dev_server.client, TOOLS, [{"calls": calls}, DONE]) as it:
