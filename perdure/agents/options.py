@@ -237,7 +237,8 @@ class AgentOptions(TypedDict, total=False):
     cost_budget: float | None
     """The most dollars of the run and its delegates, by `prices`."""
     deadline: float
-    """The most seconds of work. Time spent waiting for a person does not count. Default: `600.0`."""
+    """The most seconds of work. Time spent waiting for a person does not count, nor an outage of all workers at the
+    deadline. Default: `600.0`."""
     model_patience: float | None
     """Seconds that a Request waits for a model whose provider is unavailable; by default the worker's, an hour."""
     priority: int | None
