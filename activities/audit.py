@@ -128,9 +128,10 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
         last = _line(whole.rpartition(b"\n")[2].decode(errors="replace"))
         if whole and last is None:
             raise ApplicationError(f"the last line of {path} is not a line of an audit log")
-        known = _newest_known(lines, last)
-        there = last if last is not None and last.number == known else _find_line(path, known)
-        if not (missing := _missing(lines, last, there, str(path))):
+        if last is not None and (known := _newest_known(lines, last)) is not None:
+            there = last if last.number == known.number else _find_line(path, known.number)
+            _check_same(known, there, str(path))
+        if not (missing := _missing(lines, last, str(path))):
             return
         text = "".join(f"{line.text()}\n" for line in missing).encode(errors="surrogatepass")
         if not text.startswith(torn):
@@ -144,30 +145,28 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
 
 
 def _find_line(path: Path, number: int) -> AuditLine | None:
-    """Return the line with this number: of older lines, which come again after a reset of the audit workflow."""
-    if not number:
-        return None
+    """Return the file's line with this number. A reset of the audit workflow sends lines of long ago again."""
     with path.open(encoding="utf-8", errors="replace") as texts:
         return next((line for text in texts if (line := _line(text)) is not None and line.number == number), None)
 
 
-def _newest_known(lines: Sequence[AuditLine], last: AuditLine | None) -> int:
-    """Return the number of the newest of the lines that a sink with this last line should have; 0: it has none."""
-    return min(last.number, lines[-1].number) if last is not None and lines[0].number <= last.number else 0
+def _newest_known(lines: Sequence[AuditLine], last: AuditLine) -> AuditLine | None:
+    """Return the newest of the lines that a sink with this last line should have; `None`: it has none of them."""
+    return next((line for line in reversed(lines) if line.number <= last.number), None)
 
 
-def _missing(
-    lines: Sequence[AuditLine], last: AuditLine | None, there: AuditLine | None, place: str
-) -> list[AuditLine]:
-    """Return the lines that are missing in a sink that ends with `last`.
-
-    `there`: its line of the number `_newest_known`. Raises `ApplicationError` for a gap, and if the sink has another log.
-    """
-    number, known = 0 if last is None else last.number, _newest_known(lines, last)
-    if known and (there is None or there.digest != lines[known - lines[0].number].digest):
+def _check_same(line: AuditLine, there: AuditLine | None, place: str) -> None:
+    """Raise `ApplicationError` unless the sink's line of the same number is this line."""
+    if there is None or there.digest != line.digest:
         raise ApplicationError(
-            f"{place} has another log: its line {known} is not line {known} of this one. Use another place, or move it away"
+            f"{place} has another log: its line {line.number} is not line {line.number} of this one. "
+            "Use another place, or move it away"
         )
+
+
+def _missing(lines: Sequence[AuditLine], last: AuditLine | None, place: str) -> list[AuditLine]:
+    """Return the lines that are missing in a sink that ends with `last`. Raises `ApplicationError` for a gap."""
+    number = 0 if last is None else last.number
     missing = [line for line in lines if line.number > number]
     if missing and last is not None and (missing[0].number, missing[0].previous) != (number + 1, last.digest):
         raise ApplicationError(f"{place} ends with line {number}, which line {missing[0].number} does not follow")
@@ -203,11 +202,10 @@ class AuditTable:
             last = None if found is None else _line(found)
             if found is not None and last is None:
                 raise ApplicationError(f"the last row of {self._name} is not a line of an audit log")
-            there = await database.fetchval(
-                "SELECT line FROM perdure_audit WHERE number = $1", _newest_known(lines, last)
-            )
-            missing = _missing(lines, last, None if there is None else _line(there), self._name)
-            rows = [(line.number, line.text()) for line in missing]
+            if last is not None and (known := _newest_known(lines, last)) is not None:
+                there = await database.fetchval("SELECT line FROM perdure_audit WHERE number = $1", known.number)
+                _check_same(known, None if there is None else _line(there), self._name)
+            rows = [(line.number, line.text()) for line in _missing(lines, last, self._name)]
             await database.executemany("INSERT INTO perdure_audit (number, line) VALUES ($1, $2)", rows)
 
     async def verify(self, before: VerifiedChain | None = None) -> VerifiedChain:

@@ -77,7 +77,7 @@ class ApproveActivity:
                 answer = await self._functions.call(wanted.approver, "config.approval.approver", asked)
         except TimeoutError:
             if not limit.expired():
-                raise  # its own
+                raise  # an error of the program
             raise _refused(f"it has not decided within {PROGRAM_SECONDS:g} s") from None
         try:
             check(answer, source="the approver's answer")

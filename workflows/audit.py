@@ -148,9 +148,6 @@ class AuditSender:
 
     async def settle(self, *, ends: bool = True) -> None:
         """Wait until the audit workflow has all entries. If the run `ends`, nothing interrupts that."""
+        wait = wait_uncancelled if ends else workflow.wait_condition
         while self._is_busy or self._trail.is_pending:
-            try:
-                await workflow.wait_condition(lambda: not (self._is_busy or self._trail.is_pending))
-            except asyncio.CancelledError:
-                if not ends:
-                    raise
+            await wait(lambda: not (self._is_busy or self._trail.is_pending))

@@ -1,5 +1,5 @@
-"""Continue-as-new: when an execution does it, and whether a run's state is small enough for it; waits of workflows that
-hold data.
+"""Workflows that run for long: when an execution continues as new, whether a run's state is small enough for it, and
+waits that no cancellation ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def should_continue_as_new(*, keeps: bool = False) -> bool:
 
 
 async def wait_uncancelled(condition: Callable[[], bool]) -> None:
-    """Wait for a condition. A cancellation changes nothing: its workflow holds data, which would be gone with it."""
+    """Wait for a condition, also after a cancellation: the end of a workflow that holds data would lose them."""
     while True:
         try:
             return await workflow.wait_condition(condition)
-        except asyncio.CancelledError:  # `temporal workflow cancel` of all open workflows, for example
+        except asyncio.CancelledError:
             continue
 
 

@@ -24,7 +24,7 @@ from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.reservations import reserve
-from perdure.workflows.resets import on_reset
+from perdure.workflows.resets import ResetFlag
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, clip
@@ -109,8 +109,7 @@ class EvaluationWorkflow:
         self._running: dict[int, str] = {}
         self._scores: list[RunScore] = []
         self._ended: dict[int, RunScore] = {}
-        self._was_reset = False
-        on_reset(self._note_reset)
+        self._reset = ResetFlag()
         try:
             self._input = read_input(EvaluationInput, arguments)
             self._scores = self._input.scores()
@@ -141,9 +140,6 @@ class EvaluationWorkflow:
         if len(self._scores) < plan.total:
             workflow.continue_as_new(EvaluationInput.go_on(plan, self._scores))
         return PackedScores(scores=pack(RunScores(scores=self._scores), SCORES_FORM))
-
-    def _note_reset(self) -> None:
-        self._was_reset = True
 
     @workflow.query(name=PROGRESS_QUERY, description="The numbers of scored, passed and active runs")
     @query_arguments
@@ -203,7 +199,7 @@ class EvaluationWorkflow:
                 static_summary=line(f"{case.name} {plan.models[model]} {number + 1}"),
             )
         except WorkflowAlreadyStartedError:
-            if not self._was_reset:
+            if not self._reset.is_set:
                 raise
             score = await _score_run(wanted)  # the case has its run from before the reset
         except ChildWorkflowError as error:
@@ -241,11 +237,7 @@ class EvaluatedRunWorkflow:
     """The score of one run. It starts the run itself, or scores a run of production that has ended."""
 
     def __init__(self) -> None:
-        self._was_reset = False
-        on_reset(self._note_reset)
-
-    def _note_reset(self) -> None:
-        self._was_reset = True
+        self._reset = ResetFlag()
 
     @workflow.run
     async def run(self, *arguments: Any) -> RunScore:
@@ -273,7 +265,7 @@ class EvaluatedRunWorkflow:
                 static_summary=line(f"the agent {wanted.agent}"),
             )
         except WorkflowAlreadyStartedError:
-            if not self._was_reset:
+            if not self._reset.is_set:
                 raise
         except ChildWorkflowError as error:
             task = asyncio.current_task()

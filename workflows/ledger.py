@@ -68,7 +68,7 @@ class LedgerWorkflow:
             raise self._refusal
         while not self._is_due():
             await wait_uncancelled(lambda: bool(self._changes) or self._is_due())
-            auditing = asyncio.create_task(self._audit())
+            auditing = asyncio.create_task(self._audit())  # a cancellation reaches this task alone, and not that one
             await wait_uncancelled(auditing.done)
             auditing.result()
         await wait_uncancelled(workflow.all_handlers_finished)

@@ -145,6 +145,17 @@ def on_reset(act: Callable[[], None]) -> None:
         loop.call_soon(act)
 
 
+class ResetFlag:
+    """Whether this execution was reset. Created while the workflow's object is made."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        on_reset(self._set)
+
+    def _set(self) -> None:
+        self.is_set = True
+
+
 def ends_former() -> bool:
     """Whether a workflow that records no rules of its own ends children of before a reset: a marker in its history shows it."""
     return workflow.patched(FORMER_CHILDREN_END)

@@ -240,7 +240,8 @@ class Guard:
     def loosen_or_tighten(self, change: Policy) -> None:
         """Change the run's own layer (R7.7). A call that the change makes stricter needs approval, even if its tool was
         remembered before."""
-        for name in list(self.remembered) if _raises_level(change, self.policy.ask) else _tightened_tools(change):
+        raises_all = _raises_level(change, self.policy.ask)
+        for name in list(self.remembered) if raises_all else _tightened_tools(change):
             self.remembered.pop(name, None)
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)

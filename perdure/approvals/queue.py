@@ -116,8 +116,10 @@ class ApprovalQueue:
 
     @property
     def standing_approvals_ended(self) -> bool:
-        """Whether no standing approval decides any more: values may depend on a call that a decision has changed, or
-        somebody wants more decisions by people than the approval's grantor."""
+        """Whether no standing approval decides any more.
+
+        Values may depend on a call that a decision has changed, or a stricter policy requires that a person decides.
+        """
         return self.is_changed and not self.keeps_standing_approvals
 
     def refuse_flow(self, call: Call) -> Rejected | None:

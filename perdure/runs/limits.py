@@ -155,10 +155,10 @@ def request_limit(
 
 
 OUTAGE: Final = 10.0
-"""Seconds without the task that comes at a deadline, after which no worker was there: a worker's queue is shorter."""
+"""Seconds after a run's deadline. If no task has come until then, no worker was there: a busy worker is faster."""
 
 _ROUNDED: Final = 0.1
-"""Seconds before the deadline at which a task counts as the one that comes at it: times are rounded."""
+"""Seconds before the deadline. A task in this time counts as the task at the deadline, because times are rounded."""
 
 
 class WorkClock:
@@ -189,6 +189,7 @@ class WorkClock:
         return self._since is None
 
     def worked(self, now: float) -> float:
+        """Return the seconds of work until now, without an outage at the deadline."""
         if self._since is None:
             return self._worked
         worked = self._worked + max(0.0, now - self._since)
@@ -197,7 +198,7 @@ class WorkClock:
         return before if outage else worked
 
     def look(self, now: float) -> None:
-        """Note the time of a task at its end."""
+        """Note the time of a task at its end. An outage before it is left out from now on."""
         if self._since is not None and self.deadline is not None and self.worked(now) < self.deadline:
             self.pause(now)
             self.work(now)

@@ -671,8 +671,15 @@ MAKERS: Final[dict[str, _Entry]] = {
 
 _LIGHT: Final = frozenset(
     {
-        *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *("enum", "const"),
+        "const",
+        "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "maxLength",
+        "maximum",
+        "minLength",
+        "minimum",
+        "multipleOf",
     }
 )
 """Keywords that take few steps for a value that is neither an object nor an array."""
@@ -729,10 +736,13 @@ class Verdicts:
         parts: dict[type, list[Check]] = {kind: [] for kind in _types(schema)}
         if float in parts and "integer" in _listed(schema) and "number" not in _listed(schema):
             parts[float].append(_is_whole if self.draft.number > 4 else _never)
+        heavy: set[type] = {dict, list}
         for keyword in schema:
             kinds, make = MAKERS.get(keyword, ((), None))
             part = make(self, schema) if make is not None else None
             if part is not None:
+                if keyword not in _LIGHT:
+                    heavy.update(kinds)
                 for kind in kinds:
                     if kind in parts:
                         parts[kind].append(part)
@@ -740,9 +750,9 @@ class Verdicts:
             parts[dict].append(of_object(self, schema))
         if list in parts and schema.keys() & OF_ARRAYS:
             parts[list].append(of_array(self, schema))
-        heavy = {kind for keyword in schema.keys() - _LIGHT for kind in MAKERS.get(keyword, ((), None))[0]}
-        light = frozenset(parts.keys() - heavy - {dict, list})
-        return SchemaNode({kind: tuple(of_kind) for kind, of_kind in parts.items()}, light)
+        return SchemaNode(
+            {kind: tuple(of_kind) for kind, of_kind in parts.items()}, light=frozenset(parts.keys() - heavy)
+        )
 
     def target(self, reference: SchemaPart) -> SchemaPart:
         """Return the target of a pointer into the document. Raises `UncoveredError` for any other reference."""
