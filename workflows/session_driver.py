@@ -63,6 +63,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.state import SessionState
     from perdure.sessions.wire import (
         AFTER_ACTIVITY,
+        CANCEL_ENDS_PATCH,
         ENDED,
         TURN_ACTIVITY,
         UNLIMITED_RUNS_PATCH,
@@ -109,6 +110,8 @@ class SessionDriver:
         """The active run."""
         self.ended = False
         self._deleted_by = ""
+        self._cancellation: BaseException | None = None
+        """Cancellation of the session's workflow by a Temporal command."""
         self._arrivals = 0
         """Number of arrivals, for tasks that wait for the next one."""
         self._stepped = False
@@ -153,8 +156,11 @@ class SessionDriver:
     def end(self, by: str) -> None:
         """Cancel the active run, and end the session. `by`: the name of the person who deletes it."""
         self._deleted_by = by
+        self._end("the session is deleted")
+
+    def _end(self, why: str) -> None:
         if (running := self.kept.message_queue.state.running) is not None:
-            running.ending = "the session is deleted"
+            running.ending = why
         if self.child is not None:
             self.child.end()
         self.ended = True
@@ -164,6 +170,11 @@ class SessionDriver:
         """Raise `MessageRefusedError` where the session has ended."""
         if self.ended:
             raise MessageRefusedError(ENDED)
+
+    def check_kept(self) -> None:
+        """Raise `MessageRefusedError` where the session is deleted. A session that was cancelled stays readable."""
+        if self._cancellation is None:
+            self.check_open()
 
     def show(self) -> None:
         """Show the session's present state in the Web UI."""
@@ -180,11 +191,37 @@ class SessionDriver:
         return self.transcripts.payload(kind, name)
 
     async def run(self) -> None:
-        """Keep the queue until the session is ended."""
-        kept = self.kept
+        """Keep the queue until the session is ended, or its workflow is cancelled."""
         self.replies.start()
         self.show()
-        await self.hooks.begin()
+        try:
+            await self.hooks.begin()
+            await self._keep_queue()
+        except (asyncio.CancelledError, FailureError) as error:
+            if not is_cancelled_exception(error):
+                raise
+            self._cancelled(error)
+        self.replies.cancel()
+        await workflow.wait_condition(lambda: not self._pushes.starting)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self.hooks.end()
+        if self._cancellation is None:
+            await self._audit()
+        self.kept.notes.ended(now(), "deleted" if self._cancellation is None else "cancelled")
+        if self._cancellation is not None:
+            raise self._cancellation
+
+    def _cancelled(self, error: BaseException) -> None:
+        """End the session after a cancellation: its run is cancelled and recorded first. Raise the error in an execution
+        whose worker did not do so.
+        """
+        if not workflow.patched(CANCEL_ENDS_PATCH):
+            raise error
+        self._cancellation = error
+        self._end("the session's workflow was cancelled")
+
+    async def _keep_queue(self) -> None:
+        kept = self.kept
         while not self.ended:
             await self.transcripts.tend()
             if self.ended:
@@ -206,12 +243,6 @@ class SessionDriver:
                 if workflow.all_handlers_finished():
                     self._go_on()
                 self.replies.start()
-        self.replies.cancel()
-        await workflow.wait_condition(lambda: not self._pushes.starting)
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        await self.hooks.end()
-        await self._audit()
-        kept.notes.ended(now())
 
     async def _audit(self) -> None:
         """Record the deletion in the audit log, where the worker has a sink."""
@@ -296,6 +327,7 @@ class SessionDriver:
             tenant=kept.tenant,
             searchable=kept.searchable,
             priority=kept.priority,
+            on_cancel=self._cancelled,
         )
         self.show()
         started = now()
@@ -318,16 +350,25 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
 
 class ChildRun:
-    """A run of a session, from its start to its result."""
+    """A run of a session, from its start to its result. `on_cancel` is called where the session is cancelled meanwhile."""
 
     def __init__(
-        self, run_id: str, run_input: RunInput, *, sender: str, tenant: str, searchable: bool, priority: int | None
+        self,
+        run_id: str,
+        run_input: RunInput,
+        *,
+        sender: str,
+        tenant: str,
+        searchable: bool,
+        priority: int | None,
+        on_cancel: Callable[[BaseException], None],
     ) -> None:
         self.id = run_id
         self.run_input = run_input
         self._sender = sender
         self._tenant = tenant
         self._searchable = searchable
+        self._on_cancel = on_cancel
         self._priority = Priority(priority_key=priority)
         """The session's value where the run has none."""
         self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
@@ -364,16 +405,26 @@ class ChildRun:
                 f"there is already a workflow {self.id!r}: end it with 'perdure cancel {self.id}', and send the message again",
             )
         except FailureError as error:
+            if is_cancelled_exception(error):
+                raise
             return self._without("failed", f"it could not be started: {error}")
         if self._ends:
             self._handle.cancel()
         self._send_waiting()
         try:
-            await workflow.wait([self._handle])
+            await self._wait(self._handle)
             return await self._ended(self._handle)
         finally:
             if self._sending is not None:
                 self._sending.cancel()
+
+    async def _wait(self, handle: ChildWorkflowHandle[Any, RunResult]) -> None:
+        while True:
+            try:
+                await workflow.wait([handle])
+                return
+            except asyncio.CancelledError as error:
+                self._on_cancel(error)  # it cancels the run, whose end is awaited
 
     async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
         return await workflow.start_child_workflow(

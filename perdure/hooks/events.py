@@ -425,7 +425,7 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "declared",
         ),
         HookEventRow("session_start", SessionStart, "session", "a session begins"),
-        HookEventRow("session_end", SessionEnd, "session", "a session is deleted"),
+        HookEventRow("session_end", SessionEnd, "session", "a session is deleted, or its workflow cancelled"),
         HookEventRow(
             "message_received",
             MessageReceived,

@@ -120,7 +120,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         "end": Phase(
             "the run or the session has ended with an output",
             {
-                "status": "`completed`, or of a session `deleted`",
+                "status": "`completed`, or of a session `deleted` or `cancelled`",
                 "stopReason?": "the stop reason",
                 "output?": "the output",
                 "number?": "in a session: the run's number there",

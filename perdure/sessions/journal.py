@@ -27,9 +27,9 @@ class SessionJournal:
         """Note that Temporal has reset the session, which continues with this run, if any."""
         self.events.reset(at, run_id)
 
-    def ended(self, at: str) -> None:
-        """Note that the session was deleted."""
-        self.events.note("lifecycle", "end", at, status="deleted")
+    def ended(self, at: str, status: str) -> None:
+        """Note that the session was `deleted`, or its workflow `cancelled`."""
+        self.events.note("lifecycle", "end", at, status=status)
         self.events.ended = True
 
     def hooks(self, now: Callable[[], str]) -> Callable[[str, str, str, str, str], None]:

@@ -18,14 +18,18 @@ MARKED = {
     "preparation.py": ["workflow.patched(PREPARED_BY_ACTIVITY)"],
     "resets.py": ["workflow.patched(FORMER_CHILDREN_END)"],
     "session_driver.py": [
-        *["workflow.patched(LEFT_CHILDREN_END)", "workflow.patched(AUDIT_PATCH)"],
+        *[
+            "workflow.patched(LEFT_CHILDREN_END)",
+            "workflow.patched(CANCEL_ENDS_PATCH)",
+            "workflow.patched(AUDIT_PATCH)",
+        ],
         *["workflow.patched(UNLIMITED_RUNS_PATCH)", "workflow.patched(ASKS_BY_ACTIVITY)"],
     ],
     "session_hooks.py": [
         *["workflow.patched(SESSION_HOOKS_PATCH)", "workflow.patched(LOCAL_SESSION_HOOKS_PATCH)"] * 2,
     ],
 }
-"""Loops and sessions record no rules: a reset loop, one that lost an iteration, a failed start after a reset, a session's reset, first task, and first run of an execution have markers.
+"""Loops and sessions record no rules: a reset loop, one that lost an iteration, a failed start after a reset, a session's reset, cancellation, first task, and first run of an execution have markers.
 A run's preparation comes before its rules are known; a session's deletion is the last that it does. A ledger audits in its own loop, and has no local activity."""
 
 

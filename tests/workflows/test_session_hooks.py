@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import hook, refuse
@@ -25,7 +27,8 @@ from perdure.hooks import (
 )
 from perdure.testing.scripted_model import Turn
 from tests.support import Harness, check_replays
-from tests.workflows.test_session import ALL, ECHO, answers, desk, idles
+from tests.timeouts import HANG
+from tests.workflows.test_session import ALL, ECHO, HOLD, Gate, answers, desk, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -154,6 +157,39 @@ async def test_a_session_that_is_deleted_has_ended(dev_server: WorkflowEnvironme
         await answers(session, await session.send("hello", sender="ann", rights=ALL))
         await session.delete(sender="ann", rights=ALL)
         assert seen == ["end"]
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["idle", "active"])
+async def test_a_cancelled_session_ends_its_run_and_its_hooks_and_stays_readable(
+    dev_server: WorkflowEnvironment, *, active: bool
+) -> None:
+    seen: list[str] = []
+    gate = Gate()
+
+    @hook("session_end")
+    def ends(_: SessionEnd) -> None:
+        seen.append("end")
+
+    async with desk(dev_server, gate.answer, HOLD, [ends, gate.tool]) as (session, _):
+        receipt = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        if active:
+            receipt = await session.send("next", sender="ann", mode="followup")
+        else:
+            gate.open.set()
+            await session.wait(receipt, HANG)
+            await idles(session)
+        await session.handle.cancel()
+        with pytest.raises(WorkflowFailureError) as failed:
+            await session.handle.result()
+        assert isinstance(failed.value.cause, CancelledError)
+        waited = await session.wait(receipt, HANG)
+        runs = [entry["status"] for entry in await session.read_entries() if entry["type"] == "run"]
+        await check_replays(await session.handle.fetch_history())
+    assert seen == ["end"]
+    assert runs == ["cancelled" if active else "completed"]
+    cancelled = ("error", "the session was cancelled by a Temporal command")
+    assert (waited.status, waited.error) == (cancelled if active else ("ok", None))
 
 
 async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server: WorkflowEnvironment) -> None:
