@@ -162,7 +162,7 @@ def edit(
         str | None,
         typer.Argument(
             metavar="[JSON|@FILE]",
-            help='The parameters to change, with their values; a reference is {"_ref": "†state.x"}. Without --params, $EDITOR opens.',
+            help='The parameters to change, with their values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
         ),
     ] = None,
     reason: Annotated[str, typer.Option(help="The reason. The model gets it.")] = "",
