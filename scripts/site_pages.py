@@ -48,10 +48,11 @@ def page(text: str, source: Path, place: str) -> str:
 
 
 def _ruled(text: str) -> str:
-    """The rules that it names lead to the protocol, if they are built."""
+    """The rules that it names lead to the protocol, if they are built. Code has no escaped pipe: GitHub's tables need the escape,
+    and the site would show it."""
     parts = re.split(r"(`[^`\n]*`)", text)
     return "".join(
-        part
+        part.replace(r"\|", "|")
         if part.startswith("`")
         else re.sub(
             r"(?<![\[#*\w])R\d+\.\d+\b", lambda rule: f"[{rule[0]}][]" if rule[0] in _rules() else rule[0], part

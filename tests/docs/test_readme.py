@@ -33,6 +33,7 @@ from perdure.cli.app import app
 from perdure.demo.scenario import FIRST
 from perdure.testing import ChatRequest, Turn, approve, run_locally
 from perdure.tools.tool import ENGINE_ACTIVITIES
+from scripts.site_pages import page
 from tests.support import ROOT, agent, harness, perdure
 from tests.timeouts import HANG
 
@@ -171,6 +172,22 @@ async def test_a_guides_tests_pass(name: str, tmp_path: Path) -> None:
             ended = test()
             if inspect.iscoroutine(ended):
                 await ended
+
+
+def test_a_guide_with_async_tests_has_the_mark_or_the_command_that_runs_them() -> None:
+    missing = [
+        f"{name}: {file}"
+        for name, text in DOCS.items()
+        for file, code in re.findall(r"```python\n# (test_\w+\.py)\n(.*?)```", text, re.DOTALL)
+        if "async def test_" in code and "@pytest.mark.asyncio" not in code
+        if f"`pytest -o asyncio_mode=auto {file}`" not in text
+    ]
+    assert missing == []
+
+
+def test_code_in_a_table_has_no_escape_on_the_site() -> None:
+    table = "| a | b |\n|---|---|\n| `x \\|\\| y` | text \\| text |\n"
+    assert page(table, ROOT / "docs" / "tools.md", "tools.md") == table.replace(r"`x \|\| y`", "`x || y`")
 
 
 def test_the_guides_with_tests_are_those_that_there_are() -> None:
