@@ -183,7 +183,8 @@ class NotifyOptions(TypedDict, total=False):
     run_ended: Sequence[str]
     """Routes to notify at every end of a run. A route that `run_failed` has too is notified once."""
     budget_share: float
-    """The share of `token_budget` or `cost_budget` at which `budget` routes are notified. Default: `0.8`."""
+    """The share of `token_budget` or `cost_budget` at which the routes of `budget_nearly_used` are notified. Default:
+    `0.8`."""
 
 
 class EvaluateOptions(TypedDict, total=False):

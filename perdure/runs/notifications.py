@@ -79,7 +79,7 @@ class Notify(BaseModel):
     run_ended: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
     """Routes to notify at every end of a run. A route that `run_failed` has too is notified once."""
     budget_share: float = Field(default=0.8, gt=0, le=1)
-    """The share of `token_budget` or `cost_budget` at which `budget` routes are notified."""
+    """The share of `token_budget` or `cost_budget` at which the routes of `budget_nearly_used` are notified."""
 
     @field_validator("approval_requested", "budget_nearly_used", "run_failed", "run_ended")
     @classmethod

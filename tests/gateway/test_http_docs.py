@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+import perdure.client.errors
 import perdure.errors
 from perdure.errors import PerdureError
 from perdure.gateway.api.adapter import OPERATIONS
@@ -76,16 +77,17 @@ async def test_the_pages_name_what_there_is() -> None:
     for right in RIGHTS:
         assert f"`{right}`" in OVERVIEW
     kinds = set(re.findall(r"`([a-z-]+)`", PAGE.split("## What goes wrong")[1]))
-    errors = {
-        kind for kind in vars(perdure.errors).values() if isinstance(kind, type) and issubclass(kind, PerdureError)
-    }
+    named = [*vars(perdure.errors).values(), *vars(perdure.client.errors).values()]
+    errors = {kind for kind in named if isinstance(kind, type) and issubclass(kind, PerdureError)}
     slugs = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower() for kind in errors}
     assert kinds - {"type", "detail", "problems"} <= {
         *KINDS.values(),
         *slugs,
         "agent-not-found",
+        "another-context",
         "delivery-refused",
         "foreign-origin",
+        "idempotency-key-reused",
         "mapping",
         "too-many-streams",
         "too-slow",
