@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
         WaitingEntry,
         WaitingMemo,
     )
-    from perdure.errors import DecisionError
+    from perdure.errors import DecisionError, clip
     from perdure.hooks.events import NOBODY
     from perdure.plan import DecisionKind
     from perdure.runs import metrics
@@ -48,7 +48,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.version_switches import (
         CLIENT_CALLS_UNLISTED,
+        DECISIONS_BEFORE_TIMEOUTS,
         INFORMED_AGAIN,
+        JUDGED_ANEW,
         REMEMBER_PROVENANCE,
         RESETS_COUNT,
         SESSION_KNOWS_DELEGATES,
@@ -57,7 +59,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.runs.views import approval_size, request_view, waiting_entry
     from perdure.runs.views import summary as line
-    from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
+    from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED, PreparedWorker
+    from perdure.tools.tool import Tool
     from perdure.values.json import Json, JsonObject
     from perdure.values.limits import INLINE
 
@@ -86,14 +89,16 @@ class RunApprovals:
         if self.resets.was_reset_to_start:
             waiting_list.report_reset()
         self._rules = 0
+        self._tools: dict[str, Tool] = {}
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the timeout changes or requests are asked again; a new future then replaces it."""
 
-    def begin(self, guard: Guard, rules: int) -> None:
-        """Set the guard and the rules of the run. Decisions that came before wait for this."""
-        self.approval_queue.guard, self._rules = guard, rules
-        self.resets.begin(follows(rules, RESETS_COUNT))
+    def begin(self, guard: Guard, prepared: PreparedWorker) -> None:
+        """Set the guard of the run, and what its worker has recorded. Decisions that came before wait for this."""
+        self.approval_queue.guard, self._rules = guard, prepared.rules
+        self._tools = {tool.name: tool for tool in prepared.tools}
+        self.resets.begin(prepared.follows(RESETS_COUNT))
 
     def verdict_of(self, approval_request: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
         """Return the future on which a request waits; a decision may come before anybody waits."""
@@ -146,16 +151,20 @@ class RunApprovals:
         judged = self.judge(raw, kind)
         if judged.decision.remember:
             self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
+        if follows(self._rules, JUDGED_ANEW):
+            self.approval_queue.check_remember(judged)
+        if (words := self.approval_queue.name_breaches(judged)) is not None:
+            self._show([judged.request])
+            raise DecisionError(words)
         followed: JsonObject = {"call": judged.request.id, "decision": judged.decision.decision}
         verdict = self.approval_queue.apply(judged)
         self._notes.decided(judged, judged.request.missing if verdict.waits else "")
         if verdict.waits:
-            self._notes.waits(judged.request)
-            self._waiting_list.renew()
+            self._show([judged.request])
             return followed | {"missing": judged.request.missing}
         self.verdict_of(judged.request).set_result(verdict)
         if judged.decision.remember:
-            self._release()
+            self.release()
         return followed
 
     async def counted(self, raw: Json, update_id: str = "") -> Json:
@@ -178,26 +187,30 @@ class RunApprovals:
             self.refuse(sent, error)
 
     async def decide_now(self, sent: Sequence[Json]) -> JsonObject:
-        """Apply a decision that came by update. Raises `DecisionError`, which is also kept for `show`: after a reset
-        its sender may not wait any longer.
+        """Apply a decision that came by update. Raises `DecisionError`, which is also kept for `show`: its sender may not
+        wait any longer.
         """
+        raw: Json = None
         try:
             raw = await self.counted(single_argument(sent), _update_id())
+            return self.decide(raw)
         except DecisionError as error:
-            self.refuse(sent, error)
+            if raw is None or follows(self._rules, JUDGED_ANEW):
+                self.refuse(sent, error)
             raise
-        return self.decide(raw)
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, judge waiting requests anew (R7.7), and return the policy."""
-        before = self.approval_queue.guard.policy.timeout
-        self.approval_queue.change_policy(change)
+        before = self.approval_queue.guard.policy
+        changed = self.approval_queue.change_policy(change)
         self._notes.policy_changed(change.as_change())
         self._children.signal_change(change.as_change())
-        self._release()
-        if self.approval_queue.guard.policy.timeout != before:
+        self.release()
+        self._show([request for request in changed if request.id in self.approval_queue.waiting])
+        after = self.approval_queue.guard.policy
+        if (after.timeout, after.approver) != (before.timeout, before.approver):
             self._wake_waits()
-        policy: JsonObject = self.approval_queue.guard.policy.model_dump(mode="json")
+        policy: JsonObject = after.model_dump(mode="json")
         return policy
 
     async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
@@ -213,19 +226,24 @@ class RunApprovals:
         """Change the policy by update, as `decide_now` does a decision."""
         try:
             change = await self.counted_policy(single_argument(sent), _update_id())
-            if kept := self.approval_queue.guard.kept_quorum(change):
-                raise DecisionError(kept)
+            if kept := self.approval_queue.guard.kept_quorums(change, self._tools):
+                raise DecisionError(_quorum_stays(kept))
         except DecisionError as error:
             self.refuse(sent, error)
             raise
         return self.change_policy(change)
 
     async def note_policy(self, sent: Sequence[Json]) -> None:
-        """Change the policy by signal."""
+        """Change the policy by signal. A rule that cannot count is left out, and kept for `show`."""
         try:
-            self.change_policy(await self.counted_policy(single_argument(sent)))
+            change = await self.counted_policy(single_argument(sent))
         except DecisionError as error:
             self.refuse(sent, error)
+            return
+        if kept := self.approval_queue.guard.kept_quorums(change, self._tools):
+            self.refuse(sent, DecisionError(_quorum_stays(kept)))
+            change = change.without(kept)
+        self.change_policy(change)
 
     def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
         """Keep a rejected decision and its error for `show`."""
@@ -241,18 +259,24 @@ class RunApprovals:
         self._waiting_list.report_reset()
         if not self.resets.counted:
             return
-        for approval_request in self.approval_queue.renew(now()):
-            self._notes.waits(approval_request)
-        self._waiting_list.renew()
+        self._show(self.approval_queue.renew(now()))
         if follows(self._rules, INFORMED_AGAIN):
             self._wake_waits()
+
+    def _show(self, changed: Collection[ApprovalRequest]) -> None:
+        """Show requests that wait for other approvals now."""
+        for request in changed:
+            self._notes.waits(request)
+        if changed:
+            self._waiting_list.renew()
 
     def _wake_waits(self) -> None:
         """Let each wait for a verdict read its request and its timeout again."""
         changed, self.waits_changed = self.waits_changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let the requests go on that need no decision any more (R7.7)."""
         for approval_request in self.approval_queue.released():
             self.verdict_of(approval_request).set_result(ApprovalVerdict())
 
@@ -286,6 +310,7 @@ class ApprovalWaits:
         decided, since = self._approvals.verdict_of(approval_request), workflow.time()
         asked_at = approval_request.approval.requested_at
         self._observe_wait(approval_request)
+        approver = self._approval_queue.guard.policy.approver
         program = asyncio.create_task(self._decide_early(approval_request, decided))
         informing = self._notifications.watch(approval_request, program)
         client_timeout = self._agent_run.agent.config.client_timeout
@@ -298,10 +323,17 @@ class ApprovalWaits:
                     if informing is not None:
                         informing.cancel()
                     informing = self._notifications.watch(approval_request, program)
+                named = self._approval_queue.guard.policy.approver
+                if named != approver and self._agent_run.prepared.follows(JUDGED_ANEW):
+                    approver = named
+                    program.cancel()
+                    program = asyncio.create_task(self._decide_early(approval_request, decided))
                 for_client = approval_request.is_with_client and client_timeout is not None
                 seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.waits_changed]
                 if seconds is not None and since + seconds <= workflow.time():
+                    if await self._counts_first(decided):
+                        continue  # the decision, the timeout or the request may be another
                     if for_client:
                         self._client_gone(seconds)
                     return self._approval_queue.time_out(approval_request, seconds)
@@ -319,6 +351,17 @@ class ApprovalWaits:
                 self._agent_run.journal.waits_no_more(approval_request)
             if approval_request.approval.decision is not None:
                 self._observe_decision(approval_request, workflow.time() - since)
+
+    async def _counts_first(self, decided: asyncio.Future[ApprovalVerdict]) -> bool:
+        """Wait until it is known whether the decisions that have come count; return whether there were any.
+
+        They may have come before the timeout, while no worker was there.
+        """
+        resets = self._approvals.resets
+        if not resets.pending or not self._agent_run.prepared.follows(DECISIONS_BEFORE_TIMEOUTS):
+            return False
+        await workflow.wait_condition(lambda: decided.done() or not resets.pending)
+        return True
 
     def _client_gone(self, seconds: float) -> None:
         """Record that the program that executes the model's calls has not come back: the run fails once its calls have
@@ -392,6 +435,8 @@ class ApprovalWaits:
                 if judged is not None:
                     decided.set_result(self._approval_queue.apply(judged))
                     self._agent_run.journal.decided(judged)
+                    if judged.decision.remember and self._agent_run.prepared.follows(JUDGED_ANEW):
+                        self._approvals.release()
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -420,6 +465,10 @@ class ApprovalWaits:
                 return approve_input
         await self._sender.room(0)
         return approve_input
+
+
+def _quorum_stays(names: Sequence[str]) -> str:
+    return f"the rule of {clip(names[0], 60)} sets a quorum, which no run can loosen"
 
 
 def _update_id() -> str:

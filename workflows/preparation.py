@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
-    from perdure.runs.version_switches import DEFAULTS_ASK
+    from perdure.runs.version_switches import DEFAULTS_ASK, JUDGED_ANEW
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -246,6 +246,7 @@ def _set_guard(
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
         knows_defaults=prepared.follows(DEFAULTS_ASK),
+        adds_to_quorums=prepared.follows(JUDGED_ANEW),
     )
     models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named by the run
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
@@ -256,5 +257,6 @@ def _set_guard(
         roles=roles_of(run_input.whose.context),
         prefix=f"{workflow.info().workflow_id}/",
         unlent=run_input.unlent_rules,
+        counts_runs=prepared.follows(JUDGED_ANEW),
     )
-    people.begin(guard, prepared.rules)
+    people.begin(guard, prepared)

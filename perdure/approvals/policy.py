@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
-from perdure.errors import AgentError, DecisionError, Problem, clip
+from perdure.errors import AgentError, DecisionError, Problem
 from perdure.plan import Call
 from perdure.rules import parse_rules
 from perdure.tools.definitions import definition_name
@@ -154,6 +154,10 @@ class Policy(BaseModel):
         merged: Policy = self.model_copy(update=keys)
         return merged
 
+    def without(self, names: Collection[str]) -> Policy:
+        """Return this change without its rules of these tools."""
+        return self.model_copy(update={"tools": {name: rule for name, rule in self.tools.items() if name not in names}})
+
     def as_change(self) -> JsonObject:
         """Return only the keys that were set."""
         return self.model_dump(mode="json", exclude_unset=True, by_alias=True)
@@ -196,10 +200,14 @@ class Guard:
         givers: Iterable[ToolOwner] = (),
         floor_flows: Iterable[Flow] = (),
         knows_defaults: bool = True,
+        adds_to_quorums: bool = True,
     ) -> None:
-        """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not."""
+        """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
+        `adds_to_quorums`: whether a run's change stands beside a quorum. In runs of 0.2.0 it has no effect there.
+        """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
+        self._adds_to_quorums = adds_to_quorums
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
         """The owners of the tools that ancestor runs gave to this one."""
@@ -288,14 +296,18 @@ class Guard:
     def _rules(self, tool: Tool) -> list[tuple[Policy, Json]]:
         """Return the policies that judge the tool, each with its rule about the tool.
 
-        A run's change does not replace a rule with a quorum: one person would decide alone that several need not (R24.6).
+        A run's change stands beside a rule with a quorum, and does not replace it: one person would decide alone that
+        several need not (R24.6).
         """
-        bases = [self.base, *self._owners(tool)]
-        own = [base.tools.get(tool.name, tool.approval) for base in bases]
-        return [
-            (policy, rule if quorum_of(rule) else policy.tools.get(tool.name, tool.approval))
-            for policy, rule in zip(self._policies(tool), own, strict=True)
-        ]
+        found: list[tuple[Policy, Json]] = []
+        for base, policy in zip([self.base, *self._owners(tool)], self._policies(tool), strict=True):
+            own = base.tools.get(tool.name, tool.approval)
+            has_quorum = quorum_of(own) is not None
+            if has_quorum:
+                found.append((policy, own))
+            if not has_quorum or (self._adds_to_quorums and tool.name in self.change.tools):
+                found.append((policy, policy.tools.get(tool.name, tool.approval)))
+        return found
 
     def quorums(self, tool: Tool, params: JsonObject | None, checks: CheckBudget | None = None) -> list[Quorum]:
         """Return the quorums that a call needs (R24.6); without parameters, a condition counts as met."""
@@ -307,11 +319,20 @@ class Guard:
     def _seen(self, tool: Tool, params: JsonObject | None) -> JsonObject | None:
         return tool.with_defaults(params) if params is not None and self._knows_defaults else params
 
-    def kept_quorum(self, change: Policy) -> str | None:
-        """Return the reason why the run cannot make a change: it cannot change the agent file's rules with a quorum."""
+    def kept_quorums(self, change: Policy, tools: Mapping[str, Tool]) -> list[str]:
+        """Return the names of the change's rules that cannot count: a quorum of an agent file, or of a tool's own, stays.
+        A rule counts that asks for more.
+
+        `tools`: the run's tools, by name.
+        """
         bases = [self.base, *(giver.policy for giver in self.givers)]
-        kept = [name for name in change.tools if any(quorum_of(base.tools.get(name)) for base in bases)]
-        return f"the rule of {clip(kept[0], 60)} sets a quorum, which no run can change" if kept else None
+        kept = []
+        for name, rule in change.tools.items():
+            own = tools[name].approval if name in tools and self._adds_to_quorums else None
+            found = [quorum for base in bases if (quorum := quorum_of(base.tools.get(name, own))) is not None]
+            if found and not (self._adds_to_quorums and _asks_more(rule, found)):
+                kept.append(name)
+        return kept
 
     @property
     def has_flows(self) -> bool:
@@ -396,6 +417,12 @@ def keep_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
     if _raises_level(change, "never"):
         return []
     return [name for name in remembered if name not in _tightened_tools(change)]
+
+
+def _asks_more(rule: Json, quorums: Iterable[Quorum]) -> bool:
+    """Whether a rule may ask about a call that these quorums leave out, or for more people."""
+    asked = quorum_of(rule)
+    return rule != "never" and (asked is None or all(asked.by > quorum.by for quorum in quorums))
 
 
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:

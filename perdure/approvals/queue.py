@@ -22,7 +22,7 @@ from perdure.approvals.requests import (
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.plan import Approval, Call, DecisionKind, Failed, Plan, Rejected, Returned, again, surplus_words
-from perdure.rules import RuleBook
+from perdure.rules import RuleBook, broken_rules, is_replaced
 from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
 from perdure.tools.server_input import ServerQuestion
@@ -38,6 +38,15 @@ CHANGED: Final = "a decision has changed a call of the procedure, or its run's p
 REJECTED_BY_POLICY: Final = "rejected by the policy"
 """Beginning of the reason of a call that a flow rule refuses."""
 _STRICTEST: Final = ("fail", "reject", "approve")
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Whether a call needs a request: the reason if it does, and the rules that it breaks. `covered`: its plan's approval covers it."""
+
+    reason: str | None
+    covered: bool
+    breaches: frozenset[str]
 
 
 @dataclass
@@ -68,8 +77,11 @@ class ApprovalQueue:
     is_changed: bool = False
     """Whether a decision has changed a call or the plan, or a change has made the policy stricter. Standing approvals
     then decide no more."""
-    keeps_standing_approvals: bool = False
-    """Whether standing approvals decide after such a change too, as in runs of 0.2.0."""
+    judges_anew: bool = True
+    """Whether a change of the policy, and a rule that is broken only now, count for waiting requests and approved plans,
+    and a change ends standing approvals. In runs of 0.2.0 they do not."""
+    is_tightened: bool = False
+    """Whether the policy has become stricter since a plan was approved: it judges each call of that plan."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -78,34 +90,20 @@ class ApprovalQueue:
 
     def add_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
         """Return an approval request for a ready call, if the call needs one (R7.1)."""
-        reason = self.guard.why(call.spec.known_tool, call.inputs.params, plan.checks, call.inputs.origins)
-        if reason is not None and call.inputs.items is not None:
-            reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
-        breach = self.rules.question(call, plan.checks)
-        if breach is not None:
-            reason = breach.message if reason is None else f"{reason}; {breach.message}"
-        covered = breach is None and self._covered_by_plan(plan, call)
-        if covered and self.allowed_sources is not None:
-            foreign = foreign_words(call.spec.tool_name, call.inputs.origins, self.allowed_sources)
-            if foreign is not None:
-                covered, reason = False, f"{foreign}, which the standing approval does not allow"
-            elif self.standing_approvals_ended:
-                covered, reason = False, f"the standing approval does not allow it: {CHANGED}"
-        if covered and not call.inputs.changed:
-            if self._approved_by_person and call.spec.template.literal:
+        need = self._need_of(plan, call)
+        if need.reason is None:
+            if need.covered and self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
             return None
-        if reason is None and not covered:
-            return None
-        reason = (reason or "its plan was approved unchanged") + changed_words(call)
         call.approval = again(call.approval, time)
         request = ApprovalRequest(
             call.id,
-            reason,
+            need.reason,
             plan,
             call.approval,
             call,
-            floor=breach is not None or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
+            floor=bool(need.breaches) or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
+            breaches=need.breaches,
             digests=self.digests,
             quorums=self._quorums([call], shown=True),
             requesters=self.requesters,
@@ -114,13 +112,34 @@ class ApprovalQueue:
         plan.hold(call)
         return self._put_out(request)
 
+    def _need_of(self, plan: Plan, call: Call) -> _Need:
+        """Return whether a ready call needs a request of its own, and why."""
+        reason = self.guard.why(call.spec.known_tool, call.inputs.params, plan.checks, call.inputs.origins)
+        if reason is not None and call.inputs.items is not None:
+            reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
+        breaches = self.rules.questions(call, plan.checks)
+        if breaches:
+            reason = "; ".join([*([] if reason is None else [reason]), *(each.message for each in breaches)])
+        covered = not breaches and self._covered_by_plan(plan, call)
+        if covered and self.allowed_sources is not None:
+            foreign = foreign_words(call.spec.tool_name, call.inputs.origins, self.allowed_sources)
+            if foreign is not None:
+                covered, reason = False, f"{foreign}, which the standing approval does not allow"
+            elif self.standing_approvals_ended:
+                covered, reason = False, f"the standing approval does not allow it: {CHANGED}"
+        if covered and not (self.is_tightened and reason is not None):
+            reason = (reason or "its plan was approved unchanged") if call.inputs.changed else None
+        else:
+            covered = False
+        return _Need(None if reason is None else reason + changed_words(call), covered, broken_rules(breaches))
+
     @property
     def standing_approvals_ended(self) -> bool:
         """Whether no standing approval decides any more.
 
         Values may depend on a call that a decision has changed, or a stricter policy requires that a person decides.
         """
-        return self.is_changed and not self.keeps_standing_approvals
+        return self.is_changed and self.judges_anew
 
     def refuse_flow(self, call: Call) -> Rejected | None:
         """Reject a ready call if a flow rule of the policy refuses one of its values (R15.5)."""
@@ -233,7 +252,27 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} may not run: {why}")
         if decision.decision != "reject" and (breach := self.rules.refusal(revised or call)) is not None:
             raise DecisionError(f"{request.title} may not run: {breach.message}")
+        for rule in request.owed if revised is not None and self.judges_anew else []:
+            if not is_replaced(rule, call, revised or call):
+                raise DecisionError(f"{request.title} may not change so: the rule {rule.words} requires it as it is")
         return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
+
+    def name_breaches(self, judged: JudgedDecision) -> str | None:
+        """Add to the request the broken rules that it has not named, and return them as text; `None`: there are none.
+
+        An approval allows only a breach that the person has seen: other calls have begun since the request, or the
+        person has edited the call. The request is to be decided anew.
+        """
+        request, call = judged.request, judged.call or judged.request.call
+        if call is None or request.question or judged.decision.decision == "reject" or not self.judges_anew:
+            return None
+        new = [each for each in self.rules.questions(call) if each.rule.key not in request.breaches]
+        if not new:
+            return None
+        words = "; ".join(each.message for each in new)
+        request.breaches |= broken_rules(new)
+        request.reason, request.floor, request.approval.approvers = f"{request.reason}; {words}", True, []
+        return f"{request.title} has changed since it was shown: {words}. Decide again to allow it"
 
     def check_remember(self, judged: JudgedDecision) -> None:
         """Raise `DecisionError` for a plan's decision that is to be remembered: one tool of a run is (R7.7)."""
@@ -316,20 +355,19 @@ class ApprovalQueue:
         return self._apply(judged, decision.decision, decision.by)
 
     def _add_approver(self, judged: JudgedDecision, approver: Approver) -> ApprovalVerdict:
-        request, decision = judged.request, judged.decision
+        request = judged.request
         if judged.call is not None:
-            self._adopt(
-                judged, Approval(requested_at="", decision=decision.decision, by=approver.by, reason=decision.reason)
-            )
-            request.revise(decision.decision, judged.quorums)
-        approvers = request.approval.approvers = [*request.approval.approvers, approver]
-        if request.missing:
-            return ApprovalVerdict(waits=True)
-        return self._apply(
-            replace(judged, call=None),
-            request.revised or decision.decision,
-            " and ".join(each.by for each in approvers),
-        )
+            kind, reason = judged.decision.decision, judged.decision.reason
+            self._adopt(judged, Approval(requested_at="", decision=kind, by=approver.by, reason=reason))
+            request.revise(kind, judged.quorums)
+        request.approval.approvers = [*request.approval.approvers, approver]
+        return ApprovalVerdict(waits=True) if request.missing else self._complete(judged)
+
+    def _complete(self, judged: JudgedDecision) -> ApprovalVerdict:
+        """Apply the decision of a request whose quorums are met."""
+        request = judged.request
+        names = " and ".join(each.by for each in request.approval.approvers)
+        return self._apply(replace(judged, call=None), request.revised or judged.decision.decision, names)
 
     def _adopt(self, judged: JudgedDecision, approval: Approval) -> None:
         """Replace the waiting call by the revised one, and report that to the model."""
@@ -371,7 +409,7 @@ class ApprovalQueue:
             self._approve_plan(judged.plan or request.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
             _approve(request.call, self.digests)
-            self.rules.allow(request.call)
+            self.rules.allow(request.call, request.breaches if self.judges_anew else None)
         return ApprovalVerdict(plan=judged.plan)
 
     def judge_program(self, request: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
@@ -419,7 +457,7 @@ class ApprovalQueue:
     def _only_a_person(self, call: Call, by: str) -> bool:
         tool = call.spec.tool
         return tool is not None and (
-            self.rules.question(call) is not None
+            bool(self.rules.questions(call))
             or self.guard.floor_asks(tool, call.inputs.origins)
             or self.guard.approver(tool) != by
         )
@@ -449,14 +487,19 @@ class ApprovalQueue:
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
     def released(self) -> list[ApprovalRequest]:
-        """Return the requests that no longer need a decision after a change of the policy (R7.7)."""
+        """Return the requests that no longer need a decision after a change of the policy (R7.7), also those that have
+        all approvals now.
+        """
         if self.note is not None:
             self.note("released")
+        met = [each for each in self.waiting.values() if each.approval.approvers and not each.missing]
+        for request in met:
+            self._complete(JudgedDecision(request, Decision(call=request.id, decision="approve")))
         free = [request for request in self.waiting.values() if not self._asks(request)]
         for request in free:
             approval = self._settle(request)
             approval.decision, approval.by, approval.reason = "approve", "policy", "the policy no longer asks"
-        return free
+        return [*met, *free]
 
     def assume(self, request: ApprovalRequest) -> ApprovalVerdict:
         """Approve a request without a decision, because the run is only played again (R22.2)."""
@@ -478,11 +521,30 @@ class ApprovalQueue:
         refusal = {"time": time, "decision": shorten(raw, 300), "problem": problem}
         self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
 
-    def change_policy(self, change: Policy) -> None:
+    def change_policy(self, change: Policy) -> list[ApprovalRequest]:
+        """Change the run's policy, and return the waiting requests that need other approvals now."""
         if self.note is not None:
             self.note("policy", change)
-        self.is_changed |= may_tighten(change, self.guard.policy.ask)
+        tightens = may_tighten(change, self.guard.policy.ask)
+        self.is_changed |= tightens
         self.guard.loosen_or_tighten(change)
+        if not self.judges_anew:
+            return []
+        self.is_tightened |= tightens
+        return [request for request in self.waiting.values() if self._need_anew(request)]
+
+    def _need_anew(self, request: ApprovalRequest) -> bool:
+        """Set the quorums that a request needs now; return whether they are others. A changed call keeps those of its
+        earlier form.
+        """
+        if request.question:
+            return False
+        calls = request.plan.written() if request.call is None else [request.call]
+        needed, before = self._quorums(calls, shown=request.call is not None), request.quorums
+        if request.revised is not None:
+            needed = [*before, *(quorum for quorum in needed if quorum not in before)]
+        request.quorums = needed
+        return needed != before
 
     def withdraw(self, requests: Iterable[ApprovalRequest]) -> None:
         """Remove requests that no longer need a decision."""
@@ -492,7 +554,8 @@ class ApprovalQueue:
             self.digests.clear()
 
     def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
-        self._approved_plan, self._approved_by_person, self.allowed_sources = plan.request, by_person, None
+        self._approved_plan, self._approved_by_person = plan.request, by_person
+        self.allowed_sources, self.is_tightened = None, False
         for call in plan.calls:
             if not plan.is_past(call):
                 call.approval = approval
@@ -502,22 +565,27 @@ class ApprovalQueue:
             return self.guard.policy.scope == "plan"
         if request.question:
             return True
+        if self.judges_anew:
+            return self._refused(request) or self._need_of(request.plan, request.call).reason is not None
         why = self.guard.why(
             request.call.spec.known_tool, request.call.inputs.params, origins=request.call.inputs.origins
         )
         changed = request.call.inputs.changed and self._covered_by_plan(request.plan, request.call)
-        breach = self.rules.question(request.call)
-        return self._refused(request) or why is not None or breach is not None or bool(changed)
+        return self._refused(request) or why is not None or bool(self.rules.questions(request.call)) or bool(changed)
 
     def _refused(self, request: ApprovalRequest) -> bool:
         return request.call is not None and self.guard.refuses(request.call) is not None
+
+    def has_approved(self, plan: Plan) -> bool:
+        """Whether the plan was approved as a whole."""
+        return self._approved_plan == plan.request
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call for which the floor requires approval is covered only
         if its parameters were shown.
         """
         unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
-        return self._approved_plan == plan.request and not unseen
+        return self.has_approved(plan) and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
         return any(

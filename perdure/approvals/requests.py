@@ -14,6 +14,7 @@ from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, DecisionKind, Outcome, Plan
+from perdure.rules import FollowedBy
 from perdure.tools.definitions import question_parts
 from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.server_input import ServerQuestion
@@ -53,6 +54,10 @@ class ApprovalRequest:
     """The quorums that its approvals must meet (R24.6); of a plan those of all its calls."""
     requesters: Sequence[str] = ()
     """The senders of the run's messages, whom a quorum may exclude."""
+    breaches: frozenset[str] = frozenset()
+    """The keys of the rules with `otherwise: "ask"` that it breaks, as far as its reason names them."""
+    owed: list[FollowedBy] = field(default_factory=list)
+    """The rules for which a call that has begun requires this one."""
     revised: DecisionKind | None = None
     """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None

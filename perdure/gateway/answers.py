@@ -300,7 +300,6 @@ _OPEN: Final = ("pending", "ready", "waiting", "held", "running")
 """Statuses of a call that has not ended."""
 _CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "start"), ("approval", "end")}
 """Events after which the run is queried, once no more events arrive."""
-_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _QUIET: Final = (0.1, 2.0)
 """Seconds without an event before a query: the first pause, and the longest."""
 _QUIET_BELOW: Final = (1.0, 10.0)
@@ -314,8 +313,8 @@ class _Looks:
     working: set[str] | None
     """The calls that run; `None`: the client may not decide, so delegates' runs are not queried."""
     changed: bool = True
-    waits: int = 0
-    """The number of approval requests that wait in the run itself."""
+    waiting: set[str] = field(default_factory=set)
+    """Calls that wait for a person in the run itself. Each change of a request is one more `approval` `start`."""
     requested: set[str] = field(default_factory=set)
     """Calls whose approval request has been seen as an event."""
     spared: int = 0
@@ -323,9 +322,11 @@ class _Looks:
 
     def note(self, event: Event) -> None:
         self.changed = self.changed or (event.topic, event.phase) in _CHANGES
-        self.waits += _WAITS.get((event.topic, event.phase), 0)
         if (event.topic, event.phase) == ("approval", "start"):
             self.requested.add(str(event.data["call"]))
+            self.waiting.add(str(event.data["call"]))
+        elif (event.topic, event.phase) == ("approval", "end"):
+            self.waiting.discard(str(event.data["call"]))
         elif event.phase == "snapshot":  # the missed events will not arrive
             self.spared = _SPARED
         if self.working is not None and event.topic == "tool" and event.phase in ("start", "end"):
@@ -343,10 +344,10 @@ class _Looks:
     @property
     def are_due(self) -> bool:
         """Whether to query the run once no more events arrive."""
-        return self.changed or self.waits > 0 or bool(self.working)
+        return self.changed or bool(self.waiting or self.working)
 
     def pauses(self) -> tuple[float, float]:
-        return _QUIET_BELOW if self.working and not self.changed and self.waits <= 0 else _QUIET
+        return _QUIET_BELOW if self.working and not (self.changed or self.waiting) else _QUIET
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Rules of runs: their forms, the judge of plans before their first call, and the check at each call."""
 
-from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord
+from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord, broken_rules, is_replaced
 from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
 from perdure.rules.rules import (
     AtMost,
@@ -42,9 +42,11 @@ __all__ = [
     "RuleRecord",
     "RuleVerdict",
     "at_most",
+    "broken_rules",
     "check_sources",
     "count_at_most",
     "followed_by",
+    "is_replaced",
     "judge_plan",
     "merge_rules",
     "names_of",

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import Field
 
 from perdure.errors import CallError
-from perdure.plan import Call
+from perdure.plan import DEFAULT_ITERATIONS, EACH, Call
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
@@ -92,11 +92,17 @@ class Breach:
         return CallError(RULE_BROKEN, self.message)
 
 
+def broken_rules(breaches: Iterable[Breach]) -> frozenset[str]:
+    """Return the keys of the broken rules."""
+    return frozenset(each.rule.key for each in breaches)
+
+
 class RuleBook:
     """The rules of one run, with their record.
 
     `roles`: the roles of the person for whom the run works. `prefix`: the run's name in entries of its calls. `unlent`:
-    keys of rules whose calls the parent run keeps to itself.
+    keys of rules whose calls the parent run keeps to itself. `counts_runs`: whether a loop over a delegate counts once
+    for each of its runs. In runs of 0.2.0 it counts once.
     """
 
     def __init__(
@@ -107,8 +113,10 @@ class RuleBook:
         roles: Collection[str] = (),
         prefix: str = "",
         unlent: Collection[str] = (),
+        counts_runs: bool = True,
     ) -> None:
         self.rules = list(rules)
+        self._counts_runs = counts_runs
         self.record = record or RuleRecord()
         self.roles = frozenset(roles)
         self._prefix, self._unlent = prefix, frozenset(unlent)
@@ -153,15 +161,13 @@ class RuleBook:
         """Return the breach that forbids the call to begin now, also with a person's approval."""
         return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "refuse"), None)
 
-    def question(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
-        """Return the breach that a person has to approve."""
-        return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"), None)
+    def questions(self, call: Call, checks: CheckBudget | None = None) -> list[Breach]:
+        """Return the breaches that a person has to approve."""
+        return [each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"]
 
-    def allow(self, call: Call) -> None:
-        """Record that a person has approved the call with its present breaches."""
-        for each in self.breaches(call):
-            if each.rule.otherwise == "ask":
-                self._allowed.add((call.id, each.rule.key))
+    def allow(self, call: Call, keys: Collection[str] | None) -> None:
+        """Record that a person has approved the call with its breaches of these rules; `None`: with all of the present."""
+        self._allowed |= {(call.id, key) for key in (broken_rules(self.questions(call)) if keys is None else keys)}
 
     def begin(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
         """Record that the call begins, or return the breach that forbids it."""
@@ -184,11 +190,7 @@ class RuleBook:
         self._begun.add(call.id)
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
-                amount = (
-                    Fraction(1)
-                    if isinstance(rule, CountAtMost)
-                    else amount_of(rule.of, call.spec.known_tool, _params_of(call))
-                )
+                amount = self._amount(rule, call)
                 self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun")
 
@@ -255,11 +257,7 @@ class RuleBook:
         found: list[tuple[AtMost | CountAtMost, Fraction]] = []
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(_params_of(call), checks):
-                amount = (
-                    Fraction(1)
-                    if isinstance(rule, CountAtMost)
-                    else amount_of(rule.of, call.spec.known_tool, _params_of(call))
-                )
+                amount = self._amount(rule, call)
                 found += [(rule, amount)] if isinstance(amount, Fraction) else []
         return found
 
@@ -270,6 +268,13 @@ class RuleBook:
     def waits_for_record(self, call: Call) -> bool:
         """Whether the call may begin only once the record from before a reset is known."""
         return self.is_stale and any(rule.has_record for rule in self.concerning(call))
+
+    def _amount(self, rule: AtMost | CountAtMost, call: Call) -> Fraction | str:
+        """Return the amount of a call, in all the runs that it may start, or the reason why it is unknown."""
+        one = (
+            Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, _params_of(call))
+        )
+        return one if isinstance(one, str) or not self._counts_runs else one * _most_runs(call)
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
         params = _params_of(call)
@@ -287,7 +292,7 @@ class RuleBook:
                 return f"a call of {rule.after} {event}{_for_same(rule, params)}"
             return None
         if isinstance(rule, AtMost | CountAtMost):
-            amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, params)
+            amount = self._amount(rule, call)
             return amount if isinstance(amount, str) else exceeded_reason(rule, self.used(rule), amount)
         if isinstance(rule, OnlyFrom):
             return _foreign(rule, call)
@@ -373,8 +378,24 @@ def format_number(value: Fraction) -> str:
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 
 
+def _most_runs(call: Call) -> int:
+    """Return the largest number of runs that a call starts: a loop over a delegate starts one for each iteration."""
+    if call.spec.known_tool.delegate is None or not call.spec.repeats:
+        return 1
+    if call.inputs.items is not None:
+        return len(call.inputs.items)
+    return 1 if EACH in call.spec.raw else call.spec.raw.get("_max", DEFAULT_ITERATIONS)
+
+
 def _params_of(call: Call) -> JsonObject:
     return call.spec.known_tool.with_defaults(call.inputs.params)
+
+
+def is_replaced(rule: FollowedBy, later: Call, revised: Call) -> bool:
+    """Whether a revised call follows as the call does that it replaces."""
+    names = [then for _, then in rule.pairs]
+    keys = [same_key(_params_of(each), names) for each in (later, revised)]
+    return not set(names_of(revised.spec.known_tool)).isdisjoint(rule.thens) and keys[0] == keys[1]
 
 
 def _may_break_after_begin(rule: Rule, call: Call) -> bool:

@@ -309,13 +309,15 @@ def _parts(
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
-    limited = run.approval_queue.allowed_sources is not None
-    approval, givers, remembered = part_policy(guard, call, sources, limited=limited)
+    approved = run.plan is not None and run.approval_queue.has_approved(run.plan.home(call))
+    limited = approved and run.approval_queue.allowed_sources is not None
+    covered = approved and not limited and not run.approval_queue.is_tightened
+    approval, givers, remembered = part_policy(guard, call, sources, covered=covered, limited=limited)
     below = _below(call, run, budget, approval, givers, sources)
     record = below.pop("rule_record")
     return LoopInput.model_construct(
         kind="each",
-        agent=part_document(call, form, run.tools, base, guard),
+        agent=part_document(call, form, run.tools, base, guard, covered=covered),
         params={},
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],

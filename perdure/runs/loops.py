@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from pydantic import Field
 
-from perdure.approvals.policy import Ask, Flow, Guard, ToolOwner
+from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.errors import CallError
 from perdure.hooks.events import RunOwner
 from perdure.models.usage import RunUsage
@@ -50,10 +50,10 @@ _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 
 def part_document(
-    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard
+    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard, *, covered: bool
 ) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that the call reads, and the run's
-    policy.
+    policy. `covered`: whether the approval of the whole plan covers the calls of the parts.
     """
     used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
@@ -62,7 +62,7 @@ def part_document(
     ]
     context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
-    policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
+    policy = _refusing(guard.base, names).as_change() if covered else _by_call(guard, guard.base)
     config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}
     return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
@@ -74,24 +74,39 @@ def _kinds(call: Call) -> list[str]:
 
 
 def part_policy(
-    guard: Guard, call: Call, sources: Mapping[str, list[str]], *, limited: bool = False
+    guard: Guard, call: Call, sources: Mapping[str, list[str]], *, covered: bool, limited: bool
 ) -> tuple[JsonObject, list[ToolOwner], list[str]]:
     """Return the policy change, the tool owners and the remembered tools for the parts; calls of an approved plan need
     no further approval.
 
-    `sources`: the sources of the parts' input. `limited`: the plan's approval covers only calls of some sources, and
-    the parts judge their calls. See R7.6.
+    `sources`: the sources of the parts' input. `covered`: whether the approval of the whole plan covers the calls of
+    the parts. `limited`: it covers only calls of some sources, and the parts judge their calls. See R7.6.
     """
-    change = guard.change.as_change()
     # Nobody has seen the untrusted values in the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted_sources(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
     remembered = sorted(guard.remembered) if clean else []
     names = [each.spec.tool_name for each in call.written()]
-    if guard.policy.scope == "plan":
-        return {**change, "scope": "calls", "ask": "always" if limited else "never", "tools": {}}, [], remembered
-    return change, guard.tool_owners(names), remembered
+    owners = guard.tool_owners(names)
+    if not (covered or limited):
+        return _by_call(guard, guard.change), owners, remembered
+    owners = [ToolOwner(tools=each.tools, policy=_refusing(each.policy, each.tools)) for each in owners]
+    if limited:
+        return {**_by_call(guard, guard.change), "ask": "always", "tools": {}}, owners, remembered
+    return _refusing(guard.change, ()).as_change(), owners, remembered
+
+
+def _by_call(guard: Guard, policy: Policy) -> JsonObject:
+    """Return a layer of the run's policy for parts that judge each call."""
+    return {**policy.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
+
+
+def _refusing(policy: Policy, tools: Iterable[str]) -> Policy:
+    """Return what is left of a policy for the tools of an approved plan: its refusals."""
+    left = [flow for flow in policy.as_change().get("flows", []) if flow["do"] == "refuse"]
+    never = {"scope": "calls", "ask": "never", "tools": dict.fromkeys(tools, "never"), "flows": left}
+    return Policy.model_validate({**policy.as_change(), **never})
 
 
 def _brings_others_in(call: Call) -> bool:

@@ -25,7 +25,7 @@ from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned, take_changed, written_anew
-from perdure.rules import RULE_BROKEN, FollowedBy, PlanJudge, RuleBook
+from perdure.rules import RULE_BROKEN, FollowedBy, PlanJudge, RuleBook, names_of
 from perdure.runs.context import ended_badly
 from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
@@ -481,8 +481,21 @@ class RequestLoop:
         return tools_of_delegate(tool, self._run)
 
     def _request_approval(self, call: Call, now: str) -> ApprovalRequest | None:
-        add_request = self._run.approval_queue.add_question if is_answered(call) else self._run.approval_queue.add_call
-        return add_request(self.plan.home(call), call, now)
+        queue = self._run.approval_queue
+        if is_answered(call):
+            return queue.add_question(self.plan.home(call), call, now)
+        request = queue.add_call(self.plan.home(call), call, now)
+        if request is not None:
+            request.owed = self._owed(call)
+        return request
+
+    def _owed(self, call: Call) -> list[FollowedBy]:
+        """Return the rules for which a call that has begun requires this one."""
+        names = set(names_of(call.spec.known_tool))
+        found = [
+            rule for rule in self._rules.rules if isinstance(rule, FollowedBy) and not names.isdisjoint(rule.thens)
+        ]
+        return found if found and call in self._judge_of_plan().owed() else []
 
     def _is_hooked(self, call: Call) -> bool:
         return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)

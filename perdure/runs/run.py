@@ -45,7 +45,7 @@ from perdure.runs.sent_texts import merge_digests, sent_by
 from perdure.runs.shared_budgets import SharedBudget, merged_budgets
 from perdure.runs.standing_approvals import StandingClaim
 from perdure.runs.undo import EffectLog, UndoRecord
-from perdure.runs.version_switches import CHANGE_ENDS_STANDING, OUTPUT_BINDS_AT_END
+from perdure.runs.version_switches import JUDGED_ANEW, OUTPUT_BINDS_AT_END
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
 from perdure.values.json import Json, JsonObject
@@ -128,7 +128,7 @@ class RunState:
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.approval_queue = approval_queue or ApprovalQueue()
         """Queue of requests that wait for a person."""
-        self.approval_queue.keeps_standing_approvals = not prepared.follows(CHANGE_ENDS_STANDING)
+        self.approval_queue.judges_anew = prepared.follows(JUDGED_ANEW)
         self.rules = self.approval_queue.rules
         """The run's rules, with their record (section 23)."""
         self.provenance = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates, self.sizes)

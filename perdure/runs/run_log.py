@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
-from perdure.runs.version_switches import DEFAULTS_ASK
+from perdure.runs.version_switches import DEFAULTS_ASK, JUDGED_ANEW
 from perdure.runs.wire import PreparedWorker, RunInput
 
 StepKind: TypeAlias = Literal[
@@ -93,6 +93,7 @@ class RunStart:
             givers=self.givers,
             floor_flows=list(self.floor_flows),
             knows_defaults=self.prepared.follows(DEFAULTS_ASK),
+            adds_to_quorums=self.prepared.follows(JUDGED_ANEW),
         )
 
     def rule_book(self, rules: Sequence[Rule]) -> RuleBook:
@@ -104,6 +105,7 @@ class RunStart:
             roles=roles_of(given.whose.context),
             prefix=self.prefix,
             unlent=given.unlent_rules,
+            counts_runs=self.prepared.follows(JUDGED_ANEW),
         )
 
 

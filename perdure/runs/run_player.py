@@ -453,6 +453,7 @@ class _RunPlayer:
             if request.call is not None:
                 self._leave_unknown(request.call)
             return
+        queue.name_breaches(judged)  # the person has seen them
         verdict = queue.apply(replace(judged, by_person=by_person))
         if not verdict.waits:
             self._verdicts[request.id] = verdict

@@ -18,8 +18,6 @@ ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """
 CARRIES_LESS: Final = "carries-less"
 """The results of one Request share their room in the context, and a snapshot of more than `MAX_CARRIED_PARTS` lists and objects is not carried."""
-CHANGE_ENDS_STANDING: Final = "change-ends-standing"
-"""No standing approval decides once a decision has changed a call of the procedure (R23.3)."""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists leave out the calls that the client executes."""
 CLOCK_FOLLOWS: Final = "clock-follows"
@@ -27,6 +25,8 @@ CLOCK_FOLLOWS: Final = "clock-follows"
 DECIDED_CALLS_STOP: Final = "decided-calls-stop"
 """A call that a person removes from a continued plan does not run, even if it waits for its turn; a running call
 continues (R10.5)."""
+DECISIONS_BEFORE_TIMEOUTS: Final = "decisions-before-timeouts"
+"""A decision that came in time counts, even if it is known to count only after the timeout (R7.4)."""
 DEFAULTS_ASK: Final = "defaults-ask"
 """A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
 FIRST_CALLS_TIMED_LATER: Final = "first-calls-timed-later"
@@ -36,6 +36,9 @@ FORMER_CHILDREN_END: Final = "former-children-end"
 """A delegate or user's workflow that was open at its run's reset is ended before the run starts it anew (R7.2)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
+JUDGED_ANEW: Final = "judged-anew"
+"""A change of the policy counts for waiting requests and approved plans, and stands beside a quorum (R7.7, R24.6). An approval allows only the broken
+rules that its request names (R23.2). A change of a call or of the policy ends standing approvals (R23.3)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The last Request after a limit counts toward `max_requests`."""
 LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
@@ -115,8 +118,9 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
-        CHANGE_ENDS_STANDING: 9,
+        DECISIONS_BEFORE_TIMEOUTS: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
+        JUDGED_ANEW: 9,
         OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
     }

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from perdure.approvals.policy import Guard, Policy
+from typing import Any
+
+import pytest
+
+from perdure.approvals.decisions import Decision
+from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import RESET
-from perdure.plan import Plan
+from perdure.plan import Call, Plan, Returned
 from perdure.tools.tool import resolve_tools
 from perdure.values.state import State
 
-TOOLS = resolve_tools(["send"], {"send": {"name": "send", "_dangerous": True, "properties": {}}})
+TEXT = {"text": {"type": "string"}}
+TOOLS = resolve_tools(
+    ["send", "read", "mail"],
+    {
+        "send": {"name": "send", "_dangerous": True, "properties": {}},
+        "read": {"name": "read", "_safe": True, "_untrusted": True, "properties": {}},
+        "mail": {"name": "mail", "properties": TEXT},
+    },
+)
+TIME = "2026-11-28T09:00:00+00:00"
 
 
 def test_r7_2_requests_from_the_first_task_after_a_reset_are_asked_again() -> None:
@@ -26,3 +40,44 @@ def test_r7_2_requests_from_the_first_task_after_a_reset_are_asked_again() -> No
     assert later is not None
     assert [each.approval.requested_at for each in (before, repeated, later)] == ["10:00", "10:00", "10:01"]
     assert [each.reason.endswith(RESET) for each in (before, repeated, later)] == [True, True, False]
+
+
+def approved_plan(*calls: Any, standing: bool) -> tuple[Plan, ApprovalQueue, list[Call]]:
+    """A plan that a person, or a standing approval for trusted values, has approved as a whole."""
+    plan, queue = Plan(0, tools=TOOLS, state=State()), ApprovalQueue(Guard(Policy(scope="plan")))
+    added = [plan.add(call) for call in calls]
+    plan.close()
+    assert queue.add_plan(plan, TIME, lambda: Plan(0, tools=TOOLS, state=State())) is not None
+    decision = Decision(call="0", decision="approve", by="ann")
+    if standing:
+        queue.apply_standing(decision, ["trusted"])
+    else:
+        queue.apply(queue.judge(decision))
+    plan.take_ready()
+    return plan, queue, added
+
+
+@pytest.mark.parametrize("change", [{"timeout": 60}, {"tools": {"send": "always"}}, {"tools": {"send": "never"}}])
+@pytest.mark.parametrize("first", ["request", "change"])
+def test_r23_3_no_change_of_the_policy_allows_values_that_a_standing_approval_does_not(change: Any, first: str) -> None:
+    calls = [{"_tool": "read", "_outputPath": "†state.r"}, {"_tool": "mail", "text": "†state.r"}]
+    plan, queue, (read, mail) = approved_plan(*calls, standing=True)
+    assert queue.add_call(plan, read, TIME) is None
+    plan.end(read, Returned("x"), TIME)
+    plan.take_ready()
+    if first == "change":
+        queue.change_policy(parse_policy(change))
+    request = queue.add_call(plan, mail, TIME)
+    assert request is not None
+    if first == "request":
+        queue.change_policy(parse_policy(change))
+    assert queue.released() == []
+
+
+def test_r7_6_no_change_of_the_policy_allows_a_call_that_a_hook_has_changed() -> None:
+    plan, queue, (mail,) = approved_plan({"_tool": "mail", "text": "a"}, standing=False)
+    mail.inputs.changed = ["text"]
+    request = queue.add_call(plan, mail, TIME)
+    assert request is not None
+    queue.change_policy(parse_policy({"tools": {"send": "always"}}))
+    assert queue.released() == []

@@ -15,7 +15,7 @@ from perdure.approvals.requests import ApprovalRequest
 from perdure.errors import DecisionError
 from perdure.plan import Plan
 from perdure.tools.quorum import Approver, Quorum
-from perdure.tools.tool import resolve_tools
+from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.json import JsonObject
 from perdure.values.state import State
 
@@ -33,8 +33,8 @@ BEGIN = "2026-11-24T09:00:00+00:00"
 def waiting(
     rule: Any, call: dict[str, Any] | None = None, requester: str = "ann", **policy: Any
 ) -> tuple[ApprovalQueue, ApprovalRequest]:
-    plan = Plan(1, tools=TOOLS, state=State())
-    queue = ApprovalQueue(Guard(Policy(tools={"refund": rule}, **policy)), requesters=[requester])
+    plan, tools = Plan(1, tools=TOOLS, state=State()), {} if rule is None else {"refund": rule}
+    queue = ApprovalQueue(Guard(Policy(tools=tools, **policy)), requesters=[requester])
     added = plan.add(call or {"_tool": "refund", "euros": 50})
     plan.close()
     plan.take_ready()
@@ -152,11 +152,82 @@ def test_neither_a_program_nor_the_timeout_nor_a_change_of_the_policy_replaces_a
     queue, request = waiting({"by": 2}, on_timeout="approve", approver="rules:decide")
     assert queue.judge_program(request, "approve", "rules:decide") is None
     change = parse_policy({"tools": {"refund": "never"}})
-    assert queue.guard.kept_quorum(change) == "the rule of refund sets a quorum, which no run can change"
+    assert queue.guard.kept_quorums(change, TOOLS) == ["refund"]
     queue.change_policy(change)
     assert queue.released() == []
     assert queue.time_out(request, 5).outcome is not None
     assert request.approval.decision == "timeout"
+
+
+@pytest.mark.parametrize("approved", [[], ["bob"]])
+def test_r7_7_a_change_that_requires_more_people_counts_for_a_request_that_waits(approved: list[str]) -> None:
+    queue, request = waiting(None, on_timeout="approve", approver="rules:decide")
+    if approved:
+        queue.change_policy(parse_policy({"tools": {"refund": {"by": 2}}}))
+    for name in approved:
+        assert not decide(queue, name)
+    assert queue.change_policy(parse_policy({"tools": {"refund": {"by": 3}}})) == [request]
+    assert queue.released() == []
+    assert request.missing == ("2 more approvals" if approved else "3 approvals")
+    assert queue.judge_program(request, "approve", "rules:decide") is None
+    assert not decide(queue, "cleo")
+    assert queue.time_out(request, 5).outcome is not None
+
+
+def test_r7_7_requests_of_a_run_of_0_2_0_keep_their_quorums() -> None:
+    queue, request = waiting(None)
+    queue.judges_anew = False
+    assert queue.change_policy(parse_policy({"tools": {"refund": {"by": 3}}})) == []
+    assert request.missing == ""
+
+
+def test_r7_7_a_change_that_requires_fewer_people_approves_a_request_with_enough() -> None:
+    queue, request = waiting(None)
+    queue.change_policy(parse_policy({"tools": {"refund": {"by": 3}}}))
+    decide(queue, "bob")
+    decide(queue, "cleo")
+    queue.change_policy(parse_policy({"tools": {"refund": {"by": 2}}}))
+    assert queue.released() == [request]
+    assert (request.approval.decision, request.approval.by) == ("approve", "bob and cleo")
+    assert queue.waiting == {}
+
+
+def test_r7_7_a_stricter_policy_judges_each_call_of_an_approved_plan() -> None:
+    plan = Plan(1, tools=TOOLS, state=State())
+    queue = ApprovalQueue(Guard(Policy(scope="plan", ask="never")))
+    call = plan.add({"_tool": "refund", "euros": 3})
+    plan.close()
+    assert queue.add_plan(plan, BEGIN, lambda: Plan(1, tools=TOOLS, state=State())) is not None
+    queue.apply(queue.judge(parse_decision({"call": "1", "decision": "approve", "by": "bob"})))
+    queue.change_policy(parse_policy({"tools": {"refund": {"by": 2}}}))
+    plan.take_ready()
+    request = queue.add_call(plan, call, BEGIN)
+    assert request is not None
+    assert request.missing == "2 approvals"
+
+
+def test_r24_6_a_change_stands_beside_a_quorum() -> None:
+    large: dict[str, Any] = {"by": 2, "when": {"properties": {"euros": {"minimum": 1000}}, "required": ["euros"]}}
+    guard = Guard(Policy(tools={"refund": large}))
+    more: Any
+    for more in ("always", {"by": 3}, {"when": large["when"]}):
+        assert guard.kept_quorums(parse_policy({"tools": {"refund": more}}), TOOLS) == []
+    less: Any
+    for less in ("never", {"by": 1}, {"by": 2, "when": large["when"]}):
+        assert guard.kept_quorums(parse_policy({"tools": {"refund": less}}), TOOLS) == ["refund"]
+    guard.loosen_or_tighten(parse_policy({"tools": {"refund": "always"}}))
+    assert guard.why(TOOLS["refund"], {"euros": 20}) == "refund is always asked about"
+    assert guard.quorums(TOOLS["refund"], {"euros": 20}) == []
+    assert [each.by for each in guard.quorums(TOOLS["refund"], {"euros": 1000})] == [2]
+    former = Guard(Policy(tools={"refund": large}), change=guard.change, adds_to_quorums=False)
+    assert former.why(TOOLS["refund"], {"euros": 20}) is None
+
+
+def test_r24_6_no_change_loosens_the_quorum_of_a_tool_itself() -> None:
+    tool = Tool(name="pay", parameters={}, approval={"by": 2})
+    change = parse_policy({"tools": {"pay": "never"}})
+    assert Guard().kept_quorums(change, {"pay": tool}) == ["pay"]
+    assert Guard(Policy(tools={"pay": "always"})).kept_quorums(change, {"pay": tool}) == []
 
 
 def test_the_approvals_of_before_a_reset_do_not_count() -> None:

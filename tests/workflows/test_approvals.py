@@ -11,11 +11,11 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Perdure, tool
 from perdure.runs.wire import DECIDE, POLICY
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import JsonObject
-from tests.support import DONE, Harness, agent, harness, impatient
+from tests.support import DONE, Harness, agent, check_replays, harness, impatient
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -154,6 +154,9 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
     assert followed == {"call": "1.0", "decision": "approve"}
     assert late == "1.0 already has a decision: approve by Ann"
     assert [refusal["problem"] for refusal in ended.refusals] == [
+        *refused[:4],
+        refused[5],  # the others were no decisions
+        late,
         "1.0 already has a decision: approve by Ann",
         '"yes please" is not a decision: expected an object such as {"call": "1.0"}',
     ]
@@ -463,6 +466,7 @@ def decider(offer: dict[str, Any]) -> Any:
         "/no": {"decision": "reject", "reason": "not this"},
         "/change": {"decision": "edit", "params": {"path": "/changed"}},
         "/person": "ask",
+        "/remember": {"decision": "approve", "remember": True},
         "/nonsense": ["?"],
         "/nothing": None,
     }[path]
@@ -490,6 +494,47 @@ async def test_r7_9_a_program_decides_or_leaves_it_to_a_person(dev_server: Workf
     assert f"{name} gave ['?'], but must return a decision" in told.replace('["?"]', "['?']")
     assert f"{name} gave null, but must return a decision" in told
     assert '"by":"tests.workflows.test_approvals:decider"' in shown
+
+
+async def test_r7_9_a_program_that_a_change_names_decides_what_waits(dev_server: WorkflowEnvironment) -> None:
+    name = "tests.workflows.test_approvals:decider"
+    async with harness(dev_server.client, TOOLS, plan("/no"), named=["tests.workflows.test_approvals"]) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0")
+        await handle.execute_update(POLICY, {"approver": name})
+        (call,) = (await handle.result()).calls
+        await check_replays(await handle.fetch_history())
+    assert call.approval is not None
+    assert (call.approval.decision, call.approval.by) == ("reject", name)
+
+
+async def test_r7_7_what_a_program_remembers_releases_what_waits(dev_server: WorkflowEnvironment) -> None:
+    name = "tests.workflows.test_approvals:decider"
+    calls: list[JsonObject] = [
+        {"_tool": "remove", "path": "/person"},
+        {"_tool": "look", "path": "/", "_outputPath": "†state.seen"},
+    ]
+    calls.append({"_tool": "remove", "path": "/remember", "_after": ["1.1"]})
+    script = [{"calls": calls, "output": None}, DONE]
+    async with harness(dev_server.client, TOOLS, script, named=["tests.workflows.test_approvals"]) as it:
+        result = await (await it.start(asking(approver=name))).result()
+    assert [(call.status, call.approval and call.approval.by) for call in result.calls] == [
+        ("done", "policy"),
+        ("done", None),
+        ("done", name),
+    ]
+
+
+async def test_r7_3_of_two_decisions_at_once_the_one_without_effect_is_kept(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/both")) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0")
+        both = [decide(it, handle.id, call="1.0", decision="approve", by=name) for name in ("ann", "bob")]
+        late = [each for each in await asyncio.gather(*both) if isinstance(each, str)]
+        await handle.result()
+        view = await it.view(handle.id)
+    assert [each["problem"] for each in view.refusals] == late
+    assert late[0].startswith("1.0 already has a decision: approve by ")
 
 
 def allows(offer: dict[str, Any]) -> Any:
@@ -527,3 +572,54 @@ async def test_what_times_out_together_has_one_timer(time_skipping: WorkflowEnvi
     kinds = [event.event_type for event in history.events]
     # One a day, and the deadline's; and one more, where the approvals and the first sleep are not of one second.
     assert 4 <= kinds.count(EventType.EVENT_TYPE_TIMER_STARTED) <= 5
+
+
+async def test_r7_4_a_decision_that_came_in_time_counts_if_no_worker_was_there(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, plan("/away")) as it:
+        handle = await it.start(asking(timeout=3, on_timeout="approve"))
+        await it.until_waiting(handle.id, "1.0")
+    await handle.signal("reject", {"call": "1.0", "by": "ann"})
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        if event.HasField("timer_fired_event_attributes"):
+            break
+    async with harness(dev_server.client, TOOLS, lambda _: DONE, task_queue=it.task_queue):
+        (call,) = (await handle.result()).calls
+        await check_replays(await handle.fetch_history())
+    assert call.approval is not None
+    assert (call.approval.decision, call.approval.by) == ("reject", "ann")
+    assert "/away" not in removed
+
+
+def removes_many(*, first: bool) -> list[Any]:
+    """A plan whose loop runs in workflows of its own, and the answer after it."""
+    calls: list[JsonObject] = [{"_tool": "remove", "_each": [f"/many/{n}" for n in range(101)], "path": "†item"}]
+    if first:
+        calls = [{"_tool": "remove", "path": "/first"}, calls[0] | {"_after": ["1.0"]}]
+    return [{"calls": calls, "output": None}, DONE]
+
+
+async def test_r7_6_a_large_loop_is_not_approved_by_a_change_to_whole_plans(dev_server: WorkflowEnvironment) -> None:
+    """Nobody has seen the plan: it had begun when the policy changed."""
+    async with harness(dev_server.client, TOOLS, removes_many(first=True)) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0")
+        await handle.execute_update(POLICY, {"scope": "plan"})
+        await decide(it, handle.id, call="1.0", decision="approve")
+        run = Perdure(dev_server.client).get_run(handle.id)
+        async with asyncio.timeout(HANG):
+            while True:
+                if (await run.waiting_below())[0]:
+                    break
+                await asyncio.sleep(0.02)
+        assert not [path for path in removed if path.startswith("/many/")]
+        await handle.cancel()
+
+
+async def test_r7_6_a_large_loop_of_an_approved_plan_asks_nobody(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, removes_many(first=False)) as it:
+        handle = await it.start(asking(scope="plan", tools={"remove": {"by": 2}}))
+        await it.until_waiting(handle.id, "1")
+        for name in ("ann", "bob"):
+            await decide(it, handle.id, call="1", decision="approve", by=name)
+        view = await handle.result()
+    assert [call.status for call in view.calls] == ["done"]

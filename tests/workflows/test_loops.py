@@ -309,7 +309,7 @@ return "done"
         await run.approve("1.0", remember=True)
 
         async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0]
+            return None if look.busy else (await run.waiting_below())[0] or None
 
         [question, *_] = await local.following.until(waits)
         await local.perdure.get_run(run.id).policy(ask="always")

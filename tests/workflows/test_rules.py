@@ -20,6 +20,7 @@ from perdure.rules import at_most, count_at_most, followed_by, needs, never_afte
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.testing import LocalRun, run_locally
 from perdure.testing.scripted_model import ChatRequest, Turn
+from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_ID
 from tests.support import DONE, agent, check_replays, harness, impatient
 from tests.timeouts import HANG
@@ -63,6 +64,12 @@ def send_mail(to: str) -> str:
 def read_mail() -> str:
     """Read a mail of somebody."""
     return "IBAN 666"
+
+
+@tool(safe=True)
+def look(at: str) -> str:
+    """Look at a shop."""
+    return at
 
 
 TOOLS: list[Any] = [fraud_check, refund, send_mail, read_mail]
@@ -186,6 +193,45 @@ async def test_an_edit_of_a_person_does_not_break_a_rule(dev_server: WorkflowEnv
         await run.edit("1.0", {"euros": 99})
         await handle.result()
     assert refunds() == [99]
+
+
+async def test_an_approval_allows_only_the_broken_rules_that_its_request_names(dev_server: WorkflowEnvironment) -> None:
+    """Another call has begun since the request, so the second one breaks a rule that the person has not seen."""
+    config = rules(at_most("refund.euros", 100, otherwise="ask")) | {"approval": {"tools": {"refund": "always"}}}
+    state = {"type": "state", "state": {"amount": 60}}
+    script = [plan(pays("†state.amount"), pays("†state.amount", "bob")), DONE]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", context=[state], config=config))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        run = Perdure(dev_server.client).get_run(handle.id)
+        shown = {each.call: each for each in await run.waiting()}
+        await run.approve(shown["1.1"])
+        await it.until_waiting(handle.id, "1.0")
+        while True:
+            if refunds() == [60]:
+                break
+            await asyncio.sleep(0.02)
+        with pytest.raises(
+            DecisionRefusedError, match=r"has changed since it was shown: .* would be 120; the limit is 100"
+        ):
+            await run.approve(shown["1.0"])
+        (again,) = await run.waiting()
+        assert "would be 120; the limit is 100" in again.reason
+        await run.approve(again)
+        await handle.result()
+        await check_replays(await handle.fetch_history())
+    assert refunds() == [60, 60]
+
+
+@pytest.mark.parametrize("loop", [{"_each": [1, 2, 3]}, {"_until": "†output == 'never'", "_max": 3}])
+async def test_each_run_of_a_loop_over_a_delegate_counts(loop: dict[str, Any]) -> None:
+    clerk = Agent("clerk", instructions="You say a word.")
+    boss = Agent("boss", tools=[clerk], rules=[count_at_most("clerk", 2)])
+    script = plan({"_tool": "clerk", "request": "Speak.", "_outputPath": "†state.all", **loop})
+    async with run_locally(boss, model=[script, DONE]) as local:
+        view = await local.run("Let them speak.")
+    assert view.calls[0].error is not None
+    assert "the rule count_at_most(clerk, 2" in view.calls[0].error["message"]
 
 
 async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:
@@ -615,6 +661,40 @@ async def test_a_call_that_has_to_follow_is_in_the_plan_and_no_message_drops_it(
     first = result.calls[0]
     assert (first.status, (first.error or {})["code"]) == ("invalid", "rule_broken")
     assert "has no call of open_shop that always starts after 1.0 close_shop" in (first.error or {})["message"]
+
+
+async def test_no_edit_takes_away_a_call_that_has_to_follow(dev_server: WorkflowEnvironment) -> None:
+    @tool
+    def close_shop(shop: str) -> str:
+        """Close a shop."""
+        begun.append(("close_shop", shop))
+        return "closed"
+
+    @tool
+    def open_shop(shop: str, hour: int = 8) -> str:
+        """Open a shop."""
+        begun.append(("open_shop", f"{shop} at {hour}"))
+        return "open"
+
+    calls: list[JsonObject] = [
+        {"_tool": "close_shop", "shop": "north"},
+        {"_tool": "open_shop", "shop": "north", "_after": ["ended 1.0"]},
+    ]
+    config = rules(followed_by("close_shop", "open_shop", same="shop")) | {
+        "approval": {"tools": {"open_shop": "always"}}
+    }
+    async with harness(dev_server.client, [close_shop, open_shop, look], [plan(*calls), DONE]) as it:
+        handle = await it.start(agent("close_shop", "open_shop", "look", config=config))
+        await it.until_waiting(handle.id, "1.1")
+        run = Perdure(dev_server.client).get_run(handle.id)
+        required = r"may not change so: the rule followed_by\(close_shop, open_shop.* requires it as it is"
+        with pytest.raises(DecisionRefusedError, match=required):
+            await run.edit("1.1", {"shop": "south"})
+        with pytest.raises(DecisionRefusedError, match=required):
+            await run.replace("1.1", {"_tool": "look", "at": "north"})
+        await run.edit("1.1", {"hour": 9})
+        await handle.result()
+    assert begun == [("close_shop", "north"), ("open_shop", "north at 9")]
 
 
 async def test_an_operators_cancellation_leaves_the_sums_of_a_tenant(dev_server: WorkflowEnvironment) -> None:

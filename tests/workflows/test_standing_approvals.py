@@ -241,13 +241,13 @@ async def test_a_stricter_policy_counts_in_loops_that_begin_and_in_those_that_ru
         run = await local.start(given(), agent=agent)
 
         async def waits(look: WaitingState) -> Any:
-            return None if look.busy or not (found := await run.waiting_below()) else found
+            return None if look.busy else (await run.waiting_below())[0] or None
 
-        [first] = (await local.following.until(waits))[0]
+        [first] = await local.following.until(waits)
         await run.policy(tools={"refund" if ends else "customer": "always" if ends else "never"})
         await local.perdure.get_run(first.run_id).approve(first.request.call, by="carl", roles=["clerk"])
         if ends:
-            waiting = (await local.following.until(waits))[0]
+            waiting = await local.following.until(waits)
             assert {each.request.tool for each in waiting} == {"refund"}
             await run.cancel()
         await run.wait()
@@ -288,7 +288,7 @@ async def test_a_change_counts_in_the_child_workflows_of_loops(plan: list[Any], 
         run = await local.start(given(), agent=agent)
 
         async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0]
+            return None if look.busy else (await run.waiting_below())[0] or None
 
         [first] = await local.following.until(waits)
         assert first.request.call == edited
