@@ -97,8 +97,9 @@ class ApprovalOptions(TypedDict, total=False):
     ask: Literal["never", "untrusted", "dangerous", "unsafe", "always"]
     """The calls that need approval; `unsafe` is every call that is not declared safe. Default: `'dangerous'`."""
     tools: Mapping[str, Any]
-    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
-    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for calls that match it."""
+    """Rules by tool name, in place of `ask` and of the tool's own `_approval`: `never`, `always`, `{"when": <JSON
+    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, no other call is asked
+    about."""
     flows: Sequence[Mapping[str, Any]]
     """Rules about the provenance of parameters."""
     approver: str | None

@@ -118,8 +118,9 @@ class Policy(BaseModel):
     ask: Ask = "dangerous"
     """The calls that need approval; `unsafe` is every call that is not declared safe."""
     tools: JsonObject = Field(default_factory=dict)
-    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
-    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for calls that match it."""
+    """Rules by tool name, in place of `ask` and of the tool's own `_approval`: `never`, `always`, `{"when": <JSON
+    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, no other call is asked
+    about."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
     """Rules about the provenance of parameters (R15.5)."""
     approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
