@@ -361,7 +361,10 @@ class ApprovalQueue:
             self._adopt(judged, Approval(requested_at="", decision=kind, by=approver.by, reason=reason))
             request.revise(kind, judged.quorums)
         request.approval.approvers = [*request.approval.approvers, approver]
-        return ApprovalVerdict(waits=True) if request.missing else self._complete(judged)
+        if request.missing:
+            request.note_channel(judged.decision)
+            return ApprovalVerdict(waits=True)
+        return self._complete(judged)
 
     def _complete(self, judged: JudgedDecision) -> ApprovalVerdict:
         """Apply the decision of a request whose quorums are met."""

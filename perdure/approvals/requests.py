@@ -128,6 +128,15 @@ class ApprovalRequest:
         self.revised, self._digest, self.approval.approvers = kind, None, []
         self.quorums += [quorum for quorum in quorums if quorum not in self.quorums]
 
+    def note_channel(self, decision: Decision) -> None:
+        """Keep a decision that leaves the request waiting, if its sender named a channel: the sender looks for it there."""
+        if decision.via:
+            kind, by, reason = decision.decision, decision.by, decision.reason
+            now = Approval(
+                requested_at=self.approval.requested_at, decision=kind, by=by, reason=reason, via=decision.via
+            )
+            self.approval.earlier = [*self.approval.earlier, now]
+
     def renew(self, time: str) -> None:
         """Renew the request after a reset of the run."""
         self.approval.requested_at, self.approval.approvers = time, []

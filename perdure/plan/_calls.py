@@ -61,18 +61,23 @@ class Approval(BaseModel):
     """The channel of the decision, if the sender named it; else not printed."""
     approvers: list[Approver] = Field(default_factory=list)  # R24.6
     """The persons who have approved it so far, if a quorum decides; else not printed."""
+    earlier: list[Approval] = Field(default_factory=list)
+    """Earlier decisions whose senders named a channel: on the call's plan, or of a quorum; else not printed."""
+
+    @property
+    def of_channels(self) -> list[Approval]:
+        """Every decision whose sender named a channel, the oldest first."""
+        return [*self.earlier, self] if self.via else self.earlier
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
-        return {key: value for key, value in plain.items() if value or key not in ("via", "approvers")}
+        return {key: value for key, value in plain.items() if value or key not in ("via", "approvers", "earlier")}
 
 
 def again(before: Approval | None, time: str) -> Approval:
-    """Return the approval of a call that is shown now. It keeps the channel of the plan's approval until the call
-    itself is decided.
-    """
-    return Approval(requested_at=time, via=before.via if before is not None else "")
+    """Return the approval of a call that is shown now. It keeps the decisions on its plan."""
+    return Approval(requested_at=time, earlier=before.of_channels if before is not None else [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,22 @@ async def test_a_reply_decides(
         assert late.task.history[-1].message_id == decision.message_id
 
 
+async def test_the_first_of_two_approvals_is_in_the_history(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    documents: Any = [SHOPPER | {"config": {"approval": {"tools": {"pay": {"by": 2}}}}}]
+    async with agents(dev_server.client, tmp_path, PAYS, documents=documents) as it:
+        first = await it.send(user("Pay."))
+        decision = user("approve", task_id=first.task.id)
+        seen = await it.send(decision)
+        assert seen.task.status.state == ASKS
+        assert history(seen.task)[1:] == [("agent", "pay amount 5"), ("user", "approve")]
+        run = it.served.gateway.perdure.get_run(first.task.id)
+        await run.approve("1.0", by="cleo")
+        await run.result()
+        read = await (await it.client()).get_task(GetTaskRequest(id=first.task.id))
+        assert history(read)[1:] == [("agent", "pay amount 5"), ("user", "approve")]
+        assert read.history[-1].message_id == decision.message_id
+
+
 async def test_a_text_that_decides_nothing_is_refused_in_one_line(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:

@@ -200,6 +200,58 @@ async def test_a_person_approves(dev_server: WorkflowEnvironment, tmp_path: Path
         assert done.output_text == "paid 5"
 
 
+QUORUM: Any = SHOPPER | {
+    "context": [*SHOPPER["context"], {"type": "tool", "tool": "pay"}],
+    "config": {"approval": {"tools": {"pay": {"by": 2}}}},
+}
+
+
+@pytest.mark.parametrize("by_call", [False, True])
+async def test_an_approval_is_of_what_the_response_has_shown(
+    dev_server: WorkflowEnvironment, tmp_path: Path, by_call: bool
+) -> None:
+    """`by_call`: the client declares the function for approvals, so its answer is a call's output."""
+    calls = [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]
+    tools: Any = [{"type": "function", "name": "perdure_approval", "parameters": None, "strict": False}]
+    more: Any = {"tools": tools} if by_call else {}
+    async with door(dev_server.client, tmp_path, [{"calls": calls}], agents=[QUORUM], functions=[pay]) as it:
+        first = await it.ai.responses.create(model="shopper", input="Pay.", **more)
+        asked: Any = first.output[0]
+        run = it.served.gateway.perdure.get_run(first.to_dict()["perdure"]["run_id"])
+        await run.edit("1.0", {"amount": 5000}, by="cleo")
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+        if by_call:
+            answer = {"type": "function_call_output", "call_id": asked.call_id, "output": "approve"}
+        with pytest.raises(openai.BadRequestError, match="has changed since it was shown"):
+            await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
+        (waits,) = await run.waiting()
+        assert [each.by for each in waits.approvers] == ["cleo"]
+        assert (await it.ai.responses.retrieve(first.id)).output != first.output, (
+            "the changed call has an item of its own"
+        )
+        await run.cancel()
+
+
+async def test_the_first_of_two_approvals_is_answered(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    calls = [{"_tool": "pay", "amount": 5, "_outputPath": "†state.receipt"}]
+    script = [{"calls": calls}, says("{†state.receipt}")]
+    async with door(dev_server.client, tmp_path, script, agents=[QUORUM], functions=[pay]) as it:
+        first = await it.ai.responses.create(model="shopper", input="Pay.")
+        (asked,) = first.output
+        run = it.served.gateway.perdure.get_run(first.to_dict()["perdure"]["run_id"])  # type: ignore[index]
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+        second = await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=[answer])
+        assert [item.type for item in second.output] == ["mcp_approval_request"]
+        await run.edit("1.0", {"amount": 7}, by="cleo")
+        await run.approve("1.0", by="dan")
+        while (done := await it.ai.responses.retrieve(second.id)).output_text != "paid 7":
+            assert done.status == "in_progress"
+        (before,) = (await it.ai.responses.retrieve(first.id)).output
+        assert before.id == asked.id
+        (sent,) = (await it.ai.responses.input_items.list(second.id)).data
+        assert sent.to_dict() | answer == sent.to_dict()
+
+
 async def test_what_a_request_may_say(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     """Each key is honoured, or refused in one line with its name."""
     script = [says({"colour": "red"})]

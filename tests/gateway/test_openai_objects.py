@@ -170,7 +170,7 @@ def test_a_run_that_waits_for_its_client_has_ended_a_response_and_begins_another
     assert (first["status"], first["usage"]["total_tokens"]) == ("completed", 7)
     (asked,) = first["output"]
     assert (asked["type"], asked["call_id"], asked["arguments"]) == ("function_call", ID.call("1.0"), '{"a":1}')
-    approval = Approval(requested_at=OFFER.requested_at, decision="answer", via=decision_via(ID.next(), "1.0"))
+    approval = Approval(requested_at=OFFER.requested_at, decision="answer", via=decision_via(ID.next(), "1.0", ""))
     done = CallView(**CALL, status="done", approval=approval)
     log = [*waits.view.log, RequestView(number=2, model="m", reason="", usage=Usage())]
     for more, status in (

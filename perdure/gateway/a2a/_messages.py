@@ -156,11 +156,12 @@ def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, C
     found: dict[str, dict[str, CallView]] = {}
     for path, view in views:
         for call in view.calls:
-            approval = call.approval
-            if approval is None or not approval.via.startswith(_VIA) or approval.decision in (None, "dropped"):
-                continue
-            if approval.decision != "answer" or call.tool == _ASK_PERSON:
-                found.setdefault(approval.via.removeprefix(_VIA), {})[join_ids(path, call.id)] = call
+            for approval in [] if call.approval is None else call.approval.of_channels:
+                if not approval.via.startswith(_VIA) or approval.decision in (None, "dropped"):
+                    continue
+                if approval.decision != "answer" or call.tool == _ASK_PERSON:
+                    calls = found.setdefault(approval.via.removeprefix(_VIA), {})
+                    calls[join_ids(path, call.id)] = call.model_copy(update={"approval": approval})
     return found
 
 

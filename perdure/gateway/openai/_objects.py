@@ -21,6 +21,7 @@ from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._requests import APPROVAL_TOOL, NOT_AGAIN, ended_badly
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
+from perdure.plan import Approval
 from perdure.runs.events import is_silence
 from perdure.runs.wire import CallView, RunView
 from perdure.sessions.wire import digest, session_id
@@ -30,7 +31,9 @@ from perdure.values.json import Json, JsonObject, dumps
 _KEY: Final = r"[A-Za-z0-9-]{1,64}"
 _RUN: Final = r"[0-9a-f]{6}-[0-9]{1,9}"
 _RESPONSE: Final = re.compile(rf"({_KEY})(?:_({_RUN}))?(?:_([1-9][0-9]{{0,5}}))?")
-_CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:--?[0-9]+)*)")
+_DIGEST: Final = "[0-9a-f]{16}"
+_CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:--?[0-9]+)*)(?:-{_DIGEST})?")
+_SHOWN: Final = re.compile(rf"(.*)-({_DIGEST})", re.DOTALL)
 _CONVERSATION: Final = re.compile(rf"conv_({_KEY})")
 RESPONSE: Final = "resp_"
 COMPLETION: Final = "chatcmpl-"
@@ -105,6 +108,12 @@ def of_call(text: str) -> ResponseId | None:
     return None if found is None else ResponseId(found[1], found[2] or "")
 
 
+def without_digest(id: str) -> tuple[str, str]:
+    """Return a client's id of an approval request without the digest of the shown content, and that digest."""
+    found = _SHOWN.fullmatch(id)
+    return (id, "") if found is None else (found[1], found[2])
+
+
 def of_run(key: str, run_id: str) -> ResponseId:
     """Return the first response of a run of the session."""
     return ResponseId(key, run_id.rpartition("/")[2])
@@ -124,7 +133,7 @@ def slug(call: str) -> str:
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 VIA: Final = "openai"
-"""The prefix by which a decision names its response: `openai/2/1.0` is for the approval request `1.0`, in the run's second leg."""
+"""The prefix by which a decision names its response: `openai/2/1.0/6f1ed002ab9c0d11` is for the approval request `1.0` with this digest, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
 """OpenAI's reasons for an incomplete answer, by stop reason; `max_messages` for other limits."""
 FAILED: Final = "invalid_prompt"
@@ -143,10 +152,17 @@ class RequiredAction:
     approval: bool
     at: str
     """The time at which it began to wait, ISO 8601."""
-    waits: bool
-    """Whether it still waits."""
+    digest: str
+    """The digest of the shown content: a decision is about this content only (R7.2)."""
     question: bool = False
     """Whether it is a question, which needs an answer."""
+    decided: Approval | None = None
+    """The decision that came by the next response; `None`: it still waits."""
+
+    @property
+    def shown_id(self) -> str:
+        """The approval request's id, for an approval with the digest of the shown content."""
+        return f"{self.request_id}-{self.digest}" if self.approval and self.digest else self.request_id
 
     @property
     def run(self) -> str:
@@ -185,17 +201,12 @@ class FoundRun:
     @property
     def leg(self) -> int:
         """The number of the run's last leg."""
-        return max([1, *(leg for _, view in self._tree.views for leg, _ in _decided(view))])
+        return max([1, *(leg for _, view in self._tree.views for call in view.calls for leg, *_ in _decisions(call))])
 
     @property
     def pauses(self) -> bool:
         """Whether the run waits only for its client."""
         return any(self._shows(request) for _, request in self._tree.waiting) and self._tree.rests
-
-    def call(self, ask: RequiredAction) -> CallView | None:
-        """Return the call of an action; `None` for a whole plan."""
-        view = self.below.get(ask.run) if ask.run else self.view
-        return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
 
     def status(self, leg: int) -> ResponseStatus:
         """Return the status of a response. A waiting one is `completed`: its last items are the required actions."""
@@ -229,7 +240,9 @@ class FoundRun:
             )
             approval = not (request.question and request.tool in self.record.names)
             id = join_ids(path, request.call)
-            yield RequiredAction(id, request.tool, arguments, approval, request.requested_at, True, request.question)
+            yield RequiredAction(
+                id, request.tool, arguments, approval, request.requested_at, request.digest, request.question
+            )
 
     def _shows(self, request: WaitingView) -> bool:
         """Whether its client can handle the request: a call of the client's own tool, or any request if the client may decide."""
@@ -240,31 +253,19 @@ class FoundRun:
             yield from self._settled_in(path, view)
 
     def _settled_in(self, path: str, view: RunView) -> Iterator[tuple[int, RequiredAction]]:
-        plans: dict[tuple[int, str], list[CallView]] = {}
+        plans: dict[tuple[int, str], tuple[RequiredAction, list[CallView]]] = {}
         for call in view.calls:
-            if (via := _via(call)) is None or call.approval is None:
-                continue
-            leg, request_id = via
-            if request_id != call.id and "." not in request_id:
-                plans.setdefault((leg, request_id), []).append(call)
-                continue
-            approval = call.approval.decision != "answer" or call.tool not in self.record.names
-            arguments = self._own(call.tool, call.params)
-            yield (
-                leg,
-                RequiredAction(
-                    join_ids(path, request_id), call.tool, arguments, approval, call.approval.requested_at, False
-                ),
-            )
-        for (leg, request_id), calls in plans.items():
-            assert calls[0].approval is not None
-            arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
-            yield (
-                leg,
-                RequiredAction(
-                    join_ids(path, request_id), "plan", arguments, True, calls[0].approval.requested_at, False
-                ),
-            )
+            for leg, request_id, shown, decided in _decisions(call):
+                id, at = join_ids(path, request_id), decided.requested_at
+                if request_id != call.id and "." not in request_id:
+                    plan = RequiredAction(id, "plan", {}, True, at, shown, decided=decided)
+                    plans.setdefault((leg, request_id), (plan, []))[1].append(call)
+                    continue
+                approval = decided.decision != "answer" or call.tool not in self.record.names
+                arguments = self._own(call.tool, call.params)
+                yield leg, RequiredAction(id, call.tool, arguments, approval, at, shown, decided=decided)
+        for (leg, _), (plan, calls) in plans.items():
+            yield leg, replace(plan, arguments={"calls": [{"_tool": call.tool, **call.params} for call in calls]})
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
         """Return the parameters under the client's names."""
@@ -278,20 +279,17 @@ class FoundRun:
         return max((ask.request for each in range(1, leg + 1) for ask in self.actions(each)), default=0)
 
 
-def _via(call: CallView) -> tuple[int, str] | None:
-    parts = call.approval.via.split("/") if call.approval is not None else []
-    if len(parts) != 3 or parts[0] != VIA or not parts[1].isdecimal():
-        return None
-    return int(parts[1]), parts[2]
+def _decisions(call: CallView) -> Iterator[tuple[int, str, str, Approval]]:
+    """Yield the call's decisions that arrived by a response: its leg, the request's id, the digest, and the decision."""
+    for decided in [] if call.approval is None else call.approval.of_channels:
+        parts = decided.via.split("/")
+        if len(parts) in (3, 4) and parts[0] == VIA and parts[1].isdecimal():  # those of 0.2.0 have no digest
+            yield int(parts[1]), parts[2], "".join(parts[3:]), decided
 
 
-def _decided(view: RunView) -> list[tuple[int, str]]:
-    return [via for call in view.calls if (via := _via(call)) is not None]
-
-
-def decision_via(id: ResponseId, request_id: str) -> str:
+def decision_via(id: ResponseId, request_id: str, digest: str) -> str:
     """Return the `via` of a decision that arrives by this response."""
-    return f"{VIA}/{id.leg}/{request_id}"
+    return f"{VIA}/{id.leg}/{request_id}/{digest}".rstrip("/")
 
 
 def answer_of(found: FoundRun) -> str:
@@ -337,7 +335,7 @@ def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonOb
 def function_item(id: ResponseId, ask: RequiredAction) -> JsonObject:
     """Return the item of a call of the client's tool, or of a call that requests an approval."""
     name, arguments = function_of(ask)
-    about = {"id": id.item("fc", ask.request_id), "call_id": id.call(ask.request_id), "name": name}
+    about = {"id": id.item("fc", ask.request_id), "call_id": id.call(ask.shown_id), "name": name}
     return about | {"type": "function_call", "status": "completed", "arguments": arguments}
 
 
@@ -350,7 +348,7 @@ def function_of(ask: RequiredAction) -> tuple[str, str]:
 
 def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject:
     """Return the item of an approval. Its type is that of MCP tools' approvals, OpenAI's only one; its label is the agent's name."""
-    about = {"id": id.item("mcpr", ask.request_id), "name": ask.name, "server_label": agent}
+    about = {"id": id.item("mcpr", ask.shown_id), "name": ask.name, "server_label": agent}
     return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
 
 
@@ -470,7 +468,7 @@ def chat_usage(found: FoundRun, leg: int) -> JsonObject:
 
 def _call(id: ResponseId, ask: RequiredAction) -> JsonObject:
     name, arguments = function_of(ask)
-    return {"id": id.call(ask.request_id), "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": id.call(ask.shown_id), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def about_completion(id: ResponseId, created: int, model: str, kind: str) -> JsonObject:

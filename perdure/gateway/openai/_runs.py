@@ -51,6 +51,7 @@ from perdure.gateway.openai._objects import (
     of_call,
     of_run,
     response_id,
+    without_digest,
 )
 from perdure.gateway.openai._requests import Changes, ClientRequest, not_found, refused, unsupported_error
 from perdure.gateway.streams import poll, with_pauses
@@ -70,33 +71,38 @@ def decisions(
 
     Raises `HttpError` for a missing result, and for one that no call waits for.
     """
-    asks = found.actions(id.leg)
+    asks, by_call = found.actions(id.leg), found.record.approval_tool
     calls = {id.call(ask.request_id): ask for ask in asks if not ask.approval}
-    approvals = {id.item("mcpr", ask.request_id): ask for ask in asks if ask.approval}
     outputs, verdicts = dict(request.client_input.outputs), dict(request.client_input.verdicts)
-    if found.record.approval_tool:
-        named = {id.call(ask.request_id): item for item, ask in approvals.items()}
-        for call in [call for call in outputs if call in named]:
-            verdicts[named[call]] = read_verdict(outputs.pop(call), question=approvals[named[call]].question)
+
+    def name_of(request_id: str) -> str:
+        return id.call(request_id) if by_call else id.item("mcpr", request_id)
+
+    approvals = {name_of(ask.request_id): ask for ask in asks if ask.approval}
+    found_decisions: list[tuple[RequiredAction, JsonObject]] = []
+    for sent in [*(outputs if by_call else verdicts)]:
+        name, shown = without_digest(sent)
+        if (ask := approvals.get(name)) is not None:
+            verdict = read_verdict(outputs.pop(sent), question=ask.question) if by_call else verdicts.pop(sent)
+            found_decisions.append((ask, _decision(ask, verdict) | {"digest": shown}))
+    by_person = bool(found_decisions)
     for call in calls:
         if call not in outputs:
             raise refused(f"No tool output found for function call {call}.", "input", "missing_tool_output")
-    for name in [*(set(outputs) - set(calls)), *(set(verdicts) - set(approvals))]:
+    for name in [*(set(outputs) - set(calls)), *verdicts]:
         raise refused(f"no request waits for {name!r} in {id}", "input", "invalid_value")
-    if not outputs and not verdicts:
-        wanted = ", ".join(approvals)
-        raise refused(f"{id} waits for a decision: send an 'mcp_approval_response' for {wanted}", "input", "conflict")
-    found_decisions: list[tuple[RequiredAction, JsonObject]] = [
-        (ask, {"decision": "answer", "answer": outputs[call]}) for call, ask in calls.items()
-    ]
-    found_decisions += [(approvals[name], _decision(approvals[name], verdict)) for name, verdict in verdicts.items()]
+    if not outputs and not by_person:
+        kind = "a 'function_call_output'" if by_call else "an 'mcp_approval_response'"
+        wanted = ", ".join(name_of(ask.shown_id) for ask in approvals.values())
+        raise refused(f"{id} waits for a decision: send {kind} for {wanted}", "input", "conflict")
+    found_decisions += [(ask, {"decision": "answer", "answer": outputs[call]}) for call, ask in calls.items()]
     chosen = must_call(request, found, {ask.name for ask in calls.values()})
     made: list[tuple[str, JsonObject]] = []
     for ask, decision in found_decisions:
         own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has its own agent
-        about: JsonObject = {"call": ask.call, "via": decision_via(id.next(), ask.call)}
-        made.append((ask.run, caller.signed(decision | about | own)))
-    return made, bool(verdicts)
+        via = decision_via(id.next(), ask.call, str(decision.get("digest", "")))
+        made.append((ask.run, caller.signed(decision | {"call": ask.call, "via": via} | own)))
+    return made, by_person
 
 
 def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
@@ -133,7 +139,6 @@ _KNOWN_WITHIN: Final = 5.0
 """Timeout in seconds for a session's answer whether it knows a run."""
 _TOPICS: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "tool", "approval"})
 """The topics of events that may end a response."""
-_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _SILENT: Final = (2.0, 60.0)
 """Seconds without an event after which a waiting run is queried: the first pause, which doubles each time, and the longest."""
 _SILENT_BELOW: Final = 10.0
@@ -209,7 +214,7 @@ class RunFinder:
         last = found.last_request(id.leg) if is_settled(found, id) else None
         before = found.last_request(id.leg - 1) if id.leg > 1 else 0
         topics = (topics | _TOPICS) - ({"assistant"} if found.record.formatted else set())
-        waits = 0
+        waiting: set[str] = set()
         working = {call.id for call in found.view.calls if call.status == "running"}
         events_of_run = self._perdure.events(id.run_id(tenant), topics=topics)
 
@@ -224,13 +229,15 @@ class RunFinder:
                     if event.topic == "tool" and event.phase != "update":
                         change = working.add if event.phase == "start" else working.discard
                         change(str(event.data.get("call")))
-                    waits += _WAITS.get((event.topic, event.phase), 0)
+                    if event.topic == "approval":  # each change of a request is one more `start`
+                        change = waiting.discard if event.phase == "end" else waiting.add
+                        change(str(event.data.get("call")))
                 if last is not None:
                     if event is None or (
                         event.topic == "request" and event.data.get("number") == last and event.phase == "end"
                     ):
                         return
-                elif (waits and (event is None or event.phase in ("start", "end"))) or (working and event is None):
+                elif (waiting and (event is None or event.phase in ("start", "end"))) or (working and event is None):
                     seen = await self.find(tenant, id)
                     if seen is not None and is_settled(seen, id):
                         return
@@ -583,7 +590,8 @@ class RunStarter:
             for ask in found.actions(found.leg)
             if found.record.approval_tool or not ask.approval
         }
-        fits = digest(earlier) == found.record.history and waits == set(request.client_input.outputs)
+        answered = {without_digest(call)[0] for call in request.client_input.outputs}
+        fits = digest(earlier) == found.record.history and waits == answered
         goes_on = fits and request.changes.digest == found.record.changes
         return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
 

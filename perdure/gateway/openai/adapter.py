@@ -67,11 +67,9 @@ async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found:
         before = ResponseId(id.key, id.run, id.leg - 1)
         about: JsonObject = {"id": id.item("in", ask.request_id)}
         if ask.approval:
-            call = found.call(ask)
-            approval = None if call is None else call.approval
-            rejected = approval is not None and approval.decision in ("reject", "dropped")
-            reason = approval.reason if approval is not None else ""
-            about |= {"type": "mcp_approval_response", "approval_request_id": before.item("mcpr", ask.request_id)}
+            rejected = ask.decided is not None and ask.decided.decision == "reject"
+            reason = ask.decided.reason if ask.decided is not None else ""
+            about |= {"type": "mcp_approval_response", "approval_request_id": before.item("mcpr", ask.shown_id)}
             items.append(about | {"approve": not rejected, "reason": reason or None})
             continue
         value: Json = loads(await runs(ask.run).value(ask.call))
