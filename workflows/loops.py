@@ -191,7 +191,7 @@ class LoopDriver:
                 await self._settle()
                 loop.approval = self._policy.over(loop.approval)
                 loop.remembered = self._policy.keep_remembered(loop.remembered)
-                loop.standing = self._policy.keep_standing(loop.standing)
+                loop.standing = self._standing
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
             if (words := full_reason(NEAR)) is not None:
@@ -336,8 +336,13 @@ class LoopDriver:
             requesters=loop.requesters,
             evaluated=loop.evaluated,
             remembered=self._policy.keep_remembered(loop.remembered),
-            standing=self._policy.keep_standing(loop.standing),
+            standing=self._standing,
         )
+
+    @property
+    def _standing(self) -> StandingClaim | None:
+        """The standing approvals of the next part: none once a decision has changed a call of an earlier one (R23.3)."""
+        return None if self.state.changed else self._policy.keep_standing(self._loop.standing)
 
     async def _record(self) -> None:
         """Record the common preparation of all iterations. If the preparation fails, each iteration is refused by

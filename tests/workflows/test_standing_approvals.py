@@ -299,6 +299,30 @@ async def test_a_change_counts_in_the_child_workflows_of_loops(plan: list[Any], 
     assert 5000 not in [euros for _, euros in paid]
 
 
+async def test_a_change_in_one_part_of_a_loop_counts_in_the_next() -> None:
+    body = [{**QUOTED, "note": {"_expr": "str(†index)"}, "_outputPath": "†state.quote"}, PAYS_QUOTE]
+    plan = [{"_tool": "_for", "_each": [*range(101)], "_body": body}]
+    last: JsonObject = {"properties": {"note": {"const": "99"}}}  # the last of the first part
+    agent = quoted(plan, {"tools": {"refund": "always", "quote": {"by": 1, "roles": ["clerk"], "when": last}}})
+    async with run_locally(tools=[*TOOLS, quote]) as local:
+        await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
+        run = await local.start(given(), agent=agent)
+
+        async def waits(look: WaitingState) -> Any:
+            return None if look.busy else (await run.waiting_below())[0]
+
+        [first] = await local.following.until(waits)
+        part = local.perdure.get_run(first.run_id)
+        await part.edit(first.request, {"euros": 40}, by="carl", roles=["clerk"])
+        [same] = await local.following.until(waits)
+        assert (same.run_id, same.request.tool) == (part.id, "refund")
+        await part.approve(same.request, by="carl")
+        [other] = await local.following.until(waits)
+        assert (other.run_id != part.id, other.request.tool) == (True, "refund")
+        await run.cancel()
+    assert len(paid) == 100
+
+
 async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
     async with run_locally(tools=TOOLS) as local:
         await granted(local.perdure)
