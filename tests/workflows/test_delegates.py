@@ -239,10 +239,11 @@ async def test_r8_3_failure_timeout_and_cancellation_of_a_delegate(
                 pass
         await child.cancel()
         result = await handle.result()
-        asked = it.model.prompt_tokens
+        runs = [await it.view(id) for id in (handle.id, *(f"{handle.id}/1.{n}" for n in range(3)))]
     assert [call.status for call in result.calls] == ["failed"] * 3
     codes = [error["error"]["code"] for error in result.errors]
     assert codes == ["LimitReached", "timeout", "cancelled"]
+    asked = sum(request.usage.prompt_tokens for run in runs for request in run.log)
     assert result.usage.prompt_tokens == asked, "what a failed delegate used counts too"
 
 

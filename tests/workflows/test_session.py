@@ -177,14 +177,14 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert await session.reply("m1") == "re: ann: hello"
         assert await session.wait(receipt.run_id) == waited
         # R10.13: it has gone on as new, with what was said, and its receipts.
-        first = (await session.handle.describe()).run_id
         assert await idles(session) <= 10
         again = await session.send("hello", sender="ann", id="m1")
         assert again == receipt
         with pytest.raises(MessageRefusedError, match="the id 'm1' belongs to another message"):
             await session.send("goodbye", sender="ann", id="m1")
         await session.reply(await session.send("more", sender="ann"), HANG)
-        assert (await session.handle.describe()).run_id != first
+        described = await session.handle.describe()
+        assert described.run_id != described.raw_description.workflow_execution_info.first_run_id
         view = await session.show()
         assert [entry["type"] for entry in view.entries] == ["message", "run", "reply"] * 2
         assert set(view.as_json()) >= {"session", "agent", "status", "queue", "entries"}
