@@ -1,6 +1,6 @@
 """The shop's application: customers write and read the answer while it is written, the staff decides.
 
-`uvicorn examples.shop.app:app`, beside `perdure dev --tools examples.shop.support --tools examples.shop.nightly`.
+`uvicorn examples.shop.app:app`, beside `perdure dev --tools examples.shop.support,examples.shop.nightly`.
 """
 
 from __future__ import annotations

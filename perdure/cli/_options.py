@@ -56,7 +56,7 @@ def with_settings(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Cal
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def wrapper(config: str | None, **given: Any) -> None:
-            said = {name: value for name in chosen if (value := given.pop(name)) is not None}
+            said = {name: value for name in chosen if (value := _joined(given.pop(name))) is not None}
             with one_line_errors():
                 if config is not None:
                     if not Path(config).is_file():
@@ -117,10 +117,18 @@ def _declare(
     )
 
 
+def _joined(given: Any) -> Any:
+    """Return the value of a flag. A flag of names that is repeated has the names of all; an absent one is `None`."""
+    if isinstance(given, list):
+        return ",".join(given) if given else None
+    return given
+
+
 def _option(name: str, words: str) -> Any:
     """Return one flag. Its text is parsed with all settings, so that an invalid value has the same error everywhere."""
     field = Settings.model_fields[name]
     switch = field.annotation is bool
+    kind = bool if switch else list[str] if setting_info(field).form == "A,B,…" else str
     help = f"{field.description}. [{variable_name(name)}; {shown_default(name)}]"
     option = typer.Option(
         f"{words}/--no-{words[2:]}" if switch else words,
@@ -129,7 +137,7 @@ def _option(name: str, words: str) -> Any:
         show_default=False,
         rich_help_panel=setting_info(field).group,
     )
-    return Annotated[bool | None if switch else str | None, option]
+    return Annotated[kind | None, option]
 
 
 def write_file(path: Path, text: str, mode: int = 0o666) -> None:

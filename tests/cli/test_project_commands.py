@@ -79,6 +79,16 @@ def test_the_tools_of_a_worker_are_listed(tmp_path: Path, monkeypatch: pytest.Mo
     assert "dangerous" in shown
 
 
+def test_a_flag_of_names_given_twice_has_the_names_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = invoke("tools", "--tools", "examples.shop.support", "--tools", "examples.shop.nightly", "--json")
+    once = invoke("tools", "--tools", "examples.shop.support,examples.shop.nightly", "--json")
+    assert twice.stdout == once.stdout
+    monkeypatch.setenv("PERDURE_TOOLS", "examples.shop.nightly")
+    assert "refunds_so_far" not in invoke("tools", "--tools", "").stdout
+    assert "refunds_so_far" in invoke("tools").stdout
+    assert {"find_order", "refunds_so_far"} <= {tool["name"] for tool in json.loads(once.stdout)}
+
+
 def test_the_schema_takes_every_agent_file_that_there_is() -> None:
     files = [*ROOT.glob("examples/*/agents/*.json"), *ROOT.glob("perdure/demo/agents/*.json")]
     assert len(files) > 5

@@ -319,12 +319,16 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
 
 
 @functools.cache
-def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
-    """Each command that there is, with its options."""
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[str, dict[str, bool]]:
+    """Each command that there is, with its options, and whether one may be repeated."""
     group = group or typer.main.get_command(app)
     if hasattr(group, "commands"):
         return {name: o for word, one in group.commands.items() for name, o in commands(one, (*path, word)).items()}
-    return {" ".join(path): {option for parameter in group.params for option in parameter.opts}}
+    return {
+        " ".join(path): {
+            option: getattr(parameter, "multiple", False) for parameter in group.params for option in parameter.opts
+        }
+    }
 
 
 def wrong(written: str) -> list[str]:
@@ -340,7 +344,10 @@ def wrong(written: str) -> list[str]:
     )
     options = re.findall(r"(?<![\w-])--[a-z-]+", written)
     return [name for name in named if name not in there] or [
-        f"{name} {option}" for name in named for option in options if option not in there[name] and option != "--help"
+        f"{name} {option}"
+        for name in named
+        for option in options
+        if option != "--help" and (option not in there[name] or (options.count(option) > 1 and not there[name][option]))
     ]
 
 
