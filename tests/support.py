@@ -22,9 +22,14 @@ import uvicorn
 from google.protobuf.duration_pb2 import Duration
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
-from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import EventType, TaskQueueType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+    RegisterNamespaceRequest,
+)
 from temporalio.client import (
     Client,
     WorkflowFailureError,
@@ -44,6 +49,7 @@ from perdure.hosting import logs
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
+from perdure.queries import UNANSWERED
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.testing._local import QuickTasks
@@ -355,3 +361,22 @@ def logged(
         logging.root.setLevel(root)
         for name, kept in known.items():
             logging.getLogger(name).setLevel(kept)
+
+
+async def until_queue(client: Client, task_queue: str, is_ready: Callable[[DescribeTaskQueueResponse], bool]) -> None:
+    """Wait until the server describes the activities of a task queue so. A busy server cancels a request."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+        report_stats=True,
+    )
+    async with asyncio.timeout(HANG):
+        while True:
+            try:
+                if is_ready(await client.workflow_service.describe_task_queue(request)):
+                    break
+            except RPCError as error:
+                if error.status not in UNANSWERED:
+                    raise
+            await asyncio.sleep(0.02)

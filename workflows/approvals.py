@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
         WaitingEntry,
         WaitingMemo,
     )
-    from perdure.errors import DecisionError, clip
+    from perdure.errors import DecisionError
     from perdure.hooks.events import NOBODY
     from perdure.plan import DecisionKind
     from perdure.runs import metrics
@@ -55,7 +55,6 @@ with workflow.unsafe.imports_passed_through():
         RESETS_COUNT,
         SESSION_KNOWS_DELEGATES,
         SESSION_KNOWS_WAITING,
-        follows,
     )
     from perdure.runs.views import approval_size, request_view, waiting_entry
     from perdure.runs.views import summary as line
@@ -88,17 +87,20 @@ class RunApprovals:
         self.resets = Resets(self._ask_again)
         if self.resets.was_reset_to_start:
             waiting_list.report_reset()
-        self._rules = 0
+        self._prepared: PreparedWorker | None = None
         self._tools: dict[str, Tool] = {}
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the timeout changes or requests are asked again; a new future then replaces it."""
+        """Done when the timeout or the approver changes, or a request is renewed. A new future then replaces it."""
 
     def begin(self, guard: Guard, prepared: PreparedWorker) -> None:
-        """Set the guard of the run, and what its worker has recorded. Decisions that came before wait for this."""
-        self.approval_queue.guard, self._rules = guard, prepared.rules
+        """Set the run's guard, tools and recorded switches. Earlier decisions wait for this call."""
+        self.approval_queue.guard, self._prepared = guard, prepared
         self._tools = {tool.name: tool for tool in prepared.tools}
         self.resets.begin(prepared.follows(RESETS_COUNT))
+
+    def _follows(self, rule: str) -> bool:
+        return self._prepared is not None and self._prepared.follows(rule)
 
     def verdict_of(self, approval_request: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
         """Return the future on which a request waits; a decision may come before anybody waits."""
@@ -146,18 +148,17 @@ class RunApprovals:
         """Apply a decision; return `{"call", "decision"}`, with `missing` if the approvals of others are missing
         (R24.6).
 
-        Raises `DecisionError` without a change.
+        Raises `DecisionError`. A newly broken rule is first added to the request.
         """
         judged = self.judge(raw, kind)
         if judged.decision.remember:
-            self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
-        if follows(self._rules, JUDGED_ANEW):
-            self.approval_queue.check_remember(judged)
-        if (words := self.approval_queue.name_breaches(judged)) is not None:
-            self._show([judged.request])
-            raise DecisionError(words)
+            self.approval_queue.guard.by_provenance = self._follows(REMEMBER_PROVENANCE)
         followed: JsonObject = {"call": judged.request.id, "decision": judged.decision.decision}
-        verdict = self.approval_queue.apply(judged)
+        try:
+            verdict = self.approval_queue.decide(judged)
+        except DecisionError:
+            self._show([judged.request])
+            raise
         self._notes.decided(judged, judged.request.missing if verdict.waits else "")
         if verdict.waits:
             self._show([judged.request])
@@ -190,12 +191,15 @@ class RunApprovals:
         """Apply a decision that came by update. Raises `DecisionError`, which is also kept for `show`: its sender may not
         wait any longer.
         """
-        raw: Json = None
         try:
             raw = await self.counted(single_argument(sent), _update_id())
+        except DecisionError as error:
+            self.refuse(sent, error)
+            raise
+        try:
             return self.decide(raw)
         except DecisionError as error:
-            if raw is None or follows(self._rules, JUDGED_ANEW):
+            if self._follows(JUDGED_ANEW):
                 self.refuse(sent, error)
             raise
 
@@ -208,7 +212,8 @@ class RunApprovals:
         self.release()
         self._show([request for request in changed if request.id in self.approval_queue.waiting])
         after = self.approval_queue.guard.policy
-        if (after.timeout, after.approver) != (before.timeout, before.approver):
+        is_renamed = after.approver != before.approver and self._follows(JUDGED_ANEW)
+        if after.timeout != before.timeout or is_renamed:
             self._wake_waits()
         policy: JsonObject = after.model_dump(mode="json")
         return policy
@@ -226,23 +231,24 @@ class RunApprovals:
         """Change the policy by update, as `decide_now` does a decision."""
         try:
             change = await self.counted_policy(single_argument(sent), _update_id())
-            if kept := self.approval_queue.guard.kept_quorums(change, self._tools):
-                raise DecisionError(_quorum_stays(kept))
+            if problem := self.approval_queue.judge_change(change, self._tools)[1]:
+                raise DecisionError(problem)
         except DecisionError as error:
             self.refuse(sent, error)
             raise
         return self.change_policy(change)
 
     async def note_policy(self, sent: Sequence[Json]) -> None:
-        """Change the policy by signal. A rule that cannot count is left out, and kept for `show`."""
+        """Change the policy by signal. Rules that would loosen a quorum are not applied. `show` prints them."""
         try:
             change = await self.counted_policy(single_argument(sent))
         except DecisionError as error:
             self.refuse(sent, error)
             return
-        if kept := self.approval_queue.guard.kept_quorums(change, self._tools):
-            self.refuse(sent, DecisionError(_quorum_stays(kept)))
-            change = change.without(kept)
+        counted, problem = self.approval_queue.judge_change(change, self._tools)
+        if problem and self._follows(JUDGED_ANEW):
+            self.refuse(sent, DecisionError(problem))
+            change = counted
         self.change_policy(change)
 
     def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
@@ -260,7 +266,7 @@ class RunApprovals:
         if not self.resets.counted:
             return
         self._show(self.approval_queue.renew(now()))
-        if follows(self._rules, INFORMED_AGAIN):
+        if self._follows(INFORMED_AGAIN):
             self._wake_waits()
 
     def _show(self, changed: Collection[ApprovalRequest]) -> None:
@@ -271,13 +277,13 @@ class RunApprovals:
             self._waiting_list.renew()
 
     def _wake_waits(self) -> None:
-        """Let each wait for a verdict read its request and its timeout again."""
+        """Let each wait for a verdict read its request, its timeout and its approver again."""
         changed, self.waits_changed = self.waits_changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
     def release(self) -> None:
-        """Let the requests go on that need no decision any more (R7.7)."""
-        for approval_request in self.approval_queue.released():
+        """Let the requests go on that need no further decision (R7.7)."""
+        for approval_request in self.approval_queue.release():
             self.verdict_of(approval_request).set_result(ApprovalVerdict())
 
 
@@ -323,17 +329,20 @@ class ApprovalWaits:
                     if informing is not None:
                         informing.cancel()
                     informing = self._notifications.watch(approval_request, program)
-                named = self._approval_queue.guard.policy.approver
-                if named != approver and self._agent_run.prepared.follows(JUDGED_ANEW):
-                    approver = named
-                    program.cancel()
-                    program = asyncio.create_task(self._decide_early(approval_request, decided))
+                new_approver = self._approval_queue.guard.policy.approver
+                if new_approver != approver and self._agent_run.prepared.follows(JUDGED_ANEW):
+                    approver, former, is_informed = new_approver, program, program.done()
+                    former.cancel()
+                    program = asyncio.create_task(self._decide_instead(former, approval_request, decided))
+                    if informing is not None and not is_informed:
+                        informing.cancel()
+                        informing = self._notifications.watch(approval_request, program)
                 for_client = approval_request.is_with_client and client_timeout is not None
                 seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.waits_changed]
                 if seconds is not None and since + seconds <= workflow.time():
-                    if await self._counts_first(decided):
-                        continue  # the decision, the timeout or the request may be another
+                    if await self._await_pending_decisions(decided):
+                        continue  # a decision may have arrived, or the timeout changed
                     if for_client:
                         self._client_gone(seconds)
                     return self._approval_queue.time_out(approval_request, seconds)
@@ -352,10 +361,10 @@ class ApprovalWaits:
             if approval_request.approval.decision is not None:
                 self._observe_decision(approval_request, workflow.time() - since)
 
-    async def _counts_first(self, decided: asyncio.Future[ApprovalVerdict]) -> bool:
-        """Wait until it is known whether the decisions that have come count; return whether there were any.
+    async def _await_pending_decisions(self, decided: asyncio.Future[ApprovalVerdict]) -> bool:
+        """Wait until pending decisions are judged. Return whether any were pending.
 
-        They may have come before the timeout, while no worker was there.
+        They may have arrived before the timeout, while no worker was there.
         """
         resets = self._approvals.resets
         if not resets.pending or not self._agent_run.prepared.follows(DECISIONS_BEFORE_TIMEOUTS):
@@ -407,6 +416,14 @@ class ApprovalWaits:
         finally:
             self._waiting_list.unhide(approval_request)
         self._waiting_list.report()
+
+    async def _decide_instead(
+        self, former: asyncio.Task[None], approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]
+    ) -> None:
+        """Let the program that a change names decide, once the former one is cancelled."""
+        await workflow.wait([former])
+        self._waiting_list.report()
+        await self._decide_early(approval_request, decided)
 
     async def _ask_standing(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
         found = await self.standing.decide(approval_request)
@@ -465,10 +482,6 @@ class ApprovalWaits:
                 return approve_input
         await self._sender.room(0)
         return approve_input
-
-
-def _quorum_stays(names: Sequence[str]) -> str:
-    return f"the rule of {clip(names[0], 60)} sets a quorum, which no run can loosen"
 
 
 def _update_id() -> str:

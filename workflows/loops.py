@@ -21,7 +21,7 @@ from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.policy import Policy, keep_remembered, may_tighten, parse_policy
+    from perdure.approvals.policy import PlanApproval, Policy, keep_remembered, may_tighten, parse_policy
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
@@ -147,6 +147,13 @@ class PolicyChanges:
         """Return the standing approvals, unless these changes may make the policy stricter (R23.3)."""
         return None if may_tighten(self._change) else standing
 
+    def keep_plan_approval(self, approval: PlanApproval | None, *, is_changed: bool) -> PlanApproval | None:
+        """Return the approval of the whole plan, unless these changes may make the policy stricter (R7.7)."""
+        tightens = may_tighten(self._change)
+        if approval is None or approval.sources is None:
+            return None if tightens else approval
+        return approval.model_copy(update={"ended": approval.ended or tightens or is_changed})
+
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy, overridden by these changes."""
         return parse_policy(approval).changed(self._change).as_change()
@@ -191,7 +198,7 @@ class LoopDriver:
                 await self._settle()
                 loop.approval = self._policy.over(loop.approval)
                 loop.remembered = self._policy.keep_remembered(loop.remembered)
-                loop.standing = self._standing
+                loop.standing, loop.plan_approval = self._standing, self._plan_approval
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
             if (words := full_reason(NEAR)) is not None:
@@ -337,7 +344,13 @@ class LoopDriver:
             evaluated=loop.evaluated,
             remembered=self._policy.keep_remembered(loop.remembered),
             standing=self._standing,
+            plan_approval=self._plan_approval,
         )
+
+    @property
+    def _plan_approval(self) -> PlanApproval | None:
+        """The approval of the whole plan for the next part, as far as it counts after these changes (R7.6)."""
+        return self._policy.keep_plan_approval(self._loop.plan_approval, is_changed=self.state.changed)
 
     @property
     def _standing(self) -> StandingClaim | None:

@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
-    from perdure.runs.version_switches import DEFAULTS_ASK, JUDGED_ANEW
+    from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -111,6 +111,8 @@ async def _prepare(
         undo=None if run_input.undo is None else run_input.undo.read(UndoRecord, UNDO_FORM, "the record of the undo"),
     )
     run.standing = run_input.standing
+    if run_input.plan_approval is not None:
+        people.approval_queue.begin_part(run_input.plan_approval)
     if earlier is not None:
         restore(run, earlier)
     return run_input, run
@@ -257,6 +259,6 @@ def _set_guard(
         roles=roles_of(run_input.whose.context),
         prefix=f"{workflow.info().workflow_id}/",
         unlent=run_input.unlent_rules,
-        counts_runs=prepared.follows(JUDGED_ANEW),
+        counts_loop_runs=prepared.follows(COUNTS_LOOP_RUNS),
     )
     people.begin(guard, prepared)

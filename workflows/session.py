@@ -123,7 +123,7 @@ class SessionWorkflow:
 
     @property
     def _open(self) -> SessionState:
-        self._driver.check_kept()
+        self._driver.check_readable()
         return self._kept
 
     @property

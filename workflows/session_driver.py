@@ -93,6 +93,9 @@ A server delays continue-as-new within a second of an execution's start. The sen
 """
 
 
+CANCELLED: Final = "the session's workflow was cancelled"
+
+
 class SessionDriver:
     """One execution of a session: its state, its parts, and its active run."""
 
@@ -171,8 +174,8 @@ class SessionDriver:
         if self.ended:
             raise MessageRefusedError(ENDED)
 
-    def check_kept(self) -> None:
-        """Raise `MessageRefusedError` where the session is deleted. A session that was cancelled stays readable."""
+    def check_readable(self) -> None:
+        """Raise `MessageRefusedError` where the session is deleted. A cancelled session stays readable."""
         if self._cancellation is None:
             self.check_open()
 
@@ -200,25 +203,25 @@ class SessionDriver:
         except (asyncio.CancelledError, FailureError) as error:
             if not is_cancelled_exception(error):
                 raise
-            self._cancelled(error)
+            self._note_cancellation(error)
         self.replies.cancel()
         await workflow.wait_condition(lambda: not self._pushes.starting)
         await workflow.wait_condition(workflow.all_handlers_finished)
         await self.hooks.end()
-        if self._cancellation is None:
-            await self._audit()
-        self.kept.notes.ended(now(), "deleted" if self._cancellation is None else "cancelled")
         if self._cancellation is not None:
+            self.kept.notes.ended(now(), "cancelled")
             raise self._cancellation
+        await self._audit()
+        self.kept.notes.ended(now(), "deleted")
 
-    def _cancelled(self, error: BaseException) -> None:
-        """End the session after a cancellation: its run is cancelled and recorded first. Raise the error in an execution
-        whose worker did not do so.
+    def _note_cancellation(self, error: BaseException) -> None:
+        """End the session after a cancellation: its run is cancelled and recorded first. Executions without the marker
+        raise the error at once.
         """
         if not workflow.patched(CANCEL_ENDS_PATCH):
             raise error
         self._cancellation = error
-        self._end("the session's workflow was cancelled")
+        self._end(CANCELLED)
 
     async def _keep_queue(self) -> None:
         kept = self.kept
@@ -307,9 +310,14 @@ class SessionDriver:
         kept = self.kept
         run_id = kept.message_queue.run_id(running.number)
         local = self.hooks.records_locally  # a marker behind a local activity may be missing in a replay
-        await self.turns.take(
-            run_id, lambda: running.ending is None and kept.message_queue.state.running is running, local=local
-        )
+        try:
+            await self.turns.take(
+                run_id, lambda: running.ending is None and kept.message_queue.state.running is running, local=local
+            )
+        except (asyncio.CancelledError, FailureError) as error:
+            if not is_cancelled_exception(error):
+                raise
+            self._note_cancellation(error)  # the run is recorded as one that never ran
         if kept.message_queue.state.running is not running:  # all messages for this run were withdrawn
             self.turns.leave()
             return
@@ -327,7 +335,7 @@ class SessionDriver:
             tenant=kept.tenant,
             searchable=kept.searchable,
             priority=kept.priority,
-            on_cancel=self._cancelled,
+            on_cancel=self._note_cancellation,
         )
         self.show()
         started = now()
@@ -404,10 +412,11 @@ class ChildRun:
                 "failed",
                 f"there is already a workflow {self.id!r}: end it with 'perdure cancel {self.id}', and send the message again",
             )
-        except FailureError as error:
-            if is_cancelled_exception(error):
-                raise
-            return self._without("failed", f"it could not be started: {error}")
+        except (asyncio.CancelledError, FailureError) as error:
+            if not is_cancelled_exception(error):
+                return self._without("failed", f"it could not be started: {error}")
+            self._on_cancel(error)
+            return self._without("cancelled", CANCELLED)
         if self._ends:
             self._handle.cancel()
         self._send_waiting()

@@ -97,7 +97,7 @@ class SessionHooks:
             self._hooking.hooks, self._began = Hooks(recorded), True
 
     async def end(self) -> None:
-        """Report that the session is deleted."""
+        """Report the end of the session."""
         if self.has_hooks():
             await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
 

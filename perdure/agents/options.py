@@ -98,8 +98,8 @@ class ApprovalOptions(TypedDict, total=False):
     """The calls that need approval; `unsafe` is every call that is not declared safe. Default: `'dangerous'`."""
     tools: Mapping[str, Any]
     """Rules by tool name, in place of `ask` and of the tool's own `_approval`: `never`, `always`, `{"when": <JSON
-    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, no other call is asked
-    about."""
+    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, only matching calls are
+    asked about."""
     flows: Sequence[Mapping[str, Any]]
     """Rules about the provenance of parameters."""
     approver: str | None

@@ -119,7 +119,7 @@ class Policy(BaseModel):
     """The calls that need approval; `unsafe` is every call that is not declared safe."""
     tools: JsonObject = Field(default_factory=dict)
     """Rules by tool name, in place of `ask` and of the tool's own `_approval`: `never`, `always`, `{"when": <JSON
-    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, no other call is asked
+    Schema>}`, or a quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`. With `when`, only matching calls are asked
     about."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
     """Rules about the provenance of parameters (R15.5)."""
@@ -155,7 +155,7 @@ class Policy(BaseModel):
         merged: Policy = self.model_copy(update=keys)
         return merged
 
-    def without(self, names: Collection[str]) -> Policy:
+    def remove_rules(self, names: Collection[str]) -> Policy:
         """Return this change without its rules of these tools."""
         return self.model_copy(update={"tools": {name: rule for name, rule in self.tools.items() if name not in names}})
 
@@ -176,6 +176,15 @@ def stricter_level(one: Ask, other: Ask) -> Ask:
     """Return the stricter level, for a run with two floors: its worker's, and that of the parent run, which may have
     another worker."""
     return max(one, other, key=ASKS.index)
+
+
+class PlanApproval(WireModel):
+    """The approval of a whole plan, for the parts of its loops: they judge their calls as the run does (R7.6)."""
+
+    sources: list[str] | None = None
+    """The sources whose values a standing approval allows; `None`: a person has approved the plan."""
+    ended: bool = False
+    """Whether that standing approval decides no more (R23.3)."""
 
 
 class ToolOwner(WireModel):
@@ -204,7 +213,7 @@ class Guard:
         adds_to_quorums: bool = True,
     ) -> None:
         """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
-        `adds_to_quorums`: whether a run's change stands beside a quorum. In runs of 0.2.0 it has no effect there.
+        `adds_to_quorums`: whether a run's rule is added to a quorum. In runs of 0.2.0 it has no effect.
         """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
@@ -297,8 +306,7 @@ class Guard:
     def _rules(self, tool: Tool) -> list[tuple[Policy, Json]]:
         """Return the policies that judge the tool, each with its rule about the tool.
 
-        A run's change stands beside a rule with a quorum, and does not replace it: one person would decide alone that
-        several need not (R24.6).
+        A run's rule is added to a quorum. It never replaces one: one person could otherwise end it (R24.6).
         """
         found: list[tuple[Policy, Json]] = []
         for base, policy in zip([self.base, *self._owners(tool)], self._policies(tool), strict=True):
@@ -320,20 +328,17 @@ class Guard:
     def _seen(self, tool: Tool, params: JsonObject | None) -> JsonObject | None:
         return tool.with_defaults(params) if params is not None and self._knows_defaults else params
 
-    def kept_quorums(self, change: Policy, tools: Mapping[str, Tool]) -> list[str]:
-        """Return the names of the change's rules that cannot count: a quorum of an agent file, or of a tool's own, stays.
-        A rule counts that asks for more.
-
-        `tools`: the run's tools, by name.
-        """
+    def find_loosened_quorums(self, change: Policy, tools: Mapping[str, Tool]) -> list[str]:
+        """Return the tools whose quorum a change would loosen: an agent file's, or the tool's own. `tools`: by name."""
         bases = [self.base, *(giver.policy for giver in self.givers)]
-        kept = []
+        found = []
         for name, rule in change.tools.items():
             own = tools[name].approval if name in tools and self._adds_to_quorums else None
-            found = [quorum for base in bases if (quorum := quorum_of(base.tools.get(name, own))) is not None]
-            if found and not (self._adds_to_quorums and _asks_more(rule, found)):
-                kept.append(name)
-        return kept
+            kept = [base.tools.get(name, own) for base in bases]
+            kept = [each for each in kept if quorum_of(each) is not None]
+            if kept and not (self._adds_to_quorums and all(_adds_approvals(rule, each) for each in kept)):
+                found.append(name)
+        return found
 
     @property
     def has_flows(self) -> bool:
@@ -420,10 +425,12 @@ def keep_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
     return [name for name in remembered if name not in _tightened_tools(change)]
 
 
-def _asks_more(rule: Json, quorums: Iterable[Quorum]) -> bool:
-    """Whether a rule may ask about a call that these quorums leave out, or for more people."""
-    asked = quorum_of(rule)
-    return rule != "never" and (asked is None or all(asked.by > quorum.by for quorum in quorums))
+def _adds_approvals(rule: Json, kept: Json) -> bool:
+    """Whether a rule that is added to one with a quorum may require an approval more."""
+    asked, quorum = quorum_of(rule), quorum_of(kept)
+    if rule == "never" or asked is None or quorum is None or (isinstance(kept, dict) and "when" in kept):
+        return rule != "never"
+    return asked.by > quorum.by or asked.model_copy(update={"by": quorum.by}) != quorum
 
 
 def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None:

@@ -6,13 +6,14 @@ A driver waits for the decision or the timeout, and then runs the call or ends i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from perdure.approvals.decisions import Decision, Digests, Endorsements, approval_digest, endorse, parse_decision
-from perdure.approvals.policy import Guard, Policy, may_tighten
+from perdure.approvals.policy import Guard, PlanApproval, Policy, may_tighten
 from perdure.approvals.requests import (
+    NAMED,
     ApprovalRequest,
     ApprovalVerdict,
     JudgedDecision,
@@ -20,12 +21,13 @@ from perdure.approvals.requests import (
     question_words,
     what_runs,
 )
-from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
+from perdure.errors import CallError, DecisionError, ReferenceSyntaxError, clip
 from perdure.plan import Approval, Call, DecisionKind, Failed, Plan, Rejected, Returned, again, surplus_words
-from perdure.rules import RuleBook, broken_rules, is_replaced
+from perdure.rules import Breach, FollowedBy, RuleBook, broken_rules, still_satisfies
 from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
 from perdure.tools.server_input import ServerQuestion
+from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.provenance import USER, foreign_words
 from perdure.values.templates import held_marks, written_call
@@ -41,8 +43,10 @@ _STRICTEST: Final = ("fail", "reject", "approve")
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
-    """Whether a call needs a request: the reason if it does, and the rules that it breaks. `covered`: its plan's approval covers it."""
+class ApprovalNeed:
+    """The reason for an approval request, and the broken rules. Without a reason, no request is needed. `covered`: the
+    plan's approval covers the call.
+    """
 
     reason: str | None
     covered: bool
@@ -87,10 +91,13 @@ class ApprovalQueue:
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
     _approved_by_person: bool = False
+    _approved_above: bool = False
 
-    def add_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
-        """Return an approval request for a ready call, if the call needs one (R7.1)."""
-        need = self._need_of(plan, call)
+    def add_call(
+        self, plan: Plan, call: Call, time: str, required_by: Iterable[FollowedBy] = ()
+    ) -> ApprovalRequest | None:
+        """Return an approval request for a ready call, if the call needs one (R7.1). `required_by`: see `ApprovalRequest`."""
+        need = self._judge_call(plan, call)
         if need.reason is None:
             if need.covered and self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
@@ -104,6 +111,7 @@ class ApprovalQueue:
             call,
             floor=bool(need.breaches) or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             breaches=need.breaches,
+            required_by=list(required_by),
             digests=self.digests,
             quorums=self._quorums([call], shown=True),
             requesters=self.requesters,
@@ -112,8 +120,8 @@ class ApprovalQueue:
         plan.hold(call)
         return self._put_out(request)
 
-    def _need_of(self, plan: Plan, call: Call) -> _Need:
-        """Return whether a ready call needs a request of its own, and why."""
+    def _judge_call(self, plan: Plan, call: Call) -> ApprovalNeed:
+        """Return whether a ready call needs a request, and why."""
         reason = self.guard.why(call.spec.known_tool, call.inputs.params, plan.checks, call.inputs.origins)
         if reason is not None and call.inputs.items is not None:
             reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
@@ -131,7 +139,7 @@ class ApprovalQueue:
             reason = (reason or "its plan was approved unchanged") if call.inputs.changed else None
         else:
             covered = False
-        return _Need(None if reason is None else reason + changed_words(call), covered, broken_rules(breaches))
+        return ApprovalNeed(None if reason is None else reason + changed_words(call), covered, broken_rules(breaches))
 
     @property
     def standing_approvals_ended(self) -> bool:
@@ -175,7 +183,7 @@ class ApprovalQueue:
     def add_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
         """Return an approval request for a complete plan, if plans need approval and one of its calls would run
         (R7.6). `new_plan` returns an empty plan, in which an edit of this one is validated as a whole."""
-        if self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
+        if self._approved_above or self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
             return None
         request = ApprovalRequest(
             str(plan.request),
@@ -248,34 +256,61 @@ class ApprovalQueue:
             unknown := set(decision.endorse) - {*(revised or call).inputs.params}
         ):
             raise DecisionError(f"{request.title} has no parameter {shorten(min(unknown), 60)} to endorse")
-        if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
-            raise DecisionError(f"{request.title} may not run: {why}")
-        if decision.decision != "reject" and (breach := self.rules.refusal(revised or call)) is not None:
-            raise DecisionError(f"{request.title} may not run: {breach.message}")
-        for rule in request.owed if revised is not None and self.judges_anew else []:
-            if not is_replaced(rule, call, revised or call):
-                raise DecisionError(f"{request.title} may not change so: the rule {rule.words} requires it as it is")
+        if decision.decision != "reject":
+            self._check_allowed(request, call, revised)
         return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
 
-    def name_breaches(self, judged: JudgedDecision) -> str | None:
-        """Add to the request the broken rules that it has not named, and return them as text; `None`: there are none.
+    def _check_allowed(self, request: ApprovalRequest, call: Call, revised: Call | None) -> None:
+        """Raise `DecisionError` if no approval can allow the call in its revised or present form."""
+        if (why := self.guard.refuses(revised or call)) is not None:
+            raise DecisionError(f"{request.title} may not run: {why}")
+        if (breach := self.rules.refusal(revised or call)) is not None:
+            raise DecisionError(f"{request.title} may not run: {breach.message}")
+        if revised is not None and self.judges_anew:
+            for rule in request.required_by:
+                if not still_satisfies(rule, call, revised):
+                    raise DecisionError(
+                        f"{request.title} cannot be changed so: {rule.words} requires it. Keep its tool, and the parameters of 'same'"
+                    )
 
-        An approval allows only a breach that the person has seen: other calls have begun since the request, or the
-        person has edited the call. The request is to be decided anew.
+    def decide(self, judged: JudgedDecision) -> ApprovalVerdict:
+        """Apply a person's decision. Raises `DecisionError` if the call breaks a rule that its request does not name.
+
+        The request then names the rule, and its approvals no longer count: the person decides again.
+        """
+        if self.judges_anew:
+            self.check_remember(judged)
+        if broken := self.add_breaches(judged):
+            words = "; ".join(each.message for each in broken)
+            breaks = "now also breaks" if judged.call is None else "would break"
+            raise DecisionError(f"{judged.request.title} {breaks} a rule: {words}. Decide again to allow it")
+        return self.apply(judged)
+
+    def add_breaches(self, judged: JudgedDecision) -> list[Breach]:
+        """Add to the request the broken rules that it does not name, and return them.
+
+        Other calls have begun since the request, so it shows the rules, and its approvals no longer count. The rules
+        that a person's edit breaks count for this edit alone.
         """
         request, call = judged.request, judged.call or judged.request.call
         if call is None or request.question or judged.decision.decision == "reject" or not self.judges_anew:
-            return None
-        new = [each for each in self.rules.questions(call) if each.rule.key not in request.breaches]
-        if not new:
-            return None
-        words = "; ".join(each.message for each in new)
-        request.breaches |= broken_rules(new)
-        request.reason, request.floor, request.approval.approvers = f"{request.reason}; {words}", True, []
-        return f"{request.title} has changed since it was shown: {words}. Decide again to allow it"
+            return []
+        named = request.breaches if judged.call is None else request.breaches | request.breaches_of(judged.call)
+        new = [each for each in self.rules.questions(call) if each.rule.key not in named]
+        if new and judged.call is not None:
+            request.add_edit(judged.call, broken_rules(new))
+        elif new:
+            self.name_breaches(request, {each.rule.key: each.message for each in new})
+        return new
+
+    def name_breaches(self, request: ApprovalRequest, breaches: Mapping[str, str]) -> None:
+        """Show broken rules in a request: each rule's key with the breach as text. The approvals so far do not count."""
+        if self.note is not None:
+            self.note("breaches", breaches, call=request.id)
+        request.add_breaches(breaches)
 
     def check_remember(self, judged: JudgedDecision) -> None:
-        """Raise `DecisionError` for a plan's decision that is to be remembered: one tool of a run is (R7.7)."""
+        """Raise `DecisionError` if a decision about a plan has `remember`. Only a call's tool can be remembered (R7.7)."""
         if judged.decision.remember and judged.request.call is None:
             raise DecisionError(f"{judged.request.title} is a plan: 'remember' is valid for a call; leave it out")
 
@@ -379,6 +414,7 @@ class ApprovalQueue:
             self.is_changed = True
             changed = judged.decision.decision == "edit"
             before = call.inputs.params if changed else call.spec.raw
+            judged.request.breaches |= judged.request.breaches_of(revised)
             judged.request.plan.adopt(call, revised)
             after = call.inputs.params if changed else call.spec.raw
             self._add_feedback(judged.request, approval, {"before": before, "after": after})
@@ -412,7 +448,9 @@ class ApprovalQueue:
             self._approve_plan(judged.plan or request.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
             _approve(request.call, self.digests)
-            self.rules.allow(request.call, request.breaches if self.judges_anew else None)
+            self.rules.allow(
+                request.call, request.breaches if self.judges_anew else broken_rules(self.rules.questions(request.call))
+            )
         return ApprovalVerdict(plan=judged.plan)
 
     def judge_program(self, request: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
@@ -431,6 +469,8 @@ class ApprovalQueue:
         if request.quorums and sent.decision != "reject":
             return None
         judged = self.judge(sent)
+        if self.judges_anew:
+            self.check_remember(judged)
         if judged.approver is not None:  # its own change of the call needs a quorum
             return None
         plans = [plan for plan in (judged.plan, request.plan if request.call is None else None) if plan is not None]
@@ -489,13 +529,12 @@ class ApprovalQueue:
         self._add_feedback(request, approval, {})
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
-    def released(self) -> list[ApprovalRequest]:
-        """Return the requests that no longer need a decision after a change of the policy (R7.7), also those that have
-        all approvals now.
-        """
+    def release(self) -> list[ApprovalRequest]:
+        """Approve the requests that need no further decision after a change of the policy, and return them (R7.7)."""
         if self.note is not None:
             self.note("released")
-        met = [each for each in self.waiting.values() if each.approval.approvers and not each.missing]
+        approved = [each for each in self.waiting.values() if each.approval.approvers and self.judges_anew]
+        met = [each for each in approved if not each.missing and not self._refused(each)]
         for request in met:
             self._complete(JudgedDecision(request, Decision(call=request.id, decision="approve")))
         free = [request for request in self.waiting.values() if not self._asks(request)]
@@ -524,6 +563,17 @@ class ApprovalQueue:
         refusal = {"time": time, "decision": shorten(raw, 300), "problem": problem}
         self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
 
+    def judge_change(self, change: Policy, tools: Mapping[str, Tool]) -> tuple[Policy, str]:
+        """Return the part of a change that the run can make, and the reason why it leaves out the rest, or an empty text.
+
+        `tools`: the run's tools, by name.
+        """
+        loosened = self.guard.find_loosened_quorums(change, tools)
+        if not loosened:
+            return change, ""
+        names = ", ".join(clip(name, 60) for name in loosened[:NAMED])
+        return change.remove_rules(loosened), f"no run can loosen a quorum: leave out the rule of {names}"
+
     def change_policy(self, change: Policy) -> list[ApprovalRequest]:
         """Change the run's policy, and return the waiting requests that need other approvals now."""
         if self.note is not None:
@@ -534,12 +584,10 @@ class ApprovalQueue:
         if not self.judges_anew:
             return []
         self.is_tightened |= tightens
-        return [request for request in self.waiting.values() if self._need_anew(request)]
+        return [request for request in self.waiting.values() if self._update_quorums(request)]
 
-    def _need_anew(self, request: ApprovalRequest) -> bool:
-        """Set the quorums that a request needs now; return whether they are others. A changed call keeps those of its
-        earlier form.
-        """
+    def _update_quorums(self, request: ApprovalRequest) -> bool:
+        """Update a request's quorums, and return whether they changed. A changed call keeps those of its earlier form."""
         if request.question:
             return False
         calls = request.plan.written() if request.call is None else [request.call]
@@ -569,7 +617,7 @@ class ApprovalQueue:
         if request.question:
             return True
         if self.judges_anew:
-            return self._refused(request) or self._need_of(request.plan, request.call).reason is not None
+            return self._refused(request) or self._judge_call(request.plan, request.call).reason is not None
         why = self.guard.why(
             request.call.spec.known_tool, request.call.inputs.params, origins=request.call.inputs.origins
         )
@@ -579,16 +627,24 @@ class ApprovalQueue:
     def _refused(self, request: ApprovalRequest) -> bool:
         return request.call is not None and self.guard.refuses(request.call) is not None
 
-    def has_approved(self, plan: Plan) -> bool:
-        """Whether the plan was approved as a whole."""
-        return self._approved_plan == plan.request
+    def plan_approval(self, plan: Plan) -> PlanApproval | None:
+        """Return the approval of the whole plan for the parts of its loops; `None`: they judge each call."""
+        if self._approved_plan != plan.request or (self.allowed_sources is None and self.is_tightened):
+            return None
+        sources = None if self.allowed_sources is None else [*self.allowed_sources]
+        return PlanApproval(sources=sources, ended=self.standing_approvals_ended)
+
+    def begin_part(self, approval: PlanApproval) -> None:
+        """Let the approval of the plan above count for the plan of this part, which is its Request 0."""
+        self._approved_plan, self._approved_above = 0, True
+        self.allowed_sources, self.is_changed = approval.sources, approval.ended
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call for which the floor requires approval is covered only
         if its parameters were shown.
         """
         unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
-        return self.has_approved(plan) and not unseen
+        return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
         return any(

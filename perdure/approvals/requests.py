@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from perdure.approvals.decisions import Decision, Digests
+from perdure.approvals.decisions import Decision, Digests, digest
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, DecisionKind, Outcome, Plan
@@ -33,7 +33,10 @@ NAMED: Final = 5
 
 @dataclass(slots=True, eq=False)
 class ApprovalRequest:
-    """One call, or a whole plan, that waits for a decision. What it shows does not change while it waits."""
+    """One call, or a whole plan, that waits for a decision. Only a decision changes what it shows.
+
+    A change of the policy, or a rule that is broken later, can change its reason and its quorums.
+    """
 
     id: str
     """The call's id, or the Request's number for its plan."""
@@ -55,14 +58,18 @@ class ApprovalRequest:
     requesters: Sequence[str] = ()
     """The senders of the run's messages, whom a quorum may exclude."""
     breaches: frozenset[str] = frozenset()
-    """The keys of the rules with `otherwise: "ask"` that it breaks, as far as its reason names them."""
-    owed: list[FollowedBy] = field(default_factory=list)
-    """The rules for which a call that has begun requires this one."""
+    """The keys of the broken rules with `otherwise: "ask"` that the reason names."""
+    required_by: list[FollowedBy] = field(default_factory=list)
+    """The `followed_by` rules that require this call, because an earlier call has begun."""
     revised: DecisionKind | None = None
     """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None
     """Returns an empty plan, in which a person's edit of the plan is validated as a whole; `None` for a call."""
     _digest: str | None = None
+    _added: list[str] = field(default_factory=list)
+    """The breaches that were added to the reason: a decision from before they were shown has another digest."""
+    _edits: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The keys of the rules that an edit or a replacement would break, by the digest of the revised call."""
     calls: list[Call] = field(init=False)
     """The calls of the plan that had not begun when the request was made; a revised plan omits calls that run already
     (R10.5).
@@ -93,9 +100,9 @@ class ApprovalRequest:
 
     @property
     def digest(self) -> str:
-        """The digest of the shown value, computed once."""
+        """The digest of the shown value, and of the rules that were added to the reason, computed once."""
         if self._digest is None:
-            self._digest = self.digests.of(self.shown)
+            self._digest = self.digests.of([self.shown, *self._added] if self._added else self.shown)
         return self._digest
 
     @property
@@ -137,6 +144,21 @@ class ApprovalRequest:
             )
             self.approval.earlier = [*self.approval.earlier, now]
 
+    def add_breaches(self, breaches: Mapping[str, str]) -> None:
+        """Name broken rules: each rule's key with the breach as text. Approvals from before do not count."""
+        self.breaches |= breaches.keys()
+        self._added += breaches.values()
+        self.reason, self.floor = "; ".join([self.reason, *breaches.values()]), True
+        self._digest, self.approval.approvers = None, []
+
+    def add_edit(self, revised: Call, keys: frozenset[str]) -> None:
+        """Keep the keys of the rules that a revised call would break, until its decision is sent again."""
+        self._edits[_edit_key(revised)] = self.breaches_of(revised) | keys
+
+    def breaches_of(self, revised: Call) -> frozenset[str]:
+        """Return the keys that `add_edit` has kept for the same revised call."""
+        return self._edits.get(_edit_key(revised), frozenset())
+
     def renew(self, time: str) -> None:
         """Renew the request after a reset of the run."""
         self.approval.requested_at, self.approval.approvers = time, []
@@ -173,6 +195,10 @@ class JudgedDecision:
     """The approver, if a quorum decides."""
     quorums: list[Quorum] = field(default_factory=list)
     """The quorums of the revised call."""
+
+
+def _edit_key(revised: Call) -> str:
+    return digest([revised.spec.tool_name, revised.inputs.params])
 
 
 def what_runs(request: ApprovalRequest) -> str:

@@ -283,12 +283,12 @@ class SessionStart(HookEvent):
 
 
 class SessionEnd(HookEvent):
-    """The end of a session: it is deleted.
+    """The end of a session: it was deleted, or its workflow was cancelled.
 
     ```python
     @hook("session_end")
     def log(event: SessionEnd) -> None:
-        print("deleted", event.session)
+        print("ended", event.session)
     ```
     """
 

@@ -1,6 +1,6 @@
 """Rules of runs: their forms, the judge of plans before their first call, and the check at each call."""
 
-from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord, broken_rules, is_replaced
+from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord, broken_rules, still_satisfies
 from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
 from perdure.rules.rules import (
     AtMost,
@@ -46,7 +46,6 @@ __all__ = [
     "check_sources",
     "count_at_most",
     "followed_by",
-    "is_replaced",
     "judge_plan",
     "merge_rules",
     "names_of",
@@ -56,4 +55,5 @@ __all__ = [
     "parse_rules",
     "precedes",
     "roles_of",
+    "still_satisfies",
 ]

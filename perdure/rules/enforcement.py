@@ -101,8 +101,8 @@ class RuleBook:
     """The rules of one run, with their record.
 
     `roles`: the roles of the person for whom the run works. `prefix`: the run's name in entries of its calls. `unlent`:
-    keys of rules whose calls the parent run keeps to itself. `counts_runs`: whether a loop over a delegate counts once
-    for each of its runs. In runs of 0.2.0 it counts once.
+    keys of rules whose calls the parent run keeps to itself. `counts_loop_runs`: whether a loop over a delegate counts
+    each of its runs. In runs of 0.2.0 it counts once.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class RuleBook:
         roles: Collection[str] = (),
         prefix: str = "",
         unlent: Collection[str] = (),
-        counts_runs: bool = True,
+        counts_loop_runs: bool = True,
     ) -> None:
         self.rules = list(rules)
-        self._counts_runs = counts_runs
+        self._counts_loop_runs = counts_loop_runs
         self.record = record or RuleRecord()
         self.roles = frozenset(roles)
         self._prefix, self._unlent = prefix, frozenset(unlent)
@@ -165,9 +165,9 @@ class RuleBook:
         """Return the breaches that a person has to approve."""
         return [each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"]
 
-    def allow(self, call: Call, keys: Collection[str] | None) -> None:
-        """Record that a person has approved the call with its breaches of these rules; `None`: with all of the present."""
-        self._allowed |= {(call.id, key) for key in (broken_rules(self.questions(call)) if keys is None else keys)}
+    def allow(self, call: Call, keys: Collection[str]) -> None:
+        """Record that a person has approved the call although it breaks the rules with these keys."""
+        self._allowed |= {(call.id, key) for key in keys}
 
     def begin(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
         """Record that the call begins, or return the breach that forbids it."""
@@ -274,7 +274,7 @@ class RuleBook:
         one = (
             Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, _params_of(call))
         )
-        return one if isinstance(one, str) or not self._counts_runs else one * _most_runs(call)
+        return one if isinstance(one, str) or not self._counts_loop_runs else one * _max_runs(call)
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
         params = _params_of(call)
@@ -369,7 +369,12 @@ def exceeded_reason(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction
     if used + amount <= rule.limit:
         return None
     if isinstance(rule, CountAtMost):
-        return f"{rule.of} was called {format_number(used)} times"
+        more = (
+            ""
+            if amount == 1
+            else f", and this call may start {format_number(amount)} runs: a smaller _max starts fewer"
+        )
+        return f"{rule.of} was called {format_number(used)} times{more}"
     return f"the sum of {rule.of} would be {format_number(used + amount)}; the limit is {format_number(rule.limit)}"
 
 
@@ -378,7 +383,7 @@ def format_number(value: Fraction) -> str:
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 
 
-def _most_runs(call: Call) -> int:
+def _max_runs(call: Call) -> int:
     """Return the largest number of runs that a call starts: a loop over a delegate starts one for each iteration."""
     if call.spec.known_tool.delegate is None or not call.spec.repeats:
         return 1
@@ -391,8 +396,8 @@ def _params_of(call: Call) -> JsonObject:
     return call.spec.known_tool.with_defaults(call.inputs.params)
 
 
-def is_replaced(rule: FollowedBy, later: Call, revised: Call) -> bool:
-    """Whether a revised call follows as the call does that it replaces."""
+def still_satisfies(rule: FollowedBy, later: Call, revised: Call) -> bool:
+    """Whether the revised call satisfies the rule like the later call that it replaces."""
     names = [then for _, then in rule.pairs]
     keys = [same_key(_params_of(each), names) for each in (later, revised)]
     return not set(names_of(revised.spec.known_tool)).isdisjoint(rule.thens) and keys[0] == keys[1]

@@ -195,17 +195,18 @@ class PlanJudge:
                         return Breach(rule, found.words)
         return None
 
-    def owed(self) -> list[Call]:
-        """Return the calls that have to begin because begun calls were allowed in view of them."""
+    def required(self) -> list[tuple[Call, FollowedBy]]:
+        """Return the calls that have to begin because begun calls were allowed in view of them, each with the rule."""
         self._file()
-        owed: list[int] = []
+        required: dict[tuple[int, str], tuple[Call, FollowedBy]] = {}
         for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
             for use in self._uses_under(rule):
                 home = self._plan.calls[use.home]
                 begun = home.state.status == "done" or (home.state.status == "running" and not home.hold.queued)
                 follower = self._follower(rule, use)[0] if begun and _may_cover(rule, use) else None
-                owed += [] if follower is None else [follower]
-        return [self._plan.calls[index] for index in dict.fromkeys(owed)]
+                if follower is not None:
+                    required[follower, rule.key] = self._plan.calls[follower], rule
+        return [*required.values()]
 
     def is_open(self, call: Call) -> bool:
         """Whether the call may have to wait for calls that have not arrived."""

@@ -309,15 +309,12 @@ def _parts(
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
-    approved = run.plan is not None and run.approval_queue.has_approved(run.plan.home(call))
-    limited = approved and run.approval_queue.allowed_sources is not None
-    covered = approved and not limited and not run.approval_queue.is_tightened
-    approval, givers, remembered = part_policy(guard, call, sources, covered=covered, limited=limited)
+    approval, givers, remembered = part_policy(guard, call, sources)
     below = _below(call, run, budget, approval, givers, sources)
     record = below.pop("rule_record")
     return LoopInput.model_construct(
         kind="each",
-        agent=part_document(call, form, run.tools, base, guard, covered=covered),
+        agent=part_document(call, form, run.tools, base, guard),
         params={},
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],
@@ -330,6 +327,7 @@ def _parts(
         keeps_version=run.prepared.keeps_version,
         remembered=remembered,
         standing=None if run.approval_queue.standing_approvals_ended else run.standing,
+        plan_approval=None if run.plan is None else run.approval_queue.plan_approval(run.plan.home(call)),
         state=LoopState(rule_record=record),
     )
 

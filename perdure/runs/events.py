@@ -118,7 +118,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             {"agent": "the agent's name", "number?": "in a session: the run's number there"},
         ),
         "end": Phase(
-            "the run or the session has ended with an output",
+            "a run has ended with an output, or a session has ended",
             {
                 "status": "`completed`, or of a session `deleted` or `cancelled`",
                 "stopReason?": "the stop reason",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from pydantic import Field
 
-from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
+from perdure.approvals.policy import Ask, Flow, Guard, PlanApproval, ToolOwner
 from perdure.errors import CallError
 from perdure.hooks.events import RunOwner
 from perdure.models.usage import RunUsage
@@ -50,10 +50,10 @@ _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 
 def part_document(
-    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard, *, covered: bool
+    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard
 ) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that the call reads, and the run's
-    policy. `covered`: whether the approval of the whole plan covers the calls of the parts.
+    policy.
     """
     used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
@@ -62,7 +62,8 @@ def part_document(
     ]
     context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
-    policy = _refusing(guard.base, names).as_change() if covered else _by_call(guard, guard.base)
+    # The parts of an approved plan know that (`PlanApproval`). Those of another plan judge each call.
+    policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.base.scope == "plan" else {})}
     config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}
     return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
@@ -74,39 +75,17 @@ def _kinds(call: Call) -> list[str]:
 
 
 def part_policy(
-    guard: Guard, call: Call, sources: Mapping[str, list[str]], *, covered: bool, limited: bool
+    guard: Guard, call: Call, sources: Mapping[str, list[str]]
 ) -> tuple[JsonObject, list[ToolOwner], list[str]]:
-    """Return the policy change, the tool owners and the remembered tools for the parts; calls of an approved plan need
-    no further approval.
-
-    `sources`: the sources of the parts' input. `covered`: whether the approval of the whole plan covers the calls of
-    the parts. `limited`: it covers only calls of some sources, and the parts judge their calls. See R7.6.
+    """Return the policy change, the tool owners and the remembered tools for the parts. `sources`: the sources of the
+    parts' input.
     """
     # Nobody has seen the untrusted values in the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted_sources(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
     remembered = sorted(guard.remembered) if clean else []
-    names = [each.spec.tool_name for each in call.written()]
-    owners = guard.tool_owners(names)
-    if not (covered or limited):
-        return _by_call(guard, guard.change), owners, remembered
-    owners = [ToolOwner(tools=each.tools, policy=_refusing(each.policy, each.tools)) for each in owners]
-    if limited:
-        return {**_by_call(guard, guard.change), "ask": "always", "tools": {}}, owners, remembered
-    return _refusing(guard.change, ()).as_change(), owners, remembered
-
-
-def _by_call(guard: Guard, policy: Policy) -> JsonObject:
-    """Return a layer of the run's policy for parts that judge each call."""
-    return {**policy.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
-
-
-def _refusing(policy: Policy, tools: Iterable[str]) -> Policy:
-    """Return what is left of a policy for the tools of an approved plan: its refusals."""
-    left = [flow for flow in policy.as_change().get("flows", []) if flow["do"] == "refuse"]
-    never = {"scope": "calls", "ask": "never", "tools": dict.fromkeys(tools, "never"), "flows": left}
-    return Policy.model_validate({**policy.as_change(), **never})
+    return guard.change.as_change(), guard.tool_owners([each.spec.tool_name for each in call.written()]), remembered
 
 
 def _brings_others_in(call: Call) -> bool:
@@ -265,6 +244,8 @@ class LoopInput(WireModel):
     """Whether the run belongs to an evaluation (R22.3)."""
     standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
     """The standing approvals that hold for the parts (R23.3)."""
+    plan_approval: PlanApproval | None = Field(default=None, exclude_if=operator.not_)
+    """The approval of the whole plan (R7.6)."""
     asks: bool = False
     """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

@@ -484,18 +484,14 @@ class RequestLoop:
         queue = self._run.approval_queue
         if is_answered(call):
             return queue.add_question(self.plan.home(call), call, now)
-        request = queue.add_call(self.plan.home(call), call, now)
-        if request is not None:
-            request.owed = self._owed(call)
-        return request
+        return queue.add_call(self.plan.home(call), call, now, self._requiring(call))
 
-    def _owed(self, call: Call) -> list[FollowedBy]:
-        """Return the rules for which a call that has begun requires this one."""
+    def _requiring(self, call: Call) -> list[FollowedBy]:
+        """Return the `followed_by` rules that require this call, because an earlier call has begun."""
         names = set(names_of(call.spec.known_tool))
-        found = [
-            rule for rule in self._rules.rules if isinstance(rule, FollowedBy) and not names.isdisjoint(rule.thens)
-        ]
-        return found if found and call in self._judge_of_plan().owed() else []
+        if not any(isinstance(rule, FollowedBy) and not names.isdisjoint(rule.thens) for rule in self._rules.rules):
+            return []
+        return [rule for later, rule in self._judge_of_plan().required() if later is call]
 
     def _is_hooked(self, call: Call) -> bool:
         return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)
@@ -619,7 +615,7 @@ class RequestLoop:
             self.abandoned.append(PLAN)
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
-        owed = self._judge_of_plan().owed() if self._rules.rules else []
+        owed = [call for call, _ in self._judge_of_plan().required()] if self._rules.rules else []
         self.plan.held_calls.hold_back()
         for call in owed:  # other calls have begun because these calls follow
             self.plan.held_calls.release(call)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
-from perdure.runs.version_switches import DEFAULTS_ASK, JUDGED_ANEW
+from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
 from perdure.runs.wire import PreparedWorker, RunInput
 
 StepKind: TypeAlias = Literal[
@@ -33,6 +33,7 @@ StepKind: TypeAlias = Literal[
     "ended",
     "plan_decided",
     "plan_sources",
+    "breaches",
     "limit",
     "steer",
     "stop",
@@ -105,7 +106,7 @@ class RunStart:
             roles=roles_of(given.whose.context),
             prefix=self.prefix,
             unlent=given.unlent_rules,
-            counts_runs=self.prepared.follows(JUDGED_ANEW),
+            counts_loop_runs=self.prepared.follows(COUNTS_LOOP_RUNS),
         )
 
 

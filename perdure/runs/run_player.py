@@ -211,7 +211,7 @@ class _RunPlayer:
                     self._close(data[0], cut=data[1])
             case "draft":
                 run.end_with_draft()
-            case "decision" | "timeout" | "policy" | "released" | "plan_sources":
+            case "decision" | "timeout" | "policy" | "released" | "plan_sources" | "breaches":
                 self._take_decision(step)
             case "message" | "withdrawn" | "used" | "reported" | "taken_back":
                 self._take_from_outside(step)
@@ -232,8 +232,11 @@ class _RunPlayer:
                 queue.change_policy(step.data[0])
             case "plan_sources":
                 queue.limit_plan(step.data[0])
+            case "breaches":
+                if (request := queue.waiting.get(step.call)) is not None:
+                    queue.name_breaches(request, step.data[0])
             case _:
-                queue.released()
+                queue.release()
 
     def _take_from_outside(self, step: LogStep) -> None:
         """Report messages, and the usage of child runs and tools, if they have run in this play."""
@@ -453,7 +456,8 @@ class _RunPlayer:
             if request.call is not None:
                 self._leave_unknown(request.call)
             return
-        queue.name_breaches(judged)  # the person has seen them
+        if judged.call is not None:
+            queue.add_breaches(judged)  # the person has sent the edit again
         verdict = queue.apply(replace(judged, by_person=by_person))
         if not verdict.waits:
             self._verdicts[request.id] = verdict

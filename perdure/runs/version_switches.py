@@ -25,6 +25,8 @@ CLOCK_FOLLOWS: Final = "clock-follows"
 DECIDED_CALLS_STOP: Final = "decided-calls-stop"
 """A call that a person removes from a continued plan does not run, even if it waits for its turn; a running call
 continues (R10.5)."""
+COUNTS_LOOP_RUNS: Final = "counts-loop-runs"
+"""A loop over a delegate counts each of its runs in `at_most` and `count_at_most`."""
 DECISIONS_BEFORE_TIMEOUTS: Final = "decisions-before-timeouts"
 """A decision that came in time counts, even if it is known to count only after the timeout (R7.4)."""
 DEFAULTS_ASK: Final = "defaults-ask"
@@ -37,8 +39,9 @@ FORMER_CHILDREN_END: Final = "former-children-end"
 HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 JUDGED_ANEW: Final = "judged-anew"
-"""A change of the policy counts for waiting requests and approved plans, and stands beside a quorum (R7.7, R24.6). An approval allows only the broken
-rules that its request names (R23.2). A change of a call or of the policy ends standing approvals (R23.3)."""
+"""A change of the policy counts for waiting requests and approved plans, and is added to a quorum (R7.7, R24.6). A program that it names is asked, and
+what a program remembers releases requests. An approval allows only the broken rules that its request names, and no edit takes away a call that has to
+follow (R23.2). A change of a call or of the policy ends standing approvals (R23.3). A refused update is kept."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The last Request after a limit counts toward `max_requests`."""
 LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
@@ -118,6 +121,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
+        COUNTS_LOOP_RUNS: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,

@@ -417,7 +417,7 @@ class LiveView:
             self.lacks = self.asks = True
         elif event.topic in ("approval", "lifecycle"):
             waits = {request.call for request in self.view.waiting}
-            self.asks = self.asks or (event.data.get("call") in waits) is not (event.phase == "start")
+            self.asks = self.asks or event.phase == "start" or event.data.get("call") in waits
             self.lacks = self.lacks or self.asks
         elif event.topic == "message":
             self.lacks = True

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.approvals.policy import Ask, Flow, ToolOwner
+from perdure.approvals.policy import Ask, Flow, PlanApproval, ToolOwner
 from perdure.approvals.requests import MessageFate, WaitingView
 from perdure.hooks.events import NOBODY, HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
@@ -444,5 +444,7 @@ class RunInput(WireModel):
     """Tools of a part of a loop whose approval a person wants remembered in the run above (R7.7)."""
     standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
     """The standing approvals that apply to a part of a procedure's loop (R23.3)."""
+    plan_approval: PlanApproval | None = Field(default=None, exclude_if=operator.not_)
+    """The approval of the whole plan, for a part of its loop (R7.6)."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run continues from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -121,7 +121,7 @@ def decide(data: st.DataObject, desk: ApprovalQueue, call: Call, seen: dict[str,
     if what == "policy":
         change: Any = data.draw(POLICIES)
         desk.change_policy(parse_policy(change))
-        return offer in desk.released()
+        return offer in desk.release()
     kinds: dict[str, dict[str, Any]] = {
         "edit": {"params": {"x": 5}},
         "replace": {"with": {"_tool": data.draw(st.sampled_from("tu")), "x": 6}},

@@ -89,7 +89,7 @@ def test_r7_1_nothing_gets_below_the_floor(
         return
     for each in later:
         desk.change_policy(parse_policy(each))
-    released = desk.released()
+    released = desk.release()
     if not strict(floor, activity):
         return
     # No policy lets it go, and neither does a timeout; only a person does, whatever they make of the call.

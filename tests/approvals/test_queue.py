@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from perdure.approvals.decisions import Decision
+from perdure.approvals.decisions import Decision, parse_decision
 from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
-from perdure.approvals.requests import RESET
+from perdure.approvals.requests import RESET, ApprovalRequest
+from perdure.errors import DecisionError
 from perdure.plan import Call, Plan, Returned
+from perdure.rules import RuleBook, at_most
 from perdure.tools.tool import resolve_tools
 from perdure.values.state import State
 
@@ -71,7 +73,7 @@ def test_r23_3_no_change_of_the_policy_allows_values_that_a_standing_approval_do
     assert request is not None
     if first == "request":
         queue.change_policy(parse_policy(change))
-    assert queue.released() == []
+    assert queue.release() == []
 
 
 def test_r7_6_no_change_of_the_policy_allows_a_call_that_a_hook_has_changed() -> None:
@@ -80,4 +82,59 @@ def test_r7_6_no_change_of_the_policy_allows_a_call_that_a_hook_has_changed() ->
     request = queue.add_call(plan, mail, TIME)
     assert request is not None
     queue.change_policy(parse_policy({"tools": {"send": "always"}}))
-    assert queue.released() == []
+    assert queue.release() == []
+
+
+def broken(*, quorum: bool = False) -> tuple[ApprovalQueue, ApprovalRequest]:
+    """A request that breaks a rule since another call has begun."""
+    tools = resolve_tools(["pay"], {"pay": {"name": "pay", "properties": {"euros": {"type": "number"}}}})
+    plan = Plan(1, tools=tools, state=State())
+    rule = at_most("pay.euros", 100, otherwise="ask")
+    queue = ApprovalQueue(Guard(Policy(tools={"pay": {"by": 2} if quorum else "always"})), RuleBook([rule]))
+    first, second = (plan.add({"_tool": "pay", "euros": euros}) for euros in (60, 61))
+    plan.close()
+    plan.take_ready()
+    assert queue.add_call(plan, first, TIME) is not None
+    request = queue.add_call(plan, second, TIME)
+    assert request is not None
+    queue.rules.begin(first)
+    return queue, request
+
+
+def approves(queue: ApprovalQueue, request: ApprovalRequest, by: str, **more: Any) -> bool:
+    """Whether the call may begin now."""
+    decision: Any = {"call": request.id, "decision": "approve", "digest": request.digest, "by": by, **more}
+    waits = queue.decide(queue.judge(parse_decision(decision))).waits
+    assert request.call is not None
+    return not waits and queue.rules.begin(request.call) is None
+
+
+def test_r23_2_a_decision_from_before_a_rule_was_named_does_not_allow_it() -> None:
+    queue, request = broken()
+    seen = request.digest
+    with pytest.raises(DecisionError, match=r"now also breaks a rule: .* would be 121; the limit is 100"):
+        approves(queue, request, "ann")
+    with pytest.raises(DecisionError, match="has changed since it was shown"):
+        approves(queue, request, "bob", digest=seen)
+    assert approves(queue, request, "bob")
+
+
+def test_r23_2_approvals_from_before_a_rule_was_named_do_not_count() -> None:
+    queue, request = broken(quorum=True)
+    queue.apply(queue.judge(parse_decision({"call": request.id, "decision": "approve", "by": "ann"})))
+    with pytest.raises(DecisionError, match="now also breaks a rule"):
+        approves(queue, request, "bob")
+    assert not approves(queue, request, "ann")
+    assert approves(queue, request, "bob")
+
+
+def test_r23_2_an_edit_that_breaks_a_rule_is_sent_again_and_leaves_the_request_as_it_was() -> None:
+    queue, request = broken()
+    rule = at_most("pay.euros", 100, otherwise="ask")
+    queue.rules = RuleBook([rule])
+    reason, edit = request.reason, {"decision": "edit", "params": {"euros": 500}}
+    with pytest.raises(DecisionError, match=r"would break a rule: .* would be 500; the limit is 100"):
+        approves(queue, request, "ann", **edit)
+    assert (request.reason, request.floor, request.breaches) == (reason, False, frozenset())
+    assert approves(queue, request, "ann", **edit)
+    assert queue.rules.used(rule) == 500

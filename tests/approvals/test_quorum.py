@@ -152,9 +152,9 @@ def test_neither_a_program_nor_the_timeout_nor_a_change_of_the_policy_replaces_a
     queue, request = waiting({"by": 2}, on_timeout="approve", approver="rules:decide")
     assert queue.judge_program(request, "approve", "rules:decide") is None
     change = parse_policy({"tools": {"refund": "never"}})
-    assert queue.guard.kept_quorums(change, TOOLS) == ["refund"]
+    assert queue.guard.find_loosened_quorums(change, TOOLS) == ["refund"]
     queue.change_policy(change)
-    assert queue.released() == []
+    assert queue.release() == []
     assert queue.time_out(request, 5).outcome is not None
     assert request.approval.decision == "timeout"
 
@@ -167,7 +167,7 @@ def test_r7_7_a_change_that_requires_more_people_counts_for_a_request_that_waits
     for name in approved:
         assert not decide(queue, name)
     assert queue.change_policy(parse_policy({"tools": {"refund": {"by": 3}}})) == [request]
-    assert queue.released() == []
+    assert queue.release() == []
     assert request.missing == ("2 more approvals" if approved else "3 approvals")
     assert queue.judge_program(request, "approve", "rules:decide") is None
     assert not decide(queue, "cleo")
@@ -187,7 +187,7 @@ def test_r7_7_a_change_that_requires_fewer_people_approves_a_request_with_enough
     decide(queue, "bob")
     decide(queue, "cleo")
     queue.change_policy(parse_policy({"tools": {"refund": {"by": 2}}}))
-    assert queue.released() == [request]
+    assert queue.release() == [request]
     assert (request.approval.decision, request.approval.by) == ("approve", "bob and cleo")
     assert queue.waiting == {}
 
@@ -206,28 +206,46 @@ def test_r7_7_a_stricter_policy_judges_each_call_of_an_approved_plan() -> None:
     assert request.missing == "2 approvals"
 
 
-def test_r24_6_a_change_stands_beside_a_quorum() -> None:
-    large: dict[str, Any] = {"by": 2, "when": {"properties": {"euros": {"minimum": 1000}}, "required": ["euros"]}}
-    guard = Guard(Policy(tools={"refund": large}))
-    more: Any
-    for more in ("always", {"by": 3}, {"when": large["when"]}):
-        assert guard.kept_quorums(parse_policy({"tools": {"refund": more}}), TOOLS) == []
-    less: Any
-    for less in ("never", {"by": 1}, {"by": 2, "when": large["when"]}):
-        assert guard.kept_quorums(parse_policy({"tools": {"refund": less}}), TOOLS) == ["refund"]
+LARGE: dict[str, Any] = {"by": 2, "when": {"properties": {"euros": {"minimum": 1000}}, "required": ["euros"]}}
+
+
+@pytest.mark.parametrize("kept", [LARGE, {"by": 2}], ids=["large", "all"])
+@pytest.mark.parametrize("rule", ["never", "always", {"by": 1}, {"by": 3}, {"when": LARGE["when"]}], ids=str)
+def test_r24_6_a_change_loosens_no_quorum_and_may_add_to_one(kept: Any, rule: Any) -> None:
+    guard = Guard(Policy(tools={"refund": kept}))
+    loosens = rule == "never" or (rule == {"by": 1} and kept == {"by": 2})
+    assert guard.find_loosened_quorums(parse_policy({"tools": {"refund": rule}}), TOOLS) == (
+        ["refund"] if loosens else []
+    )
+
+
+def test_r24_6_a_change_is_added_to_a_quorum() -> None:
+    guard = Guard(Policy(tools={"refund": LARGE}))
     guard.loosen_or_tighten(parse_policy({"tools": {"refund": "always"}}))
     assert guard.why(TOOLS["refund"], {"euros": 20}) == "refund is always asked about"
     assert guard.quorums(TOOLS["refund"], {"euros": 20}) == []
     assert [each.by for each in guard.quorums(TOOLS["refund"], {"euros": 1000})] == [2]
-    former = Guard(Policy(tools={"refund": large}), change=guard.change, adds_to_quorums=False)
-    assert former.why(TOOLS["refund"], {"euros": 20}) is None
+
+
+def test_r24_6_in_a_run_of_0_2_0_a_change_adds_nothing_to_a_quorum() -> None:
+    guard = Guard(Policy(tools={"refund": LARGE}), change=Policy(tools={"refund": "always"}), adds_to_quorums=False)
+    assert guard.why(TOOLS["refund"], {"euros": 20}) is None
+
+
+def test_r15_5_no_change_of_a_quorum_allows_values_that_a_flow_rule_refuses() -> None:
+    queue, _ = waiting(None)
+    queue.change_policy(parse_policy({"tools": {"refund": {"by": 2}}}))
+    decide(queue, "bob")
+    flows: Any = [{"from": "*", "to": "refund", "do": "refuse"}]
+    queue.change_policy(parse_policy({"flows": flows, "tools": {"refund": "always"}}))
+    assert queue.release() == []
 
 
 def test_r24_6_no_change_loosens_the_quorum_of_a_tool_itself() -> None:
     tool = Tool(name="pay", parameters={}, approval={"by": 2})
     change = parse_policy({"tools": {"pay": "never"}})
-    assert Guard().kept_quorums(change, {"pay": tool}) == ["pay"]
-    assert Guard(Policy(tools={"pay": "always"})).kept_quorums(change, {"pay": tool}) == []
+    assert Guard().find_loosened_quorums(change, {"pay": tool}) == ["pay"]
+    assert Guard(Policy(tools={"pay": "always"})).find_loosened_quorums(change, {"pay": tool}) == []
 
 
 def test_the_approvals_of_before_a_reset_do_not_count() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
-from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
 from perdure.errors import InputError
 from perdure.runs.wire import REQUEST_ACTIVITY
 from perdure.testing.scripted_model import ChatRequest, Turn
-from tests.support import DONE, harness
+from tests.support import DONE, harness, until_queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,21 +32,6 @@ async def until_pending(client: Client, id: str) -> None:
         found = (await client.get_workflow_handle(id).describe()).raw_description.pending_activities
         if any(each.activity_type.name == REQUEST_ACTIVITY for each in found):
             return
-        await asyncio.sleep(0.05)
-
-
-async def until_backlog(client: Client, task_queue: str, tasks: int) -> None:
-    """Until the task queue itself holds that many activities: a pending one of a run may be on its way there."""
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-        report_stats=True,
-    )
-    while True:
-        with contextlib.suppress(RPCError):  # a busy server cancels the request
-            if (await client.workflow_service.describe_task_queue(request)).stats.approximate_backlog_count >= tasks:
-                break
         await asyncio.sleep(0.05)
 
 
@@ -73,7 +53,9 @@ async def test_r24_3_runs_of_a_smaller_number_go_first(dev_server: WorkflowEnvir
             await perdure.start(usual, "now: a start", priority=1),
             await perdure.start(urgent, "now: an agent"),
         ]
-        await until_backlog(it.client, it.task_queue, len(batch) + len(runs))
+        # in the queue itself: a pending activity of a run may be on its way there
+        tasks = len(batch) + len(runs)
+        await until_queue(it.client, it.task_queue, lambda queue: queue.stats.approximate_backlog_count >= tasks)
         gate.set()
         for run in [first, *batch, *runs]:
             await run.result()

@@ -297,7 +297,7 @@ def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str
         try:
             if name == "policy":
                 desk.change_policy(parse_policy(said))
-                desk.released()
+                desk.release()
             elif name == "calls":
                 with contextlib.suppress(ValidationError):  # `read_one` takes it for nothing
                     intake.deliver(CallDelivery.model_validate(said))

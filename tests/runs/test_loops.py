@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.runs.loops import LoopInput, most_items
+from perdure.approvals.decisions import Decision
+from perdure.approvals.policy import Guard, Policy, parse_policy
+from perdure.approvals.queue import ApprovalQueue
+from perdure.plan import Plan
+from perdure.runs.loops import LoopInput, most_items, part_document, part_policy
+from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.provenance import USER, Sources
 from perdure.values.sizes import Sizes
+from perdure.values.state import State
 from tests.soak import share
 
 TEXTS = st.sampled_from(["x", "é", "語", "\x01", '"', "👩"])
@@ -78,3 +86,83 @@ def test_r18_3_an_until_loops_result_that_is_too_large_is_its_error() -> None:
     assert (of.state.failures, of.state.satisfied) == (1, True)
     assert of.state.failed[0].code == "result_too_large"
     assert encoded(of) <= MAX_PAYLOAD
+
+
+REFUND = {"name": "refund", "_dangerous": True, "properties": {"euros": {"type": "number"}}}
+CLERK: Any = {"name": "clerk", "properties": {"request": {"type": "string"}}, "_delegate": "clerk"}
+TOOLS = resolve_tools(["refund", "clerk"], {"refund": REFUND, "clerk": CLERK})
+TIME = "2026-11-28T09:00:00+00:00"
+
+
+def part_of(run: ApprovalQueue, tool: str = "refund", approved: str = "") -> tuple[ApprovalQueue, Any]:
+    """The queue of a part of a loop in a plan that nobody, a `person` or a `standing` approval has approved, and the
+    change of the policy that the part has for delegates.
+    """
+    plan = Plan(1, tools=TOOLS, state=State())
+    parameter = {"euros": "†item"} if tool == "refund" else {"request": "†item"}
+    call = plan.add({"_tool": tool, "_each": [0] * 101, **parameter})
+    plan.close()
+    assert call.spec.loop is not None
+    if approved:
+        assert run.add_plan(plan, TIME, lambda: Plan(1, tools=TOOLS, state=State())) is not None
+        decision = Decision(call="1", decision="approve", by="ann")
+        if approved == "person":
+            for name in ("ann", "bob"):
+                if run.waiting:
+                    run.apply(run.judge(decision.model_copy(update={"by": name})))
+        else:
+            run.apply_standing(decision, ["trusted"])
+    document: Any = part_document(call, call.spec.loop, TOOLS, {}, run.guard)
+    change, owners, _ = part_policy(run.guard, call, {})
+    part = ApprovalQueue(
+        Guard(parse_policy(document["config"]["approval"]), change=parse_policy(change), givers=owners)
+    )
+    if (approval := run.plan_approval(plan)) is not None:
+        part.begin_part(approval)
+    return part, change
+
+
+def asks(queue: ApprovalQueue, sources: Sources = USER) -> bool:
+    plan = Plan(0, tools=TOOLS, state=State())
+    call = plan.add({"_tool": "refund", "euros": 1}, sources)
+    plan.close()
+    plan.take_ready()
+    return queue.add_call(plan, call, TIME) is not None
+
+
+@pytest.mark.parametrize("tools", [{}, {"refund": "always"}, {"refund": {"by": 2}}], ids=str)
+def test_r7_6_parts_ask_nobody_only_if_their_plan_was_approved(tools: Any) -> None:
+    policy = Policy(scope="plan", tools=tools)
+    assert not asks(part_of(ApprovalQueue(Guard(policy)), approved="person")[0])
+    assert asks(part_of(ApprovalQueue(Guard(policy)))[0])
+
+
+@pytest.mark.parametrize(
+    "change", [{"ask": "always"}, {"tools": {"refund": "always"}}, {"tools": {"refund": {"by": 2}}}]
+)
+@pytest.mark.parametrize("when", ["before", "while it runs"])
+def test_r7_7_a_stricter_policy_reaches_the_parts_of_an_approved_loop(change: Any, when: str) -> None:
+    run = ApprovalQueue(Guard(Policy(scope="plan")))
+    part, _ = part_of(run, approved="person")
+    if when == "before":
+        run.change_policy(parse_policy(change))
+        part, _ = part_of(run)
+    else:
+        part.change_policy(parse_policy(change))
+    assert asks(part)
+
+
+@pytest.mark.parametrize("approved", ["", "person", "standing"])
+def test_r8_2_a_delegate_in_a_part_has_the_policy_of_its_own_file(approved: str) -> None:
+    _, change = part_of(ApprovalQueue(Guard(Policy(scope="plan"))), "clerk", approved)
+    below = Guard(Policy(ask="always", scope="plan"), change=parse_policy(change))
+    assert (below.policy.ask, below.policy.scope) == ("always", "plan")
+
+
+@pytest.mark.parametrize("tools", [{}, {"refund": "never"}], ids=str)
+def test_r23_3_parts_judge_the_sources_that_a_standing_approval_allows(tools: Any) -> None:
+    part, _ = part_of(ApprovalQueue(Guard(Policy(scope="plan", tools=tools))), approved="standing")
+    assert not asks(part)
+    assert asks(part, frozenset({"!tool:read_mail"}))
+    part.change_policy(parse_policy({"tools": {"clerk": "always"}}))
+    assert asks(part)

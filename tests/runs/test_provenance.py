@@ -214,7 +214,7 @@ def test_no_decision_lets_a_refused_flow_pass() -> None:
     played = play({"ask": "always"})
     played.request(pay("†input.iban"))
     played.run.approval_queue.change_policy(parse_policy({"ask": "never", "flows": [rule("refuse", source="user")]}))
-    assert played.run.approval_queue.released() == []
+    assert played.run.approval_queue.release() == []
     with pytest.raises(DecisionError, match="which the policy refuses"):
         played.decide({"decision": "approve"})
 

@@ -622,4 +622,6 @@ async def test_r7_6_a_large_loop_of_an_approved_plan_asks_nobody(dev_server: Wor
         for name in ("ann", "bob"):
             await decide(it, handle.id, call="1", decision="approve", by=name)
         view = await handle.result()
+        part = await it.view(f"{handle.id}/1.0/0")
     assert [call.status for call in view.calls] == ["done"]
+    assert [call.approval for call in part.calls if call.approval] == []

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import EventType, TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
-from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import Turn
-from tests.support import DONE, agent, harness
-from tests.timeouts import HANG
+from tests.support import DONE, agent, harness, until_queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,21 +35,6 @@ async def begun(client: Client, run_id: str) -> dict[str, list[datetime]]:
     return found
 
 
-async def until_both_poll(client: Client, queue: str) -> None:
-    """Wait until two workers have asked the server for this queue's tasks: which of them gets one is the server's matter."""
-    asked = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    )
-    async with asyncio.timeout(HANG):
-        while True:
-            with contextlib.suppress(RPCError):  # a busy server cancels the request
-                if len((await client.workflow_service.describe_task_queue(asked)).pollers) >= 2:
-                    break
-            await asyncio.sleep(0.02)
-
-
 async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironment) -> None:
     @tool
     def ring() -> None:
@@ -71,7 +51,8 @@ async def test_two_workers_together_keep_the_rates(dev_server: WorkflowEnvironme
         harness(other, [ring], [DONE] * 6, **limits),
     ):
         for name in ("model/m", "tool/ring"):
-            await until_both_poll(dev_server.client, f"{queue}/{name}")
+            # which of the two gets a task is the server's matter
+            await until_queue(dev_server.client, f"{queue}/{name}", lambda queue: len(queue.pollers) == 2)
         handles = [await it.start(rings), *[await it.start(agent(config=MODELS)) for _ in range(5)]]
         await asyncio.gather(*(handle.result() for handle in handles))
     times = [await begun(dev_server.client, handle.id) for handle in handles]

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import hook, refuse
+from perdure import Agent, Perdure, hook, refuse
 from perdure.errors import MessageRefusedError
 from perdure.hooks import (
     AfterCompaction,
@@ -190,6 +190,22 @@ async def test_a_cancelled_session_ends_its_run_and_its_hooks_and_stays_readable
     assert runs == ["cancelled" if active else "completed"]
     cancelled = ("error", "the session was cancelled by a Temporal command")
     assert (waited.status, waited.error) == (cancelled if active else ("ok", None))
+
+
+async def test_a_cancelled_session_records_a_run_that_had_not_begun(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool], session_runs=1) as (session, it):
+        await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        other = Perdure(it.client, task_queue=it.task_queue).session(f"{session.key}-2", agent=Agent.of(HOLD))
+        await other.send("second", sender="bob")  # the worker has room for one run
+        await other.handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await other.handle.result()
+        [message] = await other.read_entries()
+        await check_replays(await other.handle.fetch_history())
+        gate.open.set()
+    assert (message["text"], message["why"]) == ("second", "the session's workflow was cancelled")
 
 
 async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server: WorkflowEnvironment) -> None:

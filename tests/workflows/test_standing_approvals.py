@@ -309,7 +309,7 @@ async def test_a_change_in_one_part_of_a_loop_counts_in_the_next() -> None:
         run = await local.start(given(), agent=agent)
 
         async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0]
+            return None if look.busy else (await run.waiting_below())[0] or None
 
         [first] = await local.following.until(waits)
         part = local.perdure.get_run(first.run_id)
