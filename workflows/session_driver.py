@@ -354,7 +354,8 @@ class SessionDriver:
         self.show()
 
 
-_ANSWERS_WITHIN: Final = timedelta(seconds=10)
+_ANSWERS_WITHIN: Final = timedelta(seconds=20)
+"""Time for a run's answer. After a worker's end its next task can wait 5 s for that worker; a client waits 30 s."""
 
 
 class ChildRun:
