@@ -190,7 +190,7 @@ class RunDriver:
 
     async def _undone(self, error: ApplicationError) -> ApplicationError:
         """Undo the run's calls, and return its failure with the outcome of the undo in its message."""
-        outcome = await undo_run(workflow.info().workflow_id, None, self.run)
+        outcome = await undo_run(workflow.info().workflow_id, None, self.run, self.sender.children)
         self._waiting_list.show()
         return self._failure(f"{error.message}; {undo_words(outcome)}", error.type or MODEL_FAILED)
 

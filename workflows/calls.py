@@ -353,7 +353,7 @@ class CallRunner:
                 return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
             if call.spec.known_tool.activity == UNDO:
                 await self._begin(call)
-                return await self._rest(call, run_undo(call, self._agent_run))
+                return await self._rest(call, run_undo(call, self._agent_run, self._sender.children))
             if call.spec.known_tool.delegate is not None:
                 return await self._run_delegate(call)
             if self._agent_run.undo is not None:

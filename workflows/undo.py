@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, is_cancelled_exception
-from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
+from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import owner_attributes
@@ -20,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs.run import RunState
     from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted
+    from perdure.runs.version_switches import UNDO_HEARS_POLICY
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunResult
     from perdure.values.json import Json, JsonObject
@@ -27,19 +30,23 @@ with workflow.unsafe.imports_passed_through():
 _PLANNING = RetryPolicy(maximum_attempts=20, maximum_interval=timedelta(seconds=10))
 
 
-async def run_undo(call: Call, run: RunState) -> Outcome:
+async def run_undo(call: Call, run: RunState, children: ChildRuns) -> Outcome:
     """Undo calls of this run, as its model wishes; in an undo run, the run of a delegate that its record names."""
     own, params = workflow.info().workflow_id, call.inputs.params
     if run.undo is None:
         calls: Any = params.get("calls")
-        return await undo_run(own, calls if isinstance(calls, list) else None, run)
+        return await undo_run(own, calls if isinstance(calls, list) else None, run, children)
     if (below := params.get("run")) not in run.undo.below:
         return Failed(CallError("not_undone", "the record of this undo has no such run"))
-    return await undo_run(str(below), None, run)
+    return await undo_run(str(below), None, run, children)
 
 
-async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> Outcome:
-    """Undo a run by an undo run below this one, and return what was undone. It continues if this run ends."""
+async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, children: ChildRuns) -> Outcome:
+    """Undo a run by an undo run below this one, and return what was undone. It continues if this run ends.
+
+    While it runs, it receives the changes of this run's policy (R7.7).
+    """
+    hears, changes = run.prepared.follows(UNDO_HEARS_POLICY), children.changes
     named = None if calls is None else [str(each) for each in calls]
     wanted = UndoWanted(run_id=run_id, calls=named, own=run.undo is None)
     try:
@@ -60,7 +67,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
     if start.input is None:
         return Returned({"undone": [], **left})
     try:
-        result: RunResult = await workflow.execute_child_workflow(
+        handle: ChildWorkflowHandle[Any, RunResult] = await workflow.start_child_workflow(
             AGENT_WORKFLOW,
             start.input.model_copy(
                 update={
@@ -76,6 +83,8 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> O
             static_summary=line(f"undo of {run_id}"),
             search_attributes=owner_attributes(),
         )
+        with children.running(handle, changes) if hears else nullcontext():
+            result = await handle
     except ChildWorkflowError as error:
         words = str(error.cause or error)
         return Failed(CallError("not_undone", f"{words}; the undo run is {start.id}"))

@@ -22,6 +22,7 @@ from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
+from tests.gateway.support import write_agents
 from tests.gateway.test_api import served, until
 from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
 from tests.timeouts import HANG
@@ -423,6 +424,29 @@ async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: Workflow
         assert {each.status for each in await local.perdure.get_run(run.id).effects()} == {"undone"}
         below = await local.perdure.get_run(f"{run.id}/1.0").effects()
         assert {each.status for each in below} == {"undone"}
+
+
+async def test_a_changed_policy_reaches_the_undo_of_a_delegate(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    fig = {"properties": {"order_id": {"const": "o-fig"}}, "required": ["order_id"]}
+    clerk = Agent("clerk", tools=[order, cancel_order], approval={"tools": {"cancel_order": {"when": fig}}})
+    top = {"calls": [{"_tool": "clerk", "request": "Order."}], "output": None}
+    orders = {"calls": [PLAN["calls"][0], {**PLAN["calls"][3], "_after": ["1.0"]}], "output": None}
+    agents = write_agents(tmp_path, clerk.document())
+    async with harness(dev_server.client, TOOLS, [top, orders, DONE, DONE], agents=agents) as it:
+        run = await finished(it, Agent("boss", tools=[clerk]).document())
+        DID.clear()
+        undo = await run.undo()
+        below = Perdure(it.client).get_run(f"{run.id}/1.0.undo-1")
+        await it.until_waiting(below.id, "0.0")
+        await undo.policy(tools={"cancel_order": "always"})
+        await below.approve("0.0")
+        await it.until_waiting(below.id, "0.1")
+        assert DID == [("cancel", "o-fig")]
+        await below.approve("0.1")
+        assert (await undo.wait()).status == "completed"
+        for each in (undo.id, below.id):
+            async for history in execution_histories(it.client, each):
+                await check_replays(history)
 
 
 async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_it_depends_on(
