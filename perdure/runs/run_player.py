@@ -275,6 +275,7 @@ class _RunPlayer:
             case "steer":
                 loop.steer()
             case "plan_decided":
+                self._assume_missing(str(loop.plan.request))
                 loop.report(PlanDecided(self._verdicts.pop(str(loop.plan.request), ApprovalVerdict())))
             case "stop":
                 self._run.limits.reached = step.limit
@@ -296,8 +297,10 @@ class _RunPlayer:
                 self._late[step.call] = step
             return
         match step.kind:
-            case "resumed" if call.id not in self._run.approval_queue.waiting:
-                self._resume(call, loop, data[0])
+            case "resumed":
+                self._assume_missing(call.id)
+                if call.id not in self._run.approval_queue.waiting:
+                    self._resume(call, loop, data[0])
             case "begun":
                 call.hold.queued = False
             case "question":
@@ -452,9 +455,13 @@ class _RunPlayer:
         queue.guard.by_provenance = self._run.prepared.follows(REMEMBER_PROVENANCE)
         try:
             judged = queue.judge(decision, at, waited)
-        except DecisionError:  # the person was shown another request
-            if request.call is not None:
+        except DecisionError:
+            if request.quorums and decision.digest in (None, request.digest):
+                return  # it does not count for the quorum: what is missing is assumed
+            if request.call is not None:  # the person was shown another request
                 self._leave_unknown(request.call)
+            return
+        if judged.approver is not None and not by_person:  # a program's approval counts for no quorum
             return
         if judged.call is not None:
             queue.add_breaches(judged)  # the person has sent the edit again
@@ -462,6 +469,16 @@ class _RunPlayer:
         if not verdict.waits:
             self._verdicts[request.id] = verdict
             self._note_decided(request.id)
+
+    def _assume_missing(self, id: str) -> None:
+        """Assume the approvals that a quorum lacks where the recorded call or plan goes on, and note them."""
+        queue = self._run.approval_queue
+        request = queue.waiting.get(id)
+        if self._before is None or request is None or not request.missing:
+            return
+        self.played.asked[id] = replace(self.played.asked[id], reason=request.full_reason, assumed=True)
+        self._verdicts[id] = queue.assume(request)
+        self._note_decided(id)
 
     def _end(self, call: Call, step: LogStep) -> None:
         """End a call with its recorded outcome, if it is the same call."""

@@ -141,7 +141,7 @@ class RunReport(WireModel):
     problem: str | None = None
     """The reason why the run could not be played again; then the report has no results."""
     approvals_added: list[CallNote] = Field(default_factory=list)
-    """Calls that would have needed a person's approval. The approval is assumed."""
+    """Calls that would have needed a person's approval, or approvals of more people. They are assumed."""
     approvals_removed: list[CallNote] = Field(default_factory=list)
     """Calls that would have needed no approval."""
     refused: list[CallNote] = Field(default_factory=list)
@@ -328,7 +328,9 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     if known is not None:
         report.requests_after = min(report.requests_after, max(0, known - 1))
     gone = lost | after.unknown | {id for id, status in statuses.items() if status in ("skipped", UNKNOWN)}
-    report.approvals_added = [_call_note(each) for id, each in after.asked.items() if id not in before.asked]
+    report.approvals_added = [
+        _call_note(each) for id, each in after.asked.items() if each.assumed or id not in before.asked
+    ]
     removed = {
         id
         for id in before.asked

@@ -78,6 +78,35 @@ async def test_r22_2_approvals_that_are_added_are_assumed_and_the_run_goes_on(de
     assert not strict.plan_differs
 
 
+@pytest.mark.parametrize(
+    ("quorum", "reason"),
+    [
+        ({"by": 2}, "refund is always asked about; approved by ann; needs 1 more approval"),
+        ({"roles": ["finance"]}, "refund is always asked about; needs 1 approval with the role finance"),
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+async def test_r22_2_the_approvals_that_a_quorum_adds_are_assumed(
+    dev_server: WorkflowEnvironment, quorum: Any, reason: str, whole: bool
+) -> None:
+    """`whole`: a person approves the plan."""
+    scope: Any = {"scope": "plan"} if whole else {}
+    id = "1" if whole else "1.1"
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        started = await it.start(agent("look", "refund", "note", config={"approval": scope}))
+        await it.until_waiting(started.id, id)
+        await decide(it.client, started.id, {"call": id, "decision": "approve", "by": "ann"})
+        await started.result()
+        report = await reported(it, started.id, policy={"tools": {"refund": quorum}, **scope})
+        same = await reported(it, started.id, policy={"tools": {"refund": {"by": 1}}, **scope})
+    assert not same.approvals_added
+    (added,) = report.approvals_added
+    assert (added.call, added.tool, report.approvals_removed) == (id, "" if whole else "refund", [])
+    assert added.reason.endswith(reason.partition("; ")[2] if whole else reason)
+    assert (report.requests, report.requests_after, report.unknown_calls, report.unknown_from) == (2, 2, 0, None)
+    assert report.waited_after == report.waited > 0
+
+
 async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_not_what_they_were(
     dev_server: WorkflowEnvironment,
 ) -> None:
