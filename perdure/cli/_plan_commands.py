@@ -78,9 +78,7 @@ def validate(
         plan = looked.planned.checked()
     verdicts = looked.verdicts()
     broken: list[JsonObject] = [
-        {"call": None, "tool": None, "code": RULE_BROKEN, "message": each.line}
-        for each in verdicts
-        if each.status == "violated"
+        {"call": None, "tool": None, "code": RULE_BROKEN, "message": each.line} for each in verdicts if each.forbids
     ]
     problems = [*_problems(plan.calls), *broken] + [
         {"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems
@@ -99,7 +97,7 @@ def validate(
             call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
             print(f"{call}{problem['message']}")
         for verdict in verdicts:
-            if verdict.status != "violated":
+            if not verdict.forbids:
                 print(verdict.line)
         for warning in warnings:
             print(f"warning: {warning}")
@@ -213,9 +211,7 @@ def _simulate(looked: CheckedPlan, durations: str | None, assume: list[str] | No
     ):
         raise CommandError("--durations must be a JSON object of seconds by tool name", USAGE)
     found = looked.planned
-    return simulate(
-        found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=looked.guard.asks
-    )
+    return simulate(found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=looked.asks())
 
 
 def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from perdure.approvals.policy import Guard
 from perdure.cli._execute import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
+from perdure.plan import Call
 from perdure.rules import Rule, RuleVerdict
 from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
 from perdure.runs.hosted_tools import file_problems
@@ -34,6 +35,12 @@ class CheckedPlan(NamedTuple):
     def verdicts(self) -> list[RuleVerdict]:
         """Return each rule's verdict on the plan before its first call."""
         return self.planned.verdicts(self.rules)
+
+    def asks(self) -> Callable[[Call], bool]:
+        """Return whether a person is asked about a call: by the policy, by a rule, or because the whole plan is shown."""
+        asked = {id for verdict in self.verdicts() for id in verdict.asks}
+        whole = self.guard.policy.scope == "plan"
+        return lambda call: whole or call.id in asked or self.guard.asks(call)
 
 
 def check_plan_file(

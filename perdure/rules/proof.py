@@ -13,6 +13,7 @@ for these it knows exactly whether they begin if others fail.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -80,14 +81,25 @@ class RuleVerdict(WireModel):
     """Why."""
     path: list[PathStep] = Field(default_factory=list)
     """A path that violates the rule."""
+    asks: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """The calls about which a person is asked, because they violate a rule with `otherwise="ask"`."""
+
+    @property
+    def forbids(self) -> bool:
+        """Whether a call may not begin: it violates the rule, and no person is asked."""
+        return self.status == "violated" and not self.asks
 
     @property
     def line(self) -> str:
         """The verdict in one line."""
+        verdict = f"asks about {', '.join(self.asks)}" if self.asks else self.status
+        return f"{verdict}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The rule, why the verdict is so, and the path."""
         path = " → ".join(f"{step.call} {step.tool} {step.what}" for step in self.path)
-        return (
-            f"{self.status}: {self.rule}" + (f": {self.words}" if self.words else "") + (f" ({path})" if path else "")
-        )
+        return self.rule + (f": {self.words}" if self.words else "") + (f" ({path})" if path else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +241,21 @@ class PlanJudge:
     def _verdict(self, rule: Rule) -> RuleVerdict:
         self._file()
         worst, at = _PROVEN, ""
+        asks: list[str] = []
         for use in self._uses_under(rule):
             if not _may_cover(rule, use) or not self._may_begin(use):
                 continue
             found = self._judge(rule, use)
+            if found.status == "violated" and rule.otherwise == "ask":
+                asks.append(use.call.id)
             if _ORDER.index(found.status) > _ORDER.index(worst.status):
                 worst, at = found, use.call.id
         if worst.status == "proven" and (below := self._touching(rule.tools)):
             call = self._plan.calls[below[0]]
             words = f"the run below {call.title} may call {rule.subject}; it keeps the rule itself"
             worst, at = _Finding("unknown", words), call.id
-        return RuleVerdict(rule=rule.words, status=worst.status, call=at, words=worst.words, path=worst.path)
+        asks = [*dict.fromkeys(asks)]
+        return RuleVerdict(rule=rule.words, status=worst.status, call=at, words=worst.words, path=worst.path, asks=asks)
 
     # The calls of the plan.
 

@@ -12,8 +12,10 @@ from perdure.activities.registry import Registry, load_tools
 from perdure.agents.agent import Agent
 from perdure.agents.files import PlanLike, call_problems, output_problems, planned_for, read_plan
 from perdure.approvals.policy import Guard
+from perdure.approvals.queue import PLAN_SCOPE
 from perdure.errors import ToolDefinitionError
 from perdure.plan import Call, Plan, Simulation, simulate
+from perdure.rules import RuleVerdict
 from perdure.runs.diagrams import draw_plan, to_mermaid
 from perdure.runs.hosted_tools import file_problems
 from perdure.runs.views import plan_ways
@@ -86,11 +88,12 @@ class Checked:
     """
 
     problems: list[str]
-    """All problems, one line each, violated rules among them; empty for a plan that can run."""
+    """All problems, one line each, violated rules among them; empty for a plan that can run. A rule with
+    `otherwise="ask"` is among the approvals."""
     levels: list[list[str]]
     """The calls that would run in parallel, level by level."""
     approvals: dict[str, str]
-    """The calls that need approval, with the reasons."""
+    """The calls that need approval, with the reasons. The Request's number, such as `1`, is the whole plan."""
     sources: list[tuple[str, str]]  # R15.7
     """Call id and provenance of each parameter that is not a literal in the plan: `("1.1", "pay.iban ← †state.mail.iban
     ← read_mail (written by others)")`."""
@@ -112,7 +115,8 @@ class Checked:
     @property
     def asks(self) -> list[str]:
         """The tools whose calls need a person's approval, in the order of the calls."""
-        return [call.spec.tool_name for call in self.plan.written() if call.id in self.approvals]
+        whole = str(self.plan.request) in self.approvals
+        return [call.spec.tool_name for call in self.plan.written() if whole or call.id in self.approvals]
 
     def mermaid(self) -> str:
         """Return a Mermaid diagram of the plan, for a failure's message or a review.
@@ -163,12 +167,12 @@ def check(
     return Checked(
         problems=[
             *call_problems(played),
-            *(verdict.line for verdict in verdicts if verdict.status == "violated"),
+            *(verdict.line for verdict in verdicts if verdict.forbids),
             *output_problems(known.parsed, solution),
             *file_problems(known.parsed),
         ],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
-        approvals=_approvals(simulation, guard),
+        approvals=_approvals(simulation, guard, verdicts, str(played.request)),
         sources=list(plan_ways(played)),
         makespan=simulation.makespan,
         calls=[call for call in solution.calls if isinstance(call, dict)],
@@ -178,11 +182,22 @@ def check(
     )
 
 
-def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
-    """Return the calls that need approval, with the reasons. A condition with unknown parameters counts as true."""
+def _approvals(simulation: Simulation, guard: Guard, verdicts: Iterable[RuleVerdict], request: str) -> dict[str, str]:
+    """Return the calls, or the whole plan, that need approval, with the reasons."""
+    runs = any(step.start is not None for step in simulation.steps)
+    whole = {request: PLAN_SCOPE} if runs else {}
+    found = whole if guard.policy.scope == "plan" else _calls_that_ask(simulation, guard)
+    for verdict in verdicts:
+        for id in verdict.asks:
+            found[id] = f"{found[id]}; {verdict.reason}" if id in found else verdict.reason
+    return found
+
+
+def _calls_that_ask(simulation: Simulation, guard: Guard) -> dict[str, str]:
+    """Return the calls about which the policy asks. A condition with unknown parameters counts as true."""
     found: dict[str, str] = {}
     for step in simulation.steps:
-        found |= {} if step.inside is None else _approvals(step.inside, guard)
+        found |= {} if step.inside is None else _calls_that_ask(step.inside, guard)
         why = _why(step.call, guard) if step.asks else None
         if why is not None:
             found[step.call.id] = why

@@ -197,6 +197,21 @@ async def test_r23_1_the_verdict_on_each_rule_is_shown_before_a_run(tmp_path: Pa
     assert proven in (await plan("simulate", file)).out
 
 
+async def test_r23_2_a_rule_that_asks_is_no_problem_of_the_plan(tmp_path: Path) -> None:
+    rule = {"rule": "at_most", "of": "refund.euros", "sum": 50, "otherwise": "ask"}
+    pays = {"_tool": "refund", "euros": 60}
+    tool = {"name": "refund", "properties": {"euros": {"type": "number"}}}
+    for config, approvals in (({}, [True, False]), ({"approval": {"scope": "plan"}}, [True, True])):
+        plan_of = {"type": "plan", "plan": [pays, {**pays, "euros": 0}]}
+        file = write(tmp_path, agent(tool, config={"rules": [rule], **config}, context=[plan_of]))
+        checked = await plan("validate", file)
+        assert (checked.code, "asks about 1.0: at_most(refund.euros" in checked.out) == (0, True)
+        found = json.loads((await plan("validate", file, "--json")).out)
+        assert (found["ok"], found["rules"][0]["status"], found["rules"][0]["asks"]) == (True, "violated", ["1.0"])
+        played = json.loads((await plan("simulate", file, "--json")).out)
+        assert [each["approval"] for each in played["calls"]] == approvals
+
+
 async def test_r5_6_draw_as_mermaid_and_svg(tmp_path: Path) -> None:
     path = write(tmp_path, OUTING)
     drawn = (await plan("draw", path, "--assume", "1.0=failed")).out

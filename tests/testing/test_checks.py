@@ -188,6 +188,23 @@ def test_r23_1_a_violated_rule_is_a_problem_of_the_plan() -> None:
     assert "1.1 pay can begin although no call of price is done" in problem
 
 
+def test_a_rule_that_asks_and_a_whole_plan_need_approvals() -> None:
+    """Neither is a problem of the plan: the run asks a person, and then makes the calls."""
+    rules = [at_most("pay.amount", 50, otherwise="ask")]
+    ruled = Agent("ruled", tools=[price, pay], approval={"ask": "never"}, rules=rules)
+    few, many = ([{"_tool": "pay", "amount": amount}] for amount in (50, 51))
+    assert (check(ruled, few).ok, check(ruled, few).asks) == (True, [])
+    asked = check(ruled, many)
+    assert (asked.ok, asked.asks) == (True, ["pay"])
+    assert "pay.amount would be 51" in asked.approvals["1.0"]
+    assert [*check(ruled, [*few, *few]).approvals] == ["1.1"]
+    whole = Agent("whole", tools=[price, pay], approval={"scope": "plan"}, rules=rules)
+    shown = check(whole, [{"_tool": "price", "fruit": "pear"}])
+    assert (shown.approvals, shown.asks) == ({"1": "the whole plan needs an approval before its calls run"}, ["price"])
+    assert check(whole, many).approvals.keys() == {"1", "1.0"}
+    assert check(whole, []).approvals == {}
+
+
 few = Agent("few", tools=[price, pay], rules=[count_at_most("price", 2), at_most("pay.amount", 50)])
 
 
