@@ -226,8 +226,10 @@ class _RunPlayer:
                 self._decide(step)
             case "timeout":
                 if (request := queue.waiting.get(step.call)) is not None:
-                    self._verdicts[request.id] = queue.time_out(request, step.data[0])
+                    self._verdicts[request.id] = verdict = queue.time_out(request, step.data[0])
                     self._note_decided(request.id)
+                    if self._before is not None and request.call is not None:
+                        self._end_at_timeout(request.call, verdict.outcome)
             case "policy":
                 queue.change_policy(step.data[0])
             case "plan_sources":
@@ -469,6 +471,16 @@ class _RunPlayer:
         if not verdict.waits:
             self._verdicts[request.id] = verdict
             self._note_decided(request.id)
+
+    def _end_at_timeout(self, call: Call, outcome: Outcome | None) -> None:
+        """End a call whose timeout has another effect than in the record. `outcome`: by its policy; `None`: it runs."""
+        recorded = self._ends.get(call.id)
+        if recorded is None or _was_decided(recorded.data[0]) == (outcome is not None):
+            return
+        if outcome is None:
+            self._leave_unknown(call)
+        else:
+            self._report(call, outcome)
 
     def _assume_missing(self, id: str) -> None:
         """Assume the approvals that a quorum lacks where the recorded call or plan goes on, and note them."""

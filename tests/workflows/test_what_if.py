@@ -107,6 +107,26 @@ async def test_r22_2_the_approvals_that_a_quorum_adds_are_assumed(
     assert report.waited_after == report.waited > 0
 
 
+@pytest.mark.parametrize("recorded", ["approve", "reject"])
+async def test_r22_2_a_timeout_has_the_effect_that_the_policy_gives_it(
+    dev_server: WorkflowEnvironment, recorded: str
+) -> None:
+    waits: Any = {"ask": "dangerous", "timeout": 0.1}
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        config = {"approval": {**waits, "on_timeout": recorded}}
+        run = await it.run(agent("look", "refund", "note", config=config))
+        same = await reported(it, run.run_id, policy=config["approval"])
+        other = await reported(
+            it, run.run_id, policy={**waits, "on_timeout": "fail" if recorded == "approve" else "approve"}
+        )
+        quorum = await reported(
+            it, run.run_id, policy={**waits, "on_timeout": "approve", "tools": {"refund": {"by": 2}}}
+        )
+    assert not same.differs
+    assert other.unknown_from == 2
+    assert quorum.unknown_from == (2 if recorded == "approve" else None), "no timeout approves in place of a quorum"
+
+
 async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_not_what_they_were(
     dev_server: WorkflowEnvironment,
 ) -> None:
