@@ -555,6 +555,25 @@ async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvi
             await check_replays(history)
 
 
+async def test_a_changed_policy_reaches_the_undo_of_a_run_that_fails(dev_server: WorkflowEnvironment) -> None:
+    fig = {"properties": {"order_id": {"const": "o-fig"}}, "required": ["order_id"]}
+    config = {"on_failure": "undo", "max_requests": 1, "approval": {"tools": {"cancel_order": {"when": fig}}}}
+    orders = {"calls": [PLAN["calls"][0], {**PLAN["calls"][3], "_after": ["1.0"]}], "output": "†state.missing"}
+    async with harness(dev_server.client, TOOLS, [orders] * 3) as it:
+        handle = await it.start(agent("order", config=config))
+        undo = Perdure(it.client).get_run(f"{handle.id}.undo-1")
+        await it.until_waiting(undo.id, "0.0")
+        await Perdure(it.client).get_run(handle.id).policy(tools={"cancel_order": "always"})
+        await undo.approve("0.0")
+        await it.until_waiting(undo.id, "0.1")
+        await undo.approve("0.1")
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert DID[2:] == [("cancel", "o-fig"), ("cancel", "o-pear")]
+        async for history in execution_histories(it.client, handle.id):
+            await check_replays(history)
+
+
 async def test_a_run_whose_undo_tool_is_missing_or_does_not_fit_is_refused(dev_server: WorkflowEnvironment) -> None:
     @tool(undo="vanished")
     def lose(what: str) -> str:
