@@ -122,10 +122,12 @@ async def run_delegate(
 
 
 async def run_iteration(
-    child: ChildHandle, argument: RunInput, sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput], sender: Dispatcher, on_spent: OnSpent
 ) -> Returned | Failed:
-    """Run one iteration of a loop; return its output, or its failure."""
-    ended = await _run(child, lambda: argument, sender, on_spent)
+    """Run one iteration of a loop; return its output, or its failure. `make_input` is called when it starts: the policy
+    may have changed by then.
+    """
+    ended = await _run(child, make_input, sender, on_spent)
     assert not isinstance(ended, LoopState)
     return ended
 

@@ -129,6 +129,7 @@ class PolicyChanges:
     def __init__(self, children: ChildRuns) -> None:
         self._children = children
         self._change = Policy()
+        self._tightens = False
 
     def note(self, sent: Sequence[Any]) -> None:
         """Change the policy of running and later iterations. An invalid change has no effect."""
@@ -137,6 +138,7 @@ class PolicyChanges:
         except DecisionError:
             return
         self._change = self._change.changed(change)
+        self._tightens |= may_tighten(change)  # a change that is taken back brings no approval back
         self._children.signal_change(change.as_change())
 
     def keep_remembered(self, remembered: Sequence[str]) -> list[str]:
@@ -145,14 +147,15 @@ class PolicyChanges:
 
     def keep_standing(self, standing: StandingClaim | None) -> StandingClaim | None:
         """Return the standing approvals, unless these changes may make the policy stricter (R23.3)."""
-        return None if may_tighten(self._change) else standing
+        return None if self._tightens else standing
 
     def keep_plan_approval(self, approval: PlanApproval | None, *, is_changed: bool) -> PlanApproval | None:
         """Return the approval of the whole plan, unless these changes may make the policy stricter (R7.7)."""
-        tightens = may_tighten(self._change)
-        if approval is None or approval.sources is None:
-            return None if tightens else approval
-        return approval.model_copy(update={"ended": approval.ended or tightens or is_changed})
+        if approval is None or not approval.covers:
+            return approval
+        if approval.sources is None:
+            return approval.model_copy(update={"covers": not self._tightens})
+        return approval.model_copy(update={"ended": approval.ended or self._tightens or is_changed})
 
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy, overridden by these changes."""
@@ -311,7 +314,7 @@ class LoopDriver:
 
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:
-            outcome = await run_iteration(child, self._child(agent, child_input, share), self.sender, spent)
+            outcome = await run_iteration(child, lambda: self._child(agent, child_input, share), self.sender, spent)
         finally:
             self._budget_share.settle(str(index), used)
             if state.rule_record is not None:

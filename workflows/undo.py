@@ -18,6 +18,7 @@ from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import owner_attributes
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.policy import parse_policy
     from perdure.errors import CallError
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs.run import RunState
@@ -39,6 +40,11 @@ async def run_undo(call: Call, run: RunState, children: ChildRuns) -> Outcome:
     if (below := params.get("run")) not in run.undo.below:
         return Failed(CallError("not_undone", "the record of this undo has no such run"))
     return await undo_run(str(below), None, run, children)
+
+
+def _changed(approval: JsonObject, run: RunState) -> JsonObject:
+    """Return the changes of an undone run's policy with those of this run."""
+    return parse_policy(approval).changed(run.approval_queue.guard.change).as_change()
 
 
 async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, children: ChildRuns) -> Outcome:
@@ -73,6 +79,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
                 update={
                     "lineage": run.lineage,
                     "requesters": [*start.input.requesters, *run.approval_queue.requesters],
+                    **({"approval": _changed(start.input.approval, run)} if hears else {}),
                 }
             ),
             id=start.id,

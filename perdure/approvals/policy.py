@@ -179,10 +179,16 @@ def stricter_level(one: Ask, other: Ask) -> Ask:
 
 
 class PlanApproval(WireModel):
-    """The approval of a whole plan, for the parts of its loops: they judge their calls as the run does (R7.6)."""
+    """The approval of a whole plan, for the parts of its loops: they judge their calls as the run does, and show no plan
+    (R7.6).
+    """
 
+    covers: bool = True
+    """Whether the plan was approved, and the policy has not become stricter since. Otherwise parts judge each call."""
+    by_person: bool = False
+    """Whether a person has approved it, so that the worker's floor allows the parameters that were shown."""
     sources: list[str] | None = None
-    """The sources whose values a standing approval allows; `None`: a person has approved the plan."""
+    """The sources whose values a standing approval allows; `None`: all."""
     ended: bool = False
     """Whether that standing approval decides no more (R23.3)."""
 

@@ -18,6 +18,7 @@ from perdure.approvals.requests import (
     ApprovalVerdict,
     JudgedDecision,
     changed_words,
+    edit_key,
     question_words,
     what_runs,
 )
@@ -289,25 +290,25 @@ class ApprovalQueue:
     def add_breaches(self, judged: JudgedDecision) -> list[Breach]:
         """Add to the request the broken rules that it does not name, and return them.
 
-        Other calls have begun since the request, so it shows the rules, and its approvals no longer count. The rules
-        that a person's edit breaks count for this edit alone.
+        Other calls have begun since the request, or the person has edited the call.
         """
         request, call = judged.request, judged.call or judged.request.call
         if call is None or request.question or judged.decision.decision == "reject" or not self.judges_anew:
             return []
-        named = request.breaches if judged.call is None else request.breaches | request.breaches_of(judged.call)
+        edit = "" if judged.call is None else edit_key(judged.call)
+        named = request.breaches | request.breaches_of(edit)
         new = [each for each in self.rules.questions(call) if each.rule.key not in named]
-        if new and judged.call is not None:
-            request.add_edit(judged.call, broken_rules(new))
-        elif new:
-            self.name_breaches(request, {each.rule.key: each.message for each in new})
+        if new:
+            self.name_breaches(request, {each.rule.key: each.message for each in new}, edit)
         return new
 
-    def name_breaches(self, request: ApprovalRequest, breaches: Mapping[str, str]) -> None:
-        """Show broken rules in a request: each rule's key with the breach as text. The approvals so far do not count."""
+    def name_breaches(self, request: ApprovalRequest, breaches: Mapping[str, str], edit: str) -> None:
+        """Show broken rules in a request: each rule's key with the breach as text. `edit`: the key of the edit that would
+        break them; without it, the approvals so far no longer count.
+        """
         if self.note is not None:
-            self.note("breaches", breaches, call=request.id)
-        request.add_breaches(breaches)
+            self.note("breaches", breaches, edit, call=request.id)
+        request.add_breaches(breaches, edit)
 
     def check_remember(self, judged: JudgedDecision) -> None:
         """Raise `DecisionError` if a decision about a plan has `remember`. Only a call's tool can be remembered (R7.7)."""
@@ -414,7 +415,7 @@ class ApprovalQueue:
             self.is_changed = True
             changed = judged.decision.decision == "edit"
             before = call.inputs.params if changed else call.spec.raw
-            judged.request.breaches |= judged.request.breaches_of(revised)
+            judged.request.breaches |= judged.request.breaches_of(edit_key(revised))
             judged.request.plan.adopt(call, revised)
             after = call.inputs.params if changed else call.spec.raw
             self._add_feedback(judged.request, approval, {"before": before, "after": after})
@@ -533,8 +534,7 @@ class ApprovalQueue:
         """Approve the requests that need no further decision after a change of the policy, and return them (R7.7)."""
         if self.note is not None:
             self.note("released")
-        approved = [each for each in self.waiting.values() if each.approval.approvers and self.judges_anew]
-        met = [each for each in approved if not each.missing and not self._refused(each)]
+        met = [each for each in self.waiting.values() if self._is_met(each)]
         for request in met:
             self._complete(JudgedDecision(request, Decision(call=request.id, decision="approve")))
         free = [request for request in self.waiting.values() if not self._asks(request)]
@@ -542,6 +542,12 @@ class ApprovalQueue:
             approval = self._settle(request)
             approval.decision, approval.by, approval.reason = "approve", "policy", "the policy no longer asks"
         return [*met, *free]
+
+    def _is_met(self, request: ApprovalRequest) -> bool:
+        """Whether a request has all approvals now. One that breaks further rules names them, and waits."""
+        if not request.approval.approvers or request.missing or self._refused(request) or not self.judges_anew:
+            return False
+        return not self.add_breaches(JudgedDecision(request, Decision(call=request.id, decision="approve")))
 
     def assume(self, request: ApprovalRequest) -> ApprovalVerdict:
         """Approve a request without a decision, because the run is only played again (R22.2)."""
@@ -628,22 +634,27 @@ class ApprovalQueue:
         return request.call is not None and self.guard.refuses(request.call) is not None
 
     def plan_approval(self, plan: Plan) -> PlanApproval | None:
-        """Return the approval of the whole plan for the parts of its loops; `None`: they judge each call."""
-        if self._approved_plan != plan.request or (self.allowed_sources is None and self.is_tightened):
-            return None
-        sources = None if self.allowed_sources is None else [*self.allowed_sources]
-        return PlanApproval(sources=sources, ended=self.standing_approvals_ended)
+        """Return the approval of the whole plan for the parts of its loops; `None`: no plan is shown as a whole."""
+        if self._approved_plan != plan.request:
+            return PlanApproval(covers=False) if self.guard.policy.scope == "plan" else None
+        if self.allowed_sources is None:
+            return PlanApproval(covers=not self.is_tightened, by_person=self._approved_by_person)
+        return PlanApproval(sources=[*self.allowed_sources], ended=self.standing_approvals_ended)
 
     def begin_part(self, approval: PlanApproval) -> None:
         """Let the approval of the plan above count for the plan of this part, which is its Request 0."""
-        self._approved_plan, self._approved_above = 0, True
-        self.allowed_sources, self.is_changed = approval.sources, approval.ended
+        self._approved_above = True
+        self.is_changed |= approval.ended
+        if approval.covers:
+            self._approved_plan, self.allowed_sources = 0, approval.sources
+            self._approved_by_person = approval.by_person
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call for which the floor requires approval is covered only
-        if its parameters were shown.
+        if a person has seen its parameters.
         """
-        unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
+        seen = call.spec.template.literal and (self._approved_by_person or not self.judges_anew)
+        unseen = not seen and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:

@@ -27,6 +27,8 @@ from perdure.values.templates import marked_call
 
 WITH_CLIENT: Final = "the program that started the run executes the call and sends the result"
 RESET: Final = "; requested again, because the run was reset"
+EDITED: Final = "a person has tried to edit it"
+"""Words before the rules that an edit would break."""
 NAMED: Final = 5
 """Maximum of a plan's tools whose code the reason names; `runs` of the request names all of them."""
 
@@ -69,7 +71,7 @@ class ApprovalRequest:
     _added: list[str] = field(default_factory=list)
     """The breaches that were added to the reason: a decision from before they were shown has another digest."""
     _edits: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The keys of the rules that an edit or a replacement would break, by the digest of the revised call."""
+    """The keys of the rules that an edit or a replacement would break, by its key."""
     calls: list[Call] = field(init=False)
     """The calls of the plan that had not begun when the request was made; a revised plan omits calls that run already
     (R10.5).
@@ -144,20 +146,21 @@ class ApprovalRequest:
             )
             self.approval.earlier = [*self.approval.earlier, now]
 
-    def add_breaches(self, breaches: Mapping[str, str]) -> None:
-        """Name broken rules: each rule's key with the breach as text. Approvals from before do not count."""
-        self.breaches |= breaches.keys()
+    def add_breaches(self, breaches: Mapping[str, str], edit: str) -> None:
+        """Name broken rules: each rule's key with the breach as text. `edit`: the key of the edit that would break them;
+        without it, approvals from before do not count.
+        """
         self._added += breaches.values()
-        self.reason, self.floor = "; ".join([self.reason, *breaches.values()]), True
-        self._digest, self.approval.approvers = None, []
+        self.reason, self._digest = "; ".join([self.reason, *([EDITED] if edit else []), *breaches.values()]), None
+        if edit:
+            self._edits[edit] = self.breaches_of(edit) | breaches.keys()
+        else:
+            self.breaches |= breaches.keys()
+            self.floor, self.approval.approvers = True, []
 
-    def add_edit(self, revised: Call, keys: frozenset[str]) -> None:
-        """Keep the keys of the rules that a revised call would break, until its decision is sent again."""
-        self._edits[_edit_key(revised)] = self.breaches_of(revised) | keys
-
-    def breaches_of(self, revised: Call) -> frozenset[str]:
-        """Return the keys that `add_edit` has kept for the same revised call."""
-        return self._edits.get(_edit_key(revised), frozenset())
+    def breaches_of(self, edit: str) -> frozenset[str]:
+        """Return the keys of the rules that were named for an edit, by its key."""
+        return self._edits.get(edit, frozenset())
 
     def renew(self, time: str) -> None:
         """Renew the request after a reset of the run."""
@@ -197,7 +200,8 @@ class JudgedDecision:
     """The quorums of the revised call."""
 
 
-def _edit_key(revised: Call) -> str:
+def edit_key(revised: Call) -> str:
+    """Return the key of an edit or a replacement: the same revised call has the same key."""
     return digest([revised.spec.tool_name, revised.inputs.params])
 
 

@@ -62,9 +62,7 @@ def part_document(
     ]
     context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
-    # The parts of an approved plan know that (`PlanApproval`). Those of another plan judge each call.
-    policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.base.scope == "plan" else {})}
-    config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}
+    config = {"start": "plan", "approval": guard.base.as_change(), "deadline": PART_DEADLINE}
     return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
 

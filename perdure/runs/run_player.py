@@ -236,7 +236,7 @@ class _RunPlayer:
                 queue.limit_plan(step.data[0])
             case "breaches":
                 if (request := queue.waiting.get(step.call)) is not None:
-                    queue.name_breaches(request, step.data[0])
+                    queue.name_breaches(request, *step.data)
             case _:
                 queue.release()
 
@@ -465,8 +465,6 @@ class _RunPlayer:
             return
         if judged.approver is not None and not by_person:  # a program's approval counts for no quorum
             return
-        if judged.call is not None:
-            queue.add_breaches(judged)  # the person has sent the edit again
         verdict = queue.apply(replace(judged, by_person=by_person))
         if not verdict.waits:
             self._verdicts[request.id] = verdict
@@ -596,6 +594,8 @@ def _new_run(start: RunStart, setup: RunSetup) -> RunState:
     given = start.input
     queue = ApprovalQueue(guard=start.guard(agent.config.approval))
     queue.rules = start.rule_book(agent.config.rules)
+    if given.plan_approval is not None:
+        queue.begin_part(given.plan_approval)
     fork = None if given.fork is None else Fork(given.fork.read(ForkRecord, FORK_FORM, "the record of the fork"))
     run = RunState(
         agent,

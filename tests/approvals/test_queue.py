@@ -128,13 +128,26 @@ def test_r23_2_approvals_from_before_a_rule_was_named_do_not_count() -> None:
     assert approves(queue, request, "bob")
 
 
-def test_r23_2_an_edit_that_breaks_a_rule_is_sent_again_and_leaves_the_request_as_it_was() -> None:
+def test_r23_2_an_edit_that_breaks_a_rule_is_shown_and_sent_again() -> None:
     queue, request = broken()
     rule = at_most("pay.euros", 100, otherwise="ask")
     queue.rules = RuleBook([rule])
-    reason, edit = request.reason, {"decision": "edit", "params": {"euros": 500}}
+    edit, seen = {"decision": "edit", "params": {"euros": 500}}, request.digest
     with pytest.raises(DecisionError, match=r"would break a rule: .* would be 500; the limit is 100"):
         approves(queue, request, "ann", **edit)
-    assert (request.reason, request.floor, request.breaches) == (reason, False, frozenset())
+    assert "a person has tried to edit it; the rule at_most(pay.euros" in request.reason
+    assert (request.floor, request.breaches) == (False, frozenset())
+    with pytest.raises(DecisionError, match="has changed since it was shown"):
+        approves(queue, request, "bob", **edit, digest=seen)
     assert approves(queue, request, "ann", **edit)
     assert queue.rules.used(rule) == 500
+
+
+def test_r23_2_a_change_that_completes_a_quorum_names_the_rules_that_are_broken_now() -> None:
+    queue, request = broken()
+    queue.change_policy(parse_policy({"tools": {"pay": {"by": 2}}}))
+    queue.apply(queue.judge(parse_decision({"call": request.id, "decision": "approve", "by": "ann"})))
+    queue.change_policy(parse_policy({"tools": {"pay": "always"}}))
+    assert queue.release() == []
+    assert "would be 121; the limit is 100" in request.reason
+    assert approves(queue, request, "ann")

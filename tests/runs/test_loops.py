@@ -114,9 +114,8 @@ def part_of(run: ApprovalQueue, tool: str = "refund", approved: str = "") -> tup
             run.apply_standing(decision, ["trusted"])
     document: Any = part_document(call, call.spec.loop, TOOLS, {}, run.guard)
     change, owners, _ = part_policy(run.guard, call, {})
-    part = ApprovalQueue(
-        Guard(parse_policy(document["config"]["approval"]), change=parse_policy(change), givers=owners)
-    )
+    base, floor = parse_policy(document["config"]["approval"]), run.guard.floor
+    part = ApprovalQueue(Guard(base, floor=floor, change=parse_policy(change), givers=owners))
     if (approval := run.plan_approval(plan)) is not None:
         part.begin_part(approval)
     return part, change
@@ -135,6 +134,31 @@ def test_r7_6_parts_ask_nobody_only_if_their_plan_was_approved(tools: Any) -> No
     policy = Policy(scope="plan", tools=tools)
     assert not asks(part_of(ApprovalQueue(Guard(policy)), approved="person")[0])
     assert asks(part_of(ApprovalQueue(Guard(policy)))[0])
+
+
+@pytest.mark.parametrize("layer", ["agent", "run"])
+def test_r7_6_a_part_has_the_policy_of_its_run_and_shows_no_plan(layer: str) -> None:
+    scope = Policy(scope="plan", ask="never")
+    guard = Guard(scope) if layer == "agent" else Guard(change=scope)
+    part, _ = part_of(ApprovalQueue(guard))
+    assert (part.guard.base, part.guard.change) == (guard.base, guard.change)
+    plan = Plan(0, tools=TOOLS, state=State())
+    plan.add({"_tool": "refund", "euros": 1})
+    plan.close()
+    assert part.add_plan(plan, TIME, lambda: Plan(0, tools=TOOLS, state=State())) is None
+
+
+@pytest.mark.parametrize("approved", ["person", "standing"])
+def test_r7_6_only_a_person_who_has_seen_the_parameters_satisfies_the_floor(approved: str) -> None:
+    part, _ = part_of(ApprovalQueue(Guard(Policy(scope="plan"), floor="dangerous")), approved=approved)
+    plan = Plan(0, tools=TOOLS, state=State())
+    call = plan.add({"_tool": "refund", "euros": 1})
+    plan.close()
+    plan.take_ready()
+    request = part.add_call(plan, call, TIME)
+    assert (request is None, call.inputs.approved is not None) == (
+        (True, True) if approved == "person" else (False, False)
+    )
 
 
 @pytest.mark.parametrize(

@@ -449,6 +449,28 @@ async def test_a_changed_policy_reaches_the_undo_of_a_delegate(dev_server: Workf
                 await check_replays(history)
 
 
+async def test_a_changed_policy_reaches_the_undo_of_a_delegate_that_begins_later(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    clerk = Agent("clerk", tools=[order, cancel_order], approval={"tools": {"cancel_order": "never"}})
+    top = {"calls": [{"_tool": "clerk", "request": "Order."}, {**PLAN["calls"][0], "_after": ["1.0"]}], "output": None}
+    orders = {"calls": [PLAN["calls"][3]], "output": None}
+    boss = Agent("boss", tools=[clerk, order, cancel_order], approval={"tools": {"cancel_order": "always"}})
+    agents = write_agents(tmp_path, clerk.document())
+    async with harness(dev_server.client, TOOLS, [top, orders, DONE, DONE], agents=agents) as it:
+        run = await finished(it, boss.document())
+        undo = await run.undo()
+        await it.until_waiting(undo.id, "0.0")
+        await undo.policy(tools={"cancel_order": "always"})
+        await undo.approve("0.0")
+        below = Perdure(it.client).get_run(f"{run.id}/1.0.undo-1")
+        await it.until_waiting(below.id, "0.0")
+        await below.approve("0.0")
+        assert (await undo.wait()).status == "completed"
+        async for history in execution_histories(it.client, undo.id):
+            await check_replays(history)
+
+
 async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_it_depends_on(
     dev_server: WorkflowEnvironment,
 ) -> None:

@@ -84,7 +84,7 @@ def decisions(
         name, shown = without_digest(sent)
         if (ask := approvals.get(name)) is not None:
             verdict = read_verdict(outputs.pop(sent), question=ask.question) if by_call else verdicts.pop(sent)
-            found_decisions.append((ask, _decision(ask, verdict) | {"digest": shown}))
+            found_decisions.append((ask, _decision(ask, verdict) | ({"digest": shown} if shown else {})))
     by_person = bool(found_decisions)
     for call in calls:
         if call not in outputs:
