@@ -488,8 +488,9 @@ class RequestLoop:
 
     def _requiring(self, call: Call) -> list[FollowedBy]:
         """Return the `followed_by` rules that require this call, because an earlier call has begun."""
-        names = set(names_of(call.spec.known_tool))
-        if not any(isinstance(rule, FollowedBy) and not names.isdisjoint(rule.thens) for rule in self._rules.rules):
+        rules = [rule for rule in self._rules.rules if isinstance(rule, FollowedBy)]
+        names = set(names_of(call.spec.known_tool)) if rules else set()
+        if all(names.isdisjoint(rule.thens) for rule in rules):
             return []
         return [rule for later, rule in self._judge_of_plan().required() if later is call]
 
