@@ -129,7 +129,8 @@ class PolicyChanges:
     def __init__(self, children: ChildRuns) -> None:
         self._children = children
         self._change = Policy()
-        self._tightens = False
+        self.is_tightened = False
+        """Whether a change has made the policy stricter, even if a later one has taken it back."""
 
     def note(self, sent: Sequence[Any]) -> None:
         """Change the policy of running and later iterations. An invalid change has no effect."""
@@ -138,7 +139,7 @@ class PolicyChanges:
         except DecisionError:
             return
         self._change = self._change.changed(change)
-        self._tightens |= may_tighten(change)  # a change that is taken back brings no approval back
+        self.is_tightened |= may_tighten(change)
         self._children.signal_change(change.as_change())
 
     def keep_remembered(self, remembered: Sequence[str]) -> list[str]:
@@ -147,15 +148,7 @@ class PolicyChanges:
 
     def keep_standing(self, standing: StandingClaim | None) -> StandingClaim | None:
         """Return the standing approvals, unless these changes may make the policy stricter (R23.3)."""
-        return None if self._tightens else standing
-
-    def keep_plan_approval(self, approval: PlanApproval | None, *, is_changed: bool) -> PlanApproval | None:
-        """Return the approval of the whole plan, unless these changes may make the policy stricter (R7.7)."""
-        if approval is None or not approval.covers:
-            return approval
-        if approval.sources is None:
-            return approval.model_copy(update={"covers": not self._tightens})
-        return approval.model_copy(update={"ended": approval.ended or self._tightens or is_changed})
+        return None if self.is_tightened else standing
 
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy, overridden by these changes."""
@@ -352,8 +345,9 @@ class LoopDriver:
 
     @property
     def _plan_approval(self) -> PlanApproval | None:
-        """The approval of the whole plan for the next part, as far as it counts after these changes (R7.6)."""
-        return self._policy.keep_plan_approval(self._loop.plan_approval, is_changed=self.state.changed)
+        """The approval of the whole plan, as far as it counts for the next part (R7.6)."""
+        approval, is_tightened = self._loop.plan_approval, self._policy.is_tightened
+        return None if approval is None else approval.limit(is_tightened=is_tightened, is_changed=self.state.changed)
 
     @property
     def _standing(self) -> StandingClaim | None:

@@ -93,7 +93,7 @@ A server delays continue-as-new within a second of an execution's start. The sen
 """
 
 
-CANCELLED: Final = "the session's workflow was cancelled"
+_CANCELLED: Final = "the session's workflow was cancelled"
 
 
 class SessionDriver:
@@ -201,8 +201,6 @@ class SessionDriver:
             await self.hooks.begin()
             await self._keep_queue()
         except (asyncio.CancelledError, FailureError) as error:
-            if not is_cancelled_exception(error):
-                raise
             self._note_cancellation(error)
         self.replies.cancel()
         await workflow.wait_condition(lambda: not self._pushes.starting)
@@ -215,13 +213,14 @@ class SessionDriver:
         self.kept.notes.ended(now(), "deleted")
 
     def _note_cancellation(self, error: BaseException) -> None:
-        """End the session after a cancellation: its run is cancelled and recorded first. Executions without the marker
-        raise the error at once.
+        """End the session after a cancellation: its run is cancelled and recorded first.
+
+        Raise any other error. Executions without the marker raise a cancellation, too.
         """
-        if not workflow.patched(CANCEL_ENDS_PATCH):
+        if not is_cancelled_exception(error) or not workflow.patched(CANCEL_ENDS_PATCH):
             raise error
         self._cancellation = error
-        self._end(CANCELLED)
+        self._end(_CANCELLED)
 
     async def _keep_queue(self) -> None:
         kept = self.kept
@@ -315,8 +314,6 @@ class SessionDriver:
                 run_id, lambda: running.ending is None and kept.message_queue.state.running is running, local=local
             )
         except (asyncio.CancelledError, FailureError) as error:
-            if not is_cancelled_exception(error):
-                raise
             self._note_cancellation(error)  # the run is recorded as one that never ran
         if kept.message_queue.state.running is not running:  # all messages for this run were withdrawn
             self.turns.leave()
@@ -417,7 +414,7 @@ class ChildRun:
             if not is_cancelled_exception(error):
                 return self._without("failed", f"it could not be started: {error}")
             self._on_cancel(error)
-            return self._without("cancelled", CANCELLED)
+            return self._without("cancelled", _CANCELLED)
         if self._ends:
             self._handle.cancel()
         self._send_waiting()

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs.run import RunState
     from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted
-    from perdure.runs.version_switches import UNDO_HEARS_POLICY
+    from perdure.runs.version_switches import UNDO_FOLLOWS_POLICY
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunResult
     from perdure.values.json import Json, JsonObject
@@ -42,7 +42,7 @@ async def run_undo(call: Call, run: RunState, children: ChildRuns) -> Outcome:
     return await undo_run(str(below), None, run, children)
 
 
-def _changed(approval: JsonObject, run: RunState) -> JsonObject:
+def _with_changes(approval: JsonObject, run: RunState) -> JsonObject:
     """Return the changes of an undone run's policy with those of this run."""
     return parse_policy(approval).changed(run.approval_queue.guard.change).as_change()
 
@@ -52,7 +52,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
 
     While it runs, it receives the changes of this run's policy (R7.7).
     """
-    hears, changes = run.prepared.follows(UNDO_HEARS_POLICY), children.changes
+    follows, changes = run.prepared.follows(UNDO_FOLLOWS_POLICY), children.changes
     named = None if calls is None else [str(each) for each in calls]
     wanted = UndoWanted(run_id=run_id, calls=named, own=run.undo is None)
     try:
@@ -79,7 +79,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
                 update={
                     "lineage": run.lineage,
                     "requesters": [*start.input.requesters, *run.approval_queue.requesters],
-                    **({"approval": _changed(start.input.approval, run)} if hears else {}),
+                    **({"approval": _with_changes(start.input.approval, run)} if follows else {}),
                 }
             ),
             id=start.id,
@@ -90,7 +90,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
             static_summary=line(f"undo of {run_id}"),
             search_attributes=owner_attributes(),
         )
-        with children.running(handle, changes) if hears else nullcontext():
+        with children.running(handle, changes) if follows else nullcontext():
             result = await handle
     except ChildWorkflowError as error:
         words = str(error.cause or error)

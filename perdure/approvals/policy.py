@@ -19,7 +19,7 @@ from perdure.errors import AgentError, DecisionError, Problem
 from perdure.plan import Call
 from perdure.rules import parse_rules
 from perdure.tools.definitions import definition_name
-from perdure.tools.quorum import Quorum, quorum_of
+from perdure.tools.quorum import Quorum, merge_quorums, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
@@ -192,6 +192,14 @@ class PlanApproval(WireModel):
     ended: bool = False
     """Whether that standing approval decides no more (R23.3)."""
 
+    def limit(self, *, is_tightened: bool, is_changed: bool) -> PlanApproval:
+        """Return the approval for later parts. `is_tightened`: whether the policy has become stricter (R7.7).
+        `is_changed`: whether a decision has changed a call of an earlier part.
+        """
+        if self.sources is None:
+            return self.model_copy(update={"covers": self.covers and not is_tightened})
+        return self.model_copy(update={"ended": self.ended or is_tightened or is_changed})
+
 
 class ToolOwner(WireModel):
     """An ancestor run that gave its tools to a delegate: the policy of its agent file also applies to them there
@@ -329,7 +337,7 @@ class Guard:
         seen = self._seen(tool, params)
         rules = [rule for _, rule in self._rules(tool) if _rule_reason(rule, tool, seen, checks) is not None]
         found = [quorum for rule in rules if (quorum := quorum_of(rule)) is not None]
-        return [quorum for place, quorum in enumerate(found) if quorum not in found[:place]]
+        return merge_quorums(found)
 
     def _seen(self, tool: Tool, params: JsonObject | None) -> JsonObject | None:
         return tool.with_defaults(params) if params is not None and self._knows_defaults else params
@@ -340,8 +348,7 @@ class Guard:
         found = []
         for name, rule in change.tools.items():
             own = tools[name].approval if name in tools and self._adds_to_quorums else None
-            kept = [base.tools.get(name, own) for base in bases]
-            kept = [each for each in kept if quorum_of(each) is not None]
+            kept = [each for base in bases if quorum_of(each := base.tools.get(name, own)) is not None]
             if kept and not (self._adds_to_quorums and all(_adds_approvals(rule, each) for each in kept)):
                 found.append(name)
         return found
@@ -432,10 +439,12 @@ def keep_remembered(remembered: Iterable[str], change: Policy) -> list[str]:
 
 
 def _adds_approvals(rule: Json, kept: Json) -> bool:
-    """Whether a rule that is added to one with a quorum may require an approval more."""
+    """Whether a rule may require approvals that the kept rule, which has a quorum, does not require."""
+    if rule == "never":
+        return False
     asked, quorum = quorum_of(rule), quorum_of(kept)
-    if rule == "never" or asked is None or quorum is None or (isinstance(kept, dict) and "when" in kept):
-        return rule != "never"
+    if asked is None or quorum is None or (isinstance(kept, dict) and "when" in kept):
+        return True
     return asked.by > quorum.by or asked.model_copy(update={"by": quorum.by}) != quorum
 
 

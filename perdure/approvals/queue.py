@@ -26,7 +26,7 @@ from perdure.errors import CallError, DecisionError, ReferenceSyntaxError, clip
 from perdure.plan import Approval, Call, DecisionKind, Failed, Plan, Rejected, Returned, again, surplus_words
 from perdure.rules import Breach, FollowedBy, RuleBook, broken_rules, still_satisfies
 from perdure.tools.engine import answer_problem
-from perdure.tools.quorum import Approver, Quorum, approval_problem
+from perdure.tools.quorum import Approver, Quorum, approval_problem, merge_quorums
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, shorten
@@ -85,14 +85,15 @@ class ApprovalQueue:
     judges_anew: bool = True
     """Whether a change of the policy, and a rule that is broken only now, count for waiting requests and approved plans,
     and a change ends standing approvals. In runs of 0.2.0 they do not."""
-    is_tightened: bool = False
-    """Whether the policy has become stricter since a plan was approved: it judges each call of that plan."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
     _approved_by_person: bool = False
     _approved_above: bool = False
+    """Whether this is the queue of a loop's part, whose plan is not shown."""
+    _is_tightened: bool = False
+    """Whether the policy has become stricter since a plan was approved: it judges each call of that plan."""
 
     def add_call(
         self, plan: Plan, call: Call, time: str, required_by: Iterable[FollowedBy] = ()
@@ -136,7 +137,7 @@ class ApprovalQueue:
                 covered, reason = False, f"{foreign}, which the standing approval does not allow"
             elif self.standing_approvals_ended:
                 covered, reason = False, f"the standing approval does not allow it: {CHANGED}"
-        if covered and not (self.is_tightened and reason is not None):
+        if covered and not (self._is_tightened and reason is not None):
             reason = (reason or "its plan was approved unchanged") if call.inputs.changed else None
         else:
             covered = False
@@ -323,7 +324,7 @@ class ApprovalQueue:
         revised = [judged.call] if judged.call is not None else []
         revised = [*judged.plan.written()] if judged.plan is not None else revised
         added = self._quorums(revised, shown=judged.call is not None)
-        quorums = [*request.quorums, *(quorum for quorum in added if quorum not in request.quorums)]
+        quorums = merge_quorums(request.quorums, added)
         if not quorums or decision.decision == "reject":
             return judged
         if decision.remember or decision.endorse:
@@ -341,13 +342,13 @@ class ApprovalQueue:
 
     def _quorums(self, calls: Iterable[Call], *, shown: bool) -> list[Quorum]:
         """Return the quorums of the calls; `shown`: whether their parameters are resolved."""
-        found = [
-            quorum
-            for call in calls
-            if call.spec.tool is not None
-            for quorum in self.guard.quorums(call.spec.tool, call.inputs.params if shown else None)
-        ]
-        return [quorum for place, quorum in enumerate(found) if quorum not in found[:place]]
+        return merge_quorums(
+            *(
+                self.guard.quorums(call.spec.tool, call.inputs.params if shown else None)
+                for call in calls
+                if call.spec.tool is not None
+            )
+        )
 
     def _edited(self, request: ApprovalRequest, call: Call, params: JsonObject) -> Call:
         """Return the call with these parameters. The others stay as they were shown, and no reference in them is
@@ -589,7 +590,7 @@ class ApprovalQueue:
         self.guard.loosen_or_tighten(change)
         if not self.judges_anew:
             return []
-        self.is_tightened |= tightens
+        self._is_tightened |= tightens
         return [request for request in self.waiting.values() if self._update_quorums(request)]
 
     def _update_quorums(self, request: ApprovalRequest) -> bool:
@@ -599,7 +600,7 @@ class ApprovalQueue:
         calls = request.plan.written() if request.call is None else [request.call]
         needed, before = self._quorums(calls, shown=request.call is not None), request.quorums
         if request.revised is not None:
-            needed = [*before, *(quorum for quorum in needed if quorum not in before)]
+            needed = merge_quorums(before, needed)
         request.quorums = needed
         return needed != before
 
@@ -612,7 +613,7 @@ class ApprovalQueue:
 
     def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
         self._approved_plan, self._approved_by_person = plan.request, by_person
-        self.allowed_sources, self.is_tightened = None, False
+        self.allowed_sources, self._is_tightened = None, False
         for call in plan.calls:
             if not plan.is_past(call):
                 call.approval = approval
@@ -638,7 +639,7 @@ class ApprovalQueue:
         if self._approved_plan != plan.request:
             return PlanApproval(covers=False) if self.guard.policy.scope == "plan" else None
         if self.allowed_sources is None:
-            return PlanApproval(covers=not self.is_tightened, by_person=self._approved_by_person)
+            return PlanApproval(covers=not self._is_tightened, by_person=self._approved_by_person)
         return PlanApproval(sources=[*self.allowed_sources], ended=self.standing_approvals_ended)
 
     def begin_part(self, approval: PlanApproval) -> None:

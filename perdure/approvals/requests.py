@@ -16,7 +16,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, DecisionKind, Outcome, Plan
 from perdure.rules import FollowedBy
 from perdure.tools.definitions import question_parts
-from perdure.tools.quorum import Approver, Quorum, missing_words
+from perdure.tools.quorum import Approver, Quorum, merge_quorums, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
@@ -71,7 +71,7 @@ class ApprovalRequest:
     _added: list[str] = field(default_factory=list)
     """The breaches that were added to the reason: a decision from before they were shown has another digest."""
     _edits: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The keys of the rules that an edit or a replacement would break, by its key."""
+    """The keys of the rules that an edit or a replacement would break, by `edit_key`."""
     calls: list[Call] = field(init=False)
     """The calls of the plan that had not begun when the request was made; a revised plan omits calls that run already
     (R10.5).
@@ -135,16 +135,19 @@ class ApprovalRequest:
     def revise(self, kind: DecisionKind, quorums: Sequence[Quorum]) -> None:
         """Show the call with an approver's change: approvals of the earlier form do not count."""
         self.revised, self._digest, self.approval.approvers = kind, None, []
-        self.quorums += [quorum for quorum in quorums if quorum not in self.quorums]
+        self.quorums = merge_quorums(self.quorums, quorums)
 
     def note_channel(self, decision: Decision) -> None:
-        """Keep a decision that leaves the request waiting, if its sender named a channel: the sender looks for it there."""
+        """Keep a decision of an incomplete quorum, so that its sender's channel can show it."""
         if decision.via:
-            kind, by, reason = decision.decision, decision.by, decision.reason
-            now = Approval(
-                requested_at=self.approval.requested_at, decision=kind, by=by, reason=reason, via=decision.via
+            kept = Approval(
+                requested_at=self.approval.requested_at,
+                decision=decision.decision,
+                by=decision.by,
+                reason=decision.reason,
+                via=decision.via,
             )
-            self.approval.earlier = [*self.approval.earlier, now]
+            self.approval.earlier = [*self.approval.earlier, kept]
 
     def add_breaches(self, breaches: Mapping[str, str], edit: str) -> None:
         """Name broken rules: each rule's key with the breach as text. `edit`: the key of the edit that would break them;

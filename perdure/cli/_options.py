@@ -56,7 +56,7 @@ def with_settings(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Cal
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def wrapper(config: str | None, **given: Any) -> None:
-            said = {name: value for name in chosen if (value := _joined(given.pop(name))) is not None}
+            said = {name: value for name in chosen if (value := _join_names(given.pop(name))) is not None}
             with one_line_errors():
                 if config is not None:
                     if not Path(config).is_file():
@@ -117,11 +117,11 @@ def _declare(
     )
 
 
-def _joined(given: Any) -> Any:
+def _join_names(value: Any) -> Any:
     """Return the value of a flag. A flag of names that is repeated has the names of all; an absent one is `None`."""
-    if isinstance(given, list):
-        return ",".join(given) if given else None
-    return given
+    if isinstance(value, list):
+        return ",".join(value) if value else None
+    return value
 
 
 def _option(name: str, words: str) -> Any:

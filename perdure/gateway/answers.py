@@ -306,6 +306,13 @@ _QUIET_BELOW: Final = (1.0, 10.0)
 """The pauses while a call runs: its delegate's run may begin to wait, and no event of the run reports it."""
 
 
+def note_waiting(waiting: set[str], event: Event) -> None:
+    """Keep the set of calls that wait for a person. Each change of a request is one more `approval` `start`."""
+    if event.topic == "approval" and event.phase in ("start", "end"):
+        change = waiting.add if event.phase == "start" else waiting.discard
+        change(str(event.data["call"]))
+
+
 @dataclass(slots=True)
 class _Looks:
     """The times at which a run is queried, computed from its events."""
@@ -314,7 +321,7 @@ class _Looks:
     """The calls that run; `None`: the client may not decide, so delegates' runs are not queried."""
     changed: bool = True
     waiting: set[str] = field(default_factory=set)
-    """Calls that wait for a person in the run itself. Each change of a request is one more `approval` `start`."""
+    """Calls that wait for a person in the run itself."""
     requested: set[str] = field(default_factory=set)
     """Calls whose approval request has been seen as an event."""
     spared: int = 0
@@ -322,11 +329,9 @@ class _Looks:
 
     def note(self, event: Event) -> None:
         self.changed = self.changed or (event.topic, event.phase) in _CHANGES
+        note_waiting(self.waiting, event)
         if (event.topic, event.phase) == ("approval", "start"):
             self.requested.add(str(event.data["call"]))
-            self.waiting.add(str(event.data["call"]))
-        elif (event.topic, event.phase) == ("approval", "end"):
-            self.waiting.discard(str(event.data["call"]))
         elif event.phase == "snapshot":  # the missed events will not arrive
             self.spared = _SPARED
         if self.working is not None and event.topic == "tool" and event.phase in ("start", "end"):

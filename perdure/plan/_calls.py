@@ -65,7 +65,7 @@ class Approval(BaseModel):
     """Earlier decisions whose senders named a channel: on the call's plan, or of a quorum; else not printed."""
 
     @property
-    def of_channels(self) -> list[Approval]:
+    def channel_decisions(self) -> list[Approval]:
         """Every decision whose sender named a channel, the oldest first."""
         return [*self.earlier, self] if self.via else self.earlier
 
@@ -77,7 +77,7 @@ class Approval(BaseModel):
 
 def again(before: Approval | None, time: str) -> Approval:
     """Return the approval of a call that is shown now. It keeps the decisions on its plan."""
-    return Approval(requested_at=time, earlier=before.of_channels if before is not None else [])
+    return Approval(requested_at=time, earlier=before.channel_decisions if before is not None else [])
 
 
 @dataclass(frozen=True, slots=True)

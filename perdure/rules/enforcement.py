@@ -372,7 +372,7 @@ def exceeded_reason(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction
         more = (
             ""
             if amount == 1
-            else f", and this call may start {format_number(amount)} runs: a smaller _max starts fewer"
+            else f", and this call may start {format_number(amount)} runs: fewer items or a smaller _max start fewer"
         )
         return f"{rule.of} was called {format_number(used)} times{more}"
     return f"the sum of {rule.of} would be {format_number(used + amount)}; the limit is {format_number(rule.limit)}"

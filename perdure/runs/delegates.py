@@ -17,7 +17,7 @@ from perdure.rules import RuleRecord, names_of
 from perdure.runs.agent import Config, parse_agent
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
-from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part_document, part_policy, part_sources
+from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part_document, part_remembered, part_sources
 from perdure.runs.provenance import references_of
 from perdure.runs.run import RunState
 from perdure.runs.wire import RunInput
@@ -309,8 +309,8 @@ def _parts(
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
-    approval, givers, remembered = part_policy(guard, call, sources)
-    below = _below(call, run, budget, approval, givers, sources)
+    givers = guard.tool_owners([each.spec.tool_name for each in call.written()])
+    below = _below(call, run, budget, guard.change.as_change(), givers, sources)
     record = below.pop("rule_record")
     return LoopInput.model_construct(
         kind="each",
@@ -325,7 +325,7 @@ def _parts(
         max_payload=prepared.max_payload,
         **below,
         keeps_version=run.prepared.keeps_version,
-        remembered=remembered,
+        remembered=part_remembered(guard, call, sources),
         standing=None if run.approval_queue.standing_approvals_ended else run.standing,
         plan_approval=None if run.plan is None else run.approval_queue.plan_approval(run.plan.home(call)),
         state=LoopState(rule_record=record),

@@ -72,18 +72,15 @@ def _kinds(call: Call) -> list[str]:
     return sorted(read - {"state"})
 
 
-def part_policy(
-    guard: Guard, call: Call, sources: Mapping[str, list[str]]
-) -> tuple[JsonObject, list[ToolOwner], list[str]]:
-    """Return the policy change, the tool owners and the remembered tools for the parts. `sources`: the sources of the
-    parts' input.
+def part_remembered(guard: Guard, call: Call, sources: Mapping[str, list[str]]) -> list[str]:
+    """Return the remembered tools for the parts. `sources`: the sources of the parts' input.
+
+    Nobody has seen untrusted values in the calls of the parts, so with such values nothing is remembered.
     """
-    # Nobody has seen the untrusted values in the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted_sources(join_all(map(frozenset, sources.values()))) and not any(
         map(_brings_others_in, call.written())
     )
-    remembered = sorted(guard.remembered) if clean else []
-    return guard.change.as_change(), guard.tool_owners([each.spec.tool_name for each in call.written()]), remembered
+    return sorted(guard.remembered) if clean else []
 
 
 def _brings_others_in(call: Call) -> bool:

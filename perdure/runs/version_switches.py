@@ -81,7 +81,7 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
-UNDO_HEARS_POLICY: Final = "undo-hears-policy"
+UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
 """A change of a run's policy reaches the undo runs below it (R7.7)."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
@@ -129,7 +129,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         JUDGED_ANEW: 9,
         OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
-        UNDO_HEARS_POLICY: 9,
+        UNDO_FOLLOWS_POLICY: 9,
     }
 )
 """By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 and 9 are unreleased. A rule after a release has

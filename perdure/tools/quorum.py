@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -100,6 +101,15 @@ def quorum_of(rule: Json) -> Quorum | None:
     if not isinstance(rule, dict) or not QUORUM_KEYS & rule.keys():
         return None
     found: Quorum = Quorum.model_validate({key: value for key, value in rule.items() if key != "when"})
+    return found
+
+
+def merge_quorums(*lists: Iterable[Quorum]) -> list[Quorum]:
+    """Return the quorums of all lists, each once, in their order."""
+    found: list[Quorum] = []
+    for quorum in chain.from_iterable(lists):
+        if quorum not in found:
+            found.append(quorum)
     return found
 
 

@@ -12,7 +12,7 @@ from perdure.approvals.decisions import Decision
 from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.plan import Plan
-from perdure.runs.loops import LoopInput, most_items, part_document, part_policy
+from perdure.runs.loops import LoopInput, most_items, part_document
 from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.provenance import USER, Sources
@@ -113,7 +113,7 @@ def part_of(run: ApprovalQueue, tool: str = "refund", approved: str = "") -> tup
         else:
             run.apply_standing(decision, ["trusted"])
     document: Any = part_document(call, call.spec.loop, TOOLS, {}, run.guard)
-    change, owners, _ = part_policy(run.guard, call, {})
+    change, owners = run.guard.change.as_change(), run.guard.tool_owners([tool])
     base, floor = parse_policy(document["config"]["approval"]), run.guard.floor
     part = ApprovalQueue(Guard(base, floor=floor, change=parse_policy(change), givers=owners))
     if (approval := run.plan_approval(plan)) is not None:

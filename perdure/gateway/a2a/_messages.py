@@ -156,7 +156,7 @@ def replied_calls(views: Iterable[tuple[str, RunView]]) -> dict[str, dict[str, C
     found: dict[str, dict[str, CallView]] = {}
     for path, view in views:
         for call in view.calls:
-            for approval in [] if call.approval is None else call.approval.of_channels:
+            for approval in [] if call.approval is None else call.approval.channel_decisions:
                 if not approval.via.startswith(_VIA) or approval.decision in (None, "dropped"):
                     continue
                 if approval.decision != "answer" or call.tool == _ASK_PERSON:

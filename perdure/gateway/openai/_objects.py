@@ -33,7 +33,7 @@ _RUN: Final = r"[0-9a-f]{6}-[0-9]{1,9}"
 _RESPONSE: Final = re.compile(rf"({_KEY})(?:_({_RUN}))?(?:_([1-9][0-9]{{0,5}}))?")
 _DIGEST: Final = "[0-9a-f]{16}"
 _CALL: Final = re.compile(rf"call_({_KEY})(?:_({_RUN}))?_([0-9]+(?:--?[0-9]+)*)(?:-{_DIGEST})?")
-_SHOWN: Final = re.compile(rf"(.*)-({_DIGEST})", re.DOTALL)
+_ID_WITH_DIGEST: Final = re.compile(rf"(.*)-({_DIGEST})", re.DOTALL)
 _CONVERSATION: Final = re.compile(rf"conv_({_KEY})")
 RESPONSE: Final = "resp_"
 COMPLETION: Final = "chatcmpl-"
@@ -108,9 +108,9 @@ def of_call(text: str) -> ResponseId | None:
     return None if found is None else ResponseId(found[1], found[2] or "")
 
 
-def without_digest(id: str) -> tuple[str, str]:
+def split_digest(id: str) -> tuple[str, str]:
     """Return a client's id of an approval request without the digest of the shown content, and that digest."""
-    found = _SHOWN.fullmatch(id)
+    found = _ID_WITH_DIGEST.fullmatch(id)
     return (id, "") if found is None else (found[1], found[2])
 
 
@@ -281,7 +281,7 @@ class FoundRun:
 
 def _decisions(call: CallView) -> Iterator[tuple[int, str, str, Approval]]:
     """Yield the call's decisions that arrived by a response: its leg, the request's id, the digest, and the decision."""
-    for decided in [] if call.approval is None else call.approval.of_channels:
+    for decided in [] if call.approval is None else call.approval.channel_decisions:
         parts = decided.via.split("/")
         if len(parts) in (3, 4) and parts[0] == VIA and parts[1].isdecimal():  # those of 0.2.0 have no digest
             yield int(parts[1]), parts[2], "".join(parts[3:]), decided

@@ -27,6 +27,7 @@ from perdure.errors import (
 )
 from perdure.gateway._idempotency import RequestKey, key_reused_error
 from perdure.gateway.adapter import Gateway, check_same_context
+from perdure.gateway.answers import note_waiting
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import fetched_problem
@@ -51,7 +52,7 @@ from perdure.gateway.openai._objects import (
     of_call,
     of_run,
     response_id,
-    without_digest,
+    split_digest,
 )
 from perdure.gateway.openai._requests import Changes, ClientRequest, not_found, refused, unsupported_error
 from perdure.gateway.streams import poll, with_pauses
@@ -81,7 +82,7 @@ def decisions(
     approvals = {name_of(ask.request_id): ask for ask in asks if ask.approval}
     found_decisions: list[tuple[RequiredAction, JsonObject]] = []
     for sent in [*(outputs if by_call else verdicts)]:
-        name, shown = without_digest(sent)
+        name, shown = split_digest(sent)
         if (ask := approvals.get(name)) is not None:
             verdict = read_verdict(outputs.pop(sent), question=ask.question) if by_call else verdicts.pop(sent)
             found_decisions.append((ask, _decision(ask, verdict) | ({"digest": shown} if shown else {})))
@@ -229,9 +230,7 @@ class RunFinder:
                     if event.topic == "tool" and event.phase != "update":
                         change = working.add if event.phase == "start" else working.discard
                         change(str(event.data.get("call")))
-                    if event.topic == "approval":  # each change of a request is one more `start`
-                        change = waiting.discard if event.phase == "end" else waiting.add
-                        change(str(event.data.get("call")))
+                    note_waiting(waiting, event)
                 if last is not None:
                     if event is None or (
                         event.topic == "request" and event.data.get("number") == last and event.phase == "end"
@@ -590,7 +589,7 @@ class RunStarter:
             for ask in found.actions(found.leg)
             if found.record.approval_tool or not ask.approval
         }
-        answered = {without_digest(call)[0] for call in request.client_input.outputs}
+        answered = {split_digest(call)[0] for call in request.client_input.outputs}
         fits = digest(earlier) == found.record.history and waits == answered
         goes_on = fits and request.changes.digest == found.record.changes
         return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
