@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -496,8 +497,8 @@ class WaitingList:
         self._approval_queue = approval_queue
         self._run: RunState | None = None
         self._reporting = False
-        self._with_program: set[str] = set()
-        """Requests that a program decides: no person has to look at them yet."""
+        self._with_program: Counter[str] = Counter()
+        """Programs that decide each request: no person has to look at it yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """The number of listed requests, and the oldest of them."""
         self._reports = SessionReports()
@@ -527,11 +528,13 @@ class WaitingList:
 
     def hide(self, approval_request: ApprovalRequest) -> None:
         """Remove the request from the list: a program decides it."""
-        self._with_program.add(approval_request.id)
+        self._with_program[approval_request.id] += 1
 
     def unhide(self, approval_request: ApprovalRequest) -> None:
         """List the request again, from the next change on."""
-        self._with_program.discard(approval_request.id)
+        self._with_program[approval_request.id] -= 1
+        if not self._with_program[approval_request.id]:
+            del self._with_program[approval_request.id]
 
     def renew(self) -> None:
         """Rebuild the list: the waiting requests have changed."""

@@ -145,13 +145,13 @@ class Policy(BaseModel):
 
     def changed(self, change: Policy) -> Policy:
         """Return this policy with the keys that the change sets. Its exceptions per tool and its flow rules are added
-        to the present ones."""
+        to the present ones. They replace those for the same tool, and for the same source and parameter."""
         keys = {key: getattr(change, key) for key in change.model_fields_set}
         if "tools" in keys:
             keys["tools"] = self.tools | change.tools
-        if "flows" in keys:  # of rules for the same flow the newest counts
-            added = [flow for flow in change.flows if flow not in self.flows[-len(change.flows) :]]
-            keys["flows"] = [*self.flows, *added][-MAX_FLOWS:]
+        if "flows" in keys:
+            replaced = {(flow.source, flow.to) for flow in change.flows}
+            keys["flows"] = [*(flow for flow in self.flows if (flow.source, flow.to) not in replaced), *change.flows]
         merged: Policy = self.model_copy(update=keys)
         return merged
 
@@ -277,6 +277,10 @@ class Guard:
             self.remembered.pop(name, None)
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)
+
+    def find_surplus_flows(self, change: Policy) -> int:
+        """Return by how many flow rules the run's changes would exceed their limit with this change."""
+        return max(0, len(self.change.changed(change).flows) - MAX_FLOWS)
 
     def only_tightens(self, change: Policy) -> bool:
         """Whether the change removes no approval."""

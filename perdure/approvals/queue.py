@@ -30,6 +30,7 @@ from perdure.tools.quorum import Approver, Quorum, approval_problem, merge_quoru
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.limits import MAX_FLOWS
 from perdure.values.provenance import USER, foreign_words
 from perdure.values.templates import held_marks, written_call
 
@@ -575,11 +576,15 @@ class ApprovalQueue:
 
         `tools`: the run's tools, by name.
         """
-        loosened = self.guard.find_loosened_quorums(change, tools)
-        if not loosened:
-            return change, ""
-        names = ", ".join(clip(name, 60) for name in loosened[:NAMED])
-        return change.remove_rules(loosened), f"no run can loosen a quorum: leave out the rule of {names}"
+        problems = []
+        if loosened := self.guard.find_loosened_quorums(change, tools):
+            names = ", ".join(clip(name, 60) for name in loosened[:NAMED])
+            problems.append(f"a run can only add approvals to a quorum: leave out the rule of {names}")
+            change = change.remove_rules(loosened)
+        if surplus := self.guard.find_surplus_flows(change):
+            problems.append(f"the changes of a run have at most {MAX_FLOWS} flow rules: leave out {surplus}")
+            change = change.model_copy(update={"flows": []})
+        return change, "; ".join(problems)
 
     def change_policy(self, change: Policy) -> list[ApprovalRequest]:
         """Change the run's policy, and return the waiting requests that need other approvals now."""

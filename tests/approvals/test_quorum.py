@@ -241,6 +241,27 @@ def test_r15_5_no_change_of_a_quorum_allows_values_that_a_flow_rule_refuses() ->
     assert queue.release() == []
 
 
+def test_r15_5_a_change_with_too_many_flow_rules_is_left_out_and_no_earlier_rule_is_lost() -> None:
+    queue, _ = waiting(None)
+    refuses: Any = [{"from": "*", "to": "refund", "do": "refuse"}]
+    many: Any = [{"from": f"tool:t{number}", "to": "refund", "do": "allow"} for number in range(200)]
+    queue.change_policy(parse_policy({"flows": refuses}))
+    counted, problem = queue.judge_change(parse_policy({"flows": many, "ask": "always"}), TOOLS)
+    assert problem == "the changes of a run have at most 200 flow rules: leave out 1"
+    queue.change_policy(counted)
+    assert [flow.do for flow in queue.guard.policy.flows] == ["refuse"]
+    assert queue.guard.policy.ask == "always"
+
+
+def test_r15_5_a_flow_rule_replaces_the_one_for_the_same_source_and_parameter() -> None:
+    queue, _ = waiting(None)
+    for do in ("allow", "refuse", "ask") * 100:
+        change = parse_policy({"flows": [{"from": "user", "to": "refund", "do": do}]})
+        assert queue.judge_change(change, TOOLS)[1] == ""
+        queue.change_policy(change)
+    assert [flow.do for flow in queue.guard.policy.flows] == ["ask"]
+
+
 def test_r24_6_no_change_loosens_the_quorum_of_a_tool_itself() -> None:
     tool = Tool(name="pay", parameters={}, approval={"by": 2})
     change = parse_policy({"tools": {"pay": "never"}})
