@@ -542,12 +542,13 @@ async def reset_to_task(
     client: Client, handle: WorkflowHandle[Any, Any], number: int, *, messages: bool = True
 ) -> None:
     """Reset a workflow to one of its tasks that have completed: 0 is the first, -1 the last."""
-    events = (await handle.fetch_history()).events
+    execution = (await handle.describe()).run_id  # it may continue as new before the reset arrives
+    events = (await client.get_workflow_handle(handle.id, run_id=execution).fetch_history()).events
     tasks = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     await client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=execution),
             reason="recorded",
             workflow_task_finish_event_id=tasks[number].event_id,
             request_id=uuid.uuid4().hex,

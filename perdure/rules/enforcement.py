@@ -53,6 +53,10 @@ class RuleRecord(WireModel):
     lost: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the record of an earlier run was lost: then the worst case is assumed."""
 
+    def note(self, rule: Rule, entry: str, amount: float) -> None:
+        """Set an entry of the rule."""
+        self.entries.setdefault(rule.key, {})[entry] = amount
+
     def join(self, other: RuleRecord) -> None:
         """Add the other record's entries."""
         self.lost = self.lost or other.lost
@@ -133,6 +137,8 @@ class RuleBook:
         self.is_stale = False
         """Whether a reset has ended an execution whose record was not read yet."""
         self._begun: set[str] = set()
+        self._expected = RuleRecord()
+        """What calls that begin next will add to the record."""
         self._recorded = [rule for rule in rules if rule.has_record]
         self._leases: dict[str, list[Rule]] = {}
         """Calls whose child runs have exclusive use of rules, with these rules."""
@@ -188,11 +194,23 @@ class RuleBook:
         if not self.rules or call.spec.tool is None or call.id in self._begun:
             return
         self._begun.add(call.id)
+        self._note_begin(call, self.record)
+
+    def expect(self, call: Call) -> None:
+        """Judge other calls as if this one, which begins next, had begun. It counts until `forget_expected`."""
+        if self.rules and call.spec.tool is not None and call.id not in self._begun:
+            self._note_begin(call, self._expected)
+
+    def forget_expected(self) -> None:
+        """Judge calls by the record alone again."""
+        self._expected.entries.clear()
+
+    def _note_begin(self, call: Call, record: RuleRecord) -> None:
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
                 amount = self._amount(rule, call)
-                self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
-        self._note_event(call, "begun")
+                record.note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
+        self._note_event(call, "begun", record)
 
     def note_held(self, call: Call) -> None:
         """Remove the begin of a call that a message holds before it is scheduled. The call begins later or never."""
@@ -212,13 +230,13 @@ class RuleBook:
         if not self.rules or call.spec.tool is None:
             return
         if call.state.status == "done" and call.state.started is not None:
-            self._note_event(call, "done")
+            self._note_event(call, "done", self.record)
         elif call.state.status == "failed":
-            self._note_event(call, "failed")
+            self._note_event(call, "failed", self.record)
         elif call.id in self._begun and call.state.status in ("skipped", "rejected", "invalid"):  # it never ran
             self._give_back(call)
 
-    def _note_event(self, call: Call, event: str) -> None:
+    def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:
         if not self._by_event:
             return
         for name in names_of(call.spec.known_tool):
@@ -226,10 +244,7 @@ class RuleBook:
                 if event == (rule.event if isinstance(rule, NeverAfter) else "done"):
                     key = same_key(_params_of(call), [first for first, _ in rule.pairs])
                     if key is not None:
-                        self._note(rule, key, 1)
-
-    def _note(self, rule: Rule, entry: str, amount: float) -> None:
-        self.record.entries.setdefault(rule.key, {})[entry] = amount
+                        record.note(rule, key, 1)
 
     def has_begun(self, call: Call) -> bool:
         """Whether the record has the begin of the call."""
@@ -246,11 +261,13 @@ class RuleBook:
 
     def used(self, rule: AtMost | CountAtMost) -> Fraction:
         """Return the sum, or the count, so far."""
-        return sum(map(exact_fraction, self.record.entries.get(rule.key, {}).values()), Fraction())
+        records = (self.record, self._expected)
+        amounts = (amount for record in records for amount in record.entries.get(rule.key, {}).values())
+        return sum(map(exact_fraction, amounts), Fraction())
 
     def has(self, rule: Precedes | NeverAfter, key: str = _TOTAL) -> bool:
         """Whether the record has the event of an order, for a value of `same`."""
-        return key in self.record.entries.get(rule.key, ())
+        return any(key in record.entries.get(rule.key, ()) for record in (self.record, self._expected))
 
     def shared(self, call: Call, checks: CheckBudget | None = None) -> list[tuple[AtMost | CountAtMost, Fraction]]:
         """Return the amounts that the call needs of the sums over all runs of the tenant."""
@@ -359,9 +376,9 @@ class RuleBook:
             if isinstance(rule, AtMost | CountAtMost):
                 left = rule.limit - self.used(rule)
                 if left > 0:
-                    self._note(rule, f"{self._prefix}unknown", float(left))
+                    self.record.note(rule, f"{self._prefix}unknown", float(left))
             elif isinstance(rule, NeverAfter):
-                self._note(rule, _TOTAL, 1)
+                self.record.note(rule, _TOTAL, 1)
 
 
 def exceeded_reason(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | None:

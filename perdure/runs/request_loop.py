@@ -31,7 +31,7 @@ from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.run import RunState
-from perdure.runs.version_switches import DECIDED_CALLS_STOP, HELD_CALLS_STAY, RECALLED_SOURCES
+from perdure.runs.version_switches import DECIDED_CALLS_STOP, HELD_CALLS_STAY, JUDGED_ANEW, RECALLED_SOURCES
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
 
@@ -333,6 +333,9 @@ class RequestLoop:
                     starts.append(StartCall(call, approval_request))
                     if approval_request is None and not hooked:
                         self._run.journal.call_began(call)
+                        if call.spec.loop is None and self._is_patched(JUDGED_ANEW):
+                            self._rules.expect(call)  # the other ready calls are judged in view of it
+        self._rules.forget_expected()
         if not starts and self._end_with_held(now):
             return self.starts(now)
         self._note_news()

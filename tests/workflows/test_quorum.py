@@ -56,7 +56,9 @@ async def test_a_call_waits_for_two_people_with_the_role(dev_server: WorkflowEnv
         run = perdure.get_run(handle.id)
         with pytest.raises(DecisionRefusedError, match="needs the role finance, which eve does not have"):
             await run.approve("1.0", by="eve")
-        with pytest.raises(DecisionRefusedError, match="a run can only add approvals to a quorum: leave out the rule of refund"):
+        with pytest.raises(
+            DecisionRefusedError, match="a run can only add approvals to a quorum: leave out the rule of refund"
+        ):
             await run.policy(tools={"refund": "never"})
         (request,) = await run.waiting()
         assert (request.missing, request.roles) == ("2 approvals with the role finance", ["finance"])

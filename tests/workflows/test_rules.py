@@ -162,6 +162,26 @@ async def test_of_calls_that_start_at_once_no_more_begin_than_the_sum_allows(
     assert [call.status for call in view.calls].count("invalid") == 3
 
 
+async def test_of_calls_that_start_at_once_a_person_is_asked_about_those_beyond_the_sum(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    config = rules(at_most("refund.euros", 100, otherwise="ask")) | {"approval": {"ask": "never"}}
+    script = [plan(*(pays("†state.amount") for _ in range(5))), DONE]
+    state = {"type": "state", "state": {"amount": 30}}
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", context=[state], config=config))
+        await it.until_waiting(handle.id, "1.3", "1.4")
+        run = Perdure(time_skipping.client).get_run(handle.id)
+        shown = await run.waiting()
+        assert all("would be 120; the limit is 100" in each.reason for each in shown)
+        await run.approve("1.3")
+        await run.reject("1.4")
+        result = await handle.result()
+        await check_replays(await handle.fetch_history())
+    assert refunds() == [30] * 4
+    assert [call.status for call in result.calls] == ["done"] * 4 + ["rejected"]
+
+
 async def test_a_person_can_allow_only_what_the_rule_leaves_to_people(dev_server: WorkflowEnvironment) -> None:
     config = rules(at_most("refund.euros", 100, otherwise="ask"), count_at_most("refund", 3)) | {
         "approval": {"ask": "never", "tools": {"refund": "never"}}
