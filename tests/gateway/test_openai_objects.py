@@ -77,7 +77,8 @@ def told(answer: JsonObject, cut: Sequence[Sequence[tuple[int, str]]], after: in
         last = number + 1 == len(cut)
         if last or attempt == 3:
             if not last:
-                events += telling.fold(Event("assistant", "end", "", "r", {**about, "accepted": False}))
+                beside_calls = request % 2 == 0
+                events += telling.fold(Event("assistant", "end", "", "r", {**about, "accepted": beside_calls}))
             events += telling.fold(Event("request", "end", "", "r", {"number": request, "attempt": attempt}))
     return [*events, *telling.finish(answer)]
 

@@ -126,6 +126,42 @@ async def test_in_every_dialect(dialect: str, dev_server: WorkflowEnvironment, t
         assert text == "It is mild."
 
 
+@pytest.mark.parametrize("client_calls", [True, False], ids=["client", "worker"])
+async def test_a_text_beside_calls_is_in_a_stream_before_the_answer(
+    client_calls: bool, dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """The text counts: the Request was not retried."""
+
+    @tool
+    def get_weather(city: str) -> str:
+        return f"mild in {city}"
+
+    remark = Turn("Let me look it up.", tool_calls=[("get_weather", '{"city": "Rome"}')])
+    script = [remark, remark] if client_calls else [remark, Turn("It is mild.")] * 2
+    own: list[Any] = [] if client_calls else [{"type": "tool", "tool": "get_weather"}]
+    agent = SHOPPER | {"config": {"dialect": "tools"}, "context": [*SHOPPER["context"], *own]}
+    tools: Any = TOOLS if client_calls else []
+    functions = [] if client_calls else [get_weather]
+    async with door(dev_server.client, tmp_path, script, agents=[agent], functions=functions) as it:
+        said: Any = [{"role": "user", "content": "Weather?"}]
+        chat: Any = [{"type": "function", "function": {key: value for key, value in WEATHER.items() if key != "type"}}]
+        given: Any = {"tools": chat} if client_calls else {}
+        stream = await it.ai.chat.completions.create(model="shopper", messages=said, stream=True, **given)
+        choices = [chunk.choices[0] async for chunk in stream]
+        text = "".join(choice.delta.content or "" for choice in choices)
+        called = [call.function.name for choice in choices for call in choice.delta.tool_calls or ()]
+        async with it.ai.responses.stream(model="shopper", input="Weather?", tools=tools) as events:
+            numbers = [event.sequence_number async for event in events]
+            final = await events.get_final_response()
+    if client_calls:
+        assert (text, called, choices[-1].finish_reason) == ("", ["get_weather"], "tool_calls")  # its end comes later
+        assert [item.type for item in final.output] == ["function_call"]
+    else:
+        assert (text, called, choices[-1].finish_reason) == ("Let me look it up.\n\nIt is mild.", [], "stop")
+        assert final.output_text == "It is mild."
+    assert numbers == sorted(set(numbers))
+
+
 async def test_results_and_more_to_say(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     script = [
         {"calls": [weather("Rome")]},

@@ -4,7 +4,7 @@
 events that begin its item, then one for each character. A delta has the number of its last character. So a client that
 continues with `starting_after` gets the text after exactly that character, even if the deltas are different now. A
 superseded text, after which the model was called again, is its own item that ends `incomplete`; the response itself
-does not contain it.
+does not contain it. The same holds for a text beside calls.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         """Whether its item has begun."""
         self._missed = False
         """Whether a piece of it was missed: then the end has the rest."""
+        self._aside = -1
+        """The span of the last text beside calls."""
 
     def begin(self) -> Iterator[JsonObject]:
         """Yield the first two events, with an empty response."""
@@ -83,6 +85,14 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
             yield from self._write(int(data["start"]), str(data["text"]))
         elif event.phase == "superseded" or not data.get("accepted"):
             yield from self._drop()
+        elif not data.get("output"):
+            yield from self._set_aside()
+
+    def _set_aside(self) -> Iterator[JsonObject]:
+        """End a text that the model has written beside its calls."""
+        if self._open:
+            self._aside = self._span
+        yield from self._drop()
 
     def _drop(self) -> Iterator[JsonObject]:
         """End the written text as superseded."""
@@ -112,7 +122,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         span = max(0, sum(self._answered.values()) - 1)
         # The written text differs from the answer: references were resolved, or the text came with calls. It becomes an
         # earlier item.
-        another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
+        differs = self._open and (answer is None or not text.startswith(self._text))
+        another = self._span >= span and (differs or self._aside == self._span)
         if another or self._span != span:
             yield from self._drop()
         self._span = max(span, self._span) + another
@@ -213,6 +224,8 @@ class CompletionEvents(ResponseEvents):
         super().__init__(id, record, run_id)
         self._about = about_completion(id, record.created, record.agent, "chat.completion.chunk")
         self._with_usage = with_usage
+        self._gap = ""
+        """Comes before the next text."""
 
     def begin(self) -> Iterator[JsonObject]:
         """Yield the first chunk."""
@@ -231,11 +244,18 @@ class CompletionEvents(ResponseEvents):
         if self._with_usage:
             yield self._about | {"choices": [], "usage": completion["usage"]}
 
+    def _set_aside(self) -> Iterator[JsonObject]:
+        """Keep a text beside calls: it counts, and the answer follows it."""
+        self._gap = "\n\n" if self._open else self._gap
+        self._text, self._open, self._missed = "", False, False
+        yield from ()
+
     def _event(self, number: int, kind: str, **data: Any) -> Iterator[JsonObject]:
         """Yield the chunk of a response's event, if it has one. Raise `HttpError` if sent text was superseded."""
         del number
         if kind == "response.output_text.delta":
-            yield self._chunk({"content": data["delta"]})
+            yield self._chunk({"content": self._gap + data["delta"]})
+            self._gap = ""
         elif kind == "response.output_item.done" and data["item"].get("status") == "incomplete":
             raise ended_badly(SUPERSEDED, "superseded")
 
