@@ -46,7 +46,7 @@ from perdure.plan._retry import (
 )
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
 from perdure.plan._structural_errors import QUOTED, missing_path, surplus_words
-from perdure.plan._validation import CONVERTED, take_changed
+from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
 
 __all__ = [
     "AnyOf",
@@ -54,6 +54,7 @@ __all__ = [
     "BEGUN",
     "BODY",
     "CONVERTED",
+    "LOOPS_KEEP_VALUES",
     "Call",
     "DEFAULT_ITERATIONS",
     "DEFAULT_PARALLEL",

@@ -80,8 +80,13 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
     return EACH in raw and any(reference.kind in names for reference in read)
 
 
-def read_loop(spec: CallSpec, id: str, check: Callable[[Json, str, int], Call]) -> tuple[CallSpec, list[str]]:
-    """Return the call with its loop, reads and writes, and its problems (R6.6). `id`: the call's."""
+def read_loop(
+    spec: CallSpec, id: str, check: Callable[[Json, str, int], Call], *, keeps_values: bool = True
+) -> tuple[CallSpec, list[str]]:
+    """Return the call with its loop, reads and writes, and its problems (R6.6). `id`: the call's.
+
+    `keeps_values`: whether a value that no iteration writes stays whole. In runs of 0.2.0 only its read parts do.
+    """
     raw = spec.raw
     if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, spec.tool_name)]:
         return spec, problems
@@ -112,6 +117,8 @@ def read_loop(spec: CallSpec, id: str, check: Callable[[Json, str, int], Call]) 
         scan.take_condition(name, condition)
     if scan.problems or scan.deep > MAX_LOOPS_DEEP:
         return spec, scan.problems or [f"loops may be {MAX_LOOPS_DEEP} deep"]
+    if keeps_values and scan.carries:
+        scan.read_whole_values()
     loop = LoopForm(
         kind="each" if kind == "each" else "while" if not single else "until",
         single=single,
@@ -210,6 +217,15 @@ class _Scan:
                 # Before the first iteration, no call of the body has written yet.
                 if not self.local.holds(reference) and (name == WHILE or not self._covered(reference)):
                     self.soft.append(TemplateSite((name,), _beginning(reference)))
+
+    def read_whole_values(self) -> None:
+        """Read a value whole if the body writes it: where no iteration does, the loop writes it as it was before."""
+        paths = list(self.writes())
+        for n, site in enumerate(self.soft):
+            (reference,) = references(site.expression)
+            whole = next((path for path in paths if is_prefix(path, reference.path)), reference.path)
+            if reference.kind == "state" and whole != reference.path:
+                self.soft[n] = TemplateSite(site.path, Reference("state", whole))
 
     def writes(self) -> Iterator[Path]:
         """Yield the paths that the body writes, without those inside others."""

@@ -39,6 +39,8 @@ TOO_MUCH: Final = "too_many_names"
 """Code of a call with more names than a call, or a plan, may have."""
 NOTES: Final = frozenset({"_id", "_status", "_reason", "_error"})
 """Keys that the engine adds to a call in a plan message; a model may write them back, and then they are ignored."""
+LOOPS_KEEP_VALUES: Final = "loops-keep-values"
+"""Patch: in runs of 0.2.0 a value that no iteration of a `while` writes is cut to the parts that the loop reads."""
 CONVERTED: Final = "literals-converted"
 """Patch: a literal of another type is converted without loss (R5.13); 0.1.0 refused its call."""
 
@@ -128,7 +130,9 @@ def _check_spec(
         def check_inner(raw: Json, id: str, index: int) -> Call:
             return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
 
-        spec, wrong = read_loop(spec, id, check_inner)
+        spec, wrong = read_loop(
+            spec, id, check_inner, keeps_values=checks is None or checks.is_patched(LOOPS_KEEP_VALUES)
+        )
         problems += _with_item(spec, wrong)
     problems += _instance_problems(spec, raw.get("_instance"), instances)
     return _refuse(spec, "invalid_call", *problems) if problems else (spec, None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan import CONVERTED
+from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
@@ -127,6 +127,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECISIONS_BEFORE_TIMEOUTS: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
+        LOOPS_KEEP_VALUES: 9,
         OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,

@@ -298,6 +298,16 @@ def test_a_while_asks_before_each_iteration() -> None:
     assert "the condition reads" in Ran([loop], counts(1)).error("1.0")
 
 
+def test_a_value_that_no_iteration_writes_stays_whole() -> None:
+    body = [{"_tool": "check", "_if": "state.page.n > 5", "next": "†state.page.n", "_outputPath": "†state.page"}]
+    for written, rounds in (("state.page.n > 5", 0), ("index < 2", 2)):
+        loop = {"_tool": "_while", "_while": written, "_body": body}
+        calls = [{"_tool": "hosts", "_outputPath": "†state.page"}, loop, {"_tool": "report", "x": "†state.page"}]
+        ran = Ran(calls, counts(1))
+        assert len([id for id in ran.calls if id.startswith("1.1[")]) == rounds
+        assert ran.calls["1.2"].inputs.params == {"x": {"n": 1, "done": True}}
+
+
 def test_a_failed_call_ends_a_while() -> None:
     loop = {
         "_tool": "_while",

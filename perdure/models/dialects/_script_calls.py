@@ -93,6 +93,8 @@ class Block:
         """Name → the versions of the other names that had ended when it was written, because it derives from them."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
+        self.shortened: dict[str, set[str]] = {}
+        """The parts of long conditions, by the name that stands for each."""
         self.values = ScriptValues(self.resolve)
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -137,6 +139,24 @@ class Block:
             self._read.add(name)
             if self._parent is not None:
                 self._parent._note(name, node)
+        elif self.kind == "for" and self._parent is not None and self._parent.knows(name) and not self._assigns(name):
+            raise NotAllowedError(
+                node,
+                f"{name} is assigned only under a condition in this loop, whose rounds do not see the value from before it. "
+                f"Assign {name} in the loop before that condition too",
+            )
+
+    def _assigns(self, name: str) -> bool:
+        """Whether one of the calls that write the name runs, whatever the conditions here leave open."""
+        versions = [set().union(*map(self._expanded, each)) for each in self.versions.get(name, ())]
+        return not versions or _is_sure(versions, self.parts())
+
+    def parts(self) -> set[str]:
+        """Return the parts of the conditions that hold here."""
+        return set().union(*(self._expanded(each) for guard in self.guards for each in _split(guard)))
+
+    def _expanded(self, condition: str) -> set[str]:
+        return self.shortened.get(condition, {condition})
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -216,10 +236,21 @@ def _names_of(output_path: Json) -> list[str]:
 def _parts(condition: Json) -> set[str]:
     """Return the parts of a condition that must all hold, each as a formula."""
     source = readable_formula(condition) if isinstance(condition, str) else None
-    if source is None:
-        return set()
-    node = parse_expression(source)
+    return set() if source is None else _split(source)
+
+
+def _split(formula: str) -> set[str]:
+    node = parse_expression(formula)
     return {ast.unparse(each) for each in (node.values if _is_all(node) else [node])}
+
+
+def _is_sure(versions: Sequence[Set[str]], holds: Set[str]) -> bool:
+    """Whether one of the versions holds in every case that these conditions leave open."""
+    left = [each - holds for each in versions if not any(_negated(part) in holds for part in each)]
+    if any(not each for each in left):
+        return True
+    open_part = next((part for each in left for part in sorted(each)), None)
+    return open_part is not None and all(_is_sure(left, holds | {part}) for part in (open_part, _negated(open_part)))
 
 
 def _is_all(node: ast.expr) -> TypeGuard[ast.BoolOp]:

@@ -320,6 +320,77 @@ def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
                 yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
 
 
+class _Uses(ast.NodeVisitor):
+    """The reads and writes of names in the order in which an iteration makes them."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, bool, bool]] = []
+        """Each name, with whether it is written, and whether a condition decides that."""
+        self._in_branch = False
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.found.append((node.id, isinstance(node.ctx, ast.Store), self._in_branch))
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self._write(target)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self._write(node.target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.visit(node.value)
+        self._write(node.target, reads=True)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self._write(node.target)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "extend"):
+            self._write(node.func.value)
+
+    def visit_If(self, node: ast.If | ast.IfExp) -> None:
+        self.visit(node.test)
+        before, self._in_branch = self._in_branch, True
+        for part in (node.body, node.orelse):
+            for each in part if isinstance(part, list) else [part]:
+                self.visit(each)
+        self._in_branch = before
+
+    visit_IfExp = visit_If
+
+    def _write(self, target: ast.expr, *, reads: bool = False) -> None:
+        for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+            name = root_name(each)
+            if reads or not isinstance(each, ast.Name):
+                self.found.append((name, False, self._in_branch))
+            self.found.append((name, True, self._in_branch))
+
+
+def find_carried(statements: Sequence[ast.AST]) -> list[str]:
+    """Return the names that an iteration first assigns under a condition, and then uses again.
+
+    Where the condition is false, the later use is of the value from before the iteration.
+    """
+    uses = _Uses()
+    for statement in statements:
+        uses.visit(statement)
+    first: dict[str, int] = {}
+    for at, (name, writes, _) in enumerate(uses.found):
+        if writes:
+            first.setdefault(name, at)
+    return [
+        name
+        for name, at in first.items()
+        if uses.found[at][2] and any(later == name for later, *_ in uses.found[at + 1 :])
+    ]
+
+
 def assigned_names(statement: ast.stmt) -> list[str]:
     """Return the names that a statement assigns."""
     return [name for name in dict.fromkeys(find_assigned([statement])) if name]
@@ -564,8 +635,9 @@ class ScriptPlan:
         before = block.guards
         block.guards = [*before, guard]
         if len(joined := join_conditions(block.guards)) > _LONG_CONDITION:
-            block.guards = []
+            parts, block.guards = block.parts(), []
             block.guards = [self._calls.condition(joined, block, node)]
+            block.shortened[block.guards[0]] = parts
         self._body(body, block)
         block.guards = before
 
@@ -607,7 +679,11 @@ class ScriptPlan:
         test = self._calls.plain(copy.deepcopy(node.test), block)
         condition = block.values.formula(test)
         inner = block.inside("while")
-        self._body(without_continue(node.body), inner)
+        body = without_continue(node.body)
+        for name in find_carried([*body, *([node.test] if asked else [])]):
+            if block.knows(name):
+                inner.let(name, inner.values.value(ast.copy_location(ast.Name(name, ast.Load()), node)), node)
+        self._body(body, inner)
         if asked:  # evaluated again at the end of each iteration, under the same names
             last, block.counter.last = block.counter.last, first
             self._calls.plain(copy.deepcopy(node.test), inner)
