@@ -97,7 +97,7 @@ class ApprovalQueue:
     """Whether the policy has become stricter since a plan was approved: it judges each call of that plan."""
 
     def add_call(
-        self, plan: Plan, call: Call, time: str, required_by: Iterable[FollowedBy] = ()
+        self, plan: Plan, call: Call, time: str, required_by: Callable[[], Iterable[FollowedBy]] = tuple
     ) -> ApprovalRequest | None:
         """Return an approval request for a ready call, if the call needs one (R7.1). `required_by`: see `ApprovalRequest`."""
         need = self._judge_call(plan, call)
@@ -114,7 +114,7 @@ class ApprovalQueue:
             call,
             floor=bool(need.breaches) or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             breaches=need.breaches,
-            required_by=list(required_by),
+            required_by=list(required_by()),
             digests=self.digests,
             quorums=self._quorums([call], shown=True),
             requesters=self.requesters,

@@ -118,6 +118,8 @@ class _Use:
     """Maximum number of its begins, if its home begins."""
     certain: bool = True
     """Whether it begins in each iteration of the loop."""
+    keys: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict, compare=False)
+    """The keys of its literal values, by the names of their parameters: they never change."""
 
 
 @dataclass(slots=True)
@@ -262,11 +264,13 @@ class PlanJudge:
     def _file(self) -> None:
         """Add the calls that have arrived, and drop facts that begun or ended calls have made invalid."""
         if (now := (self._plan.ended, self._book.begun)) != self._seen:
+            if now[0] != self._seen[0]:
+                self._other_calls = {}  # a begin changes none of them
             self._seen = now
-            self._begun, self._other_calls, self._sums = {}, {}, {}
+            self._begun, self._sums = {}, {}
             if any(use.call.spec is not use.spec for use in self._arrived):
                 self._uses, self._arrived, self._below = {}, [], []
-                self._facts, self._filed = {}, 0
+                self._facts, self._filed, self._other_calls = {}, 0, {}
         calls = self._plan.calls
         for call in calls[self._filed :]:
             for use in _uses_in(call):
@@ -645,6 +649,8 @@ class PlanJudge:
         """Return a key that is equal for equal values of parameters: the values, or their references."""
         if not names:
             return ("value", "")
+        if (known := use.keys.get(tuple(names))) is not None:
+            return known
         parts: list[Json] = []
         literals: list[Json] = []
         params = _written_params(use.call)
@@ -671,7 +677,10 @@ class PlanJudge:
             if place is None:
                 return None
             parts.append([str(reference), place])
-        return ("value", digest_of(literals)) if len(literals) == len(parts) else ("reference", digest_of(parts))
+        if len(literals) < len(parts):
+            return ("reference", digest_of(parts))
+        key = use.keys[tuple(names)] = ("value", digest_of(literals))
+        return key
 
     def _place_of(self, use: _Use, reference: Reference) -> Json:
         """Return a key that distinguishes values of one reference: its writers, and the list or iteration that reads

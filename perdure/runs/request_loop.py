@@ -172,6 +172,8 @@ class RequestLoop:
         self._left_to_people: set[str] = set()
         """Held calls that the model was asked about and did not name: they wait only for a person."""
         self._judge: PlanJudge | None = None
+        self._required: tuple[PlanJudge, tuple[int, int, int], list[tuple[Call, FollowedBy]]] | None = None
+        """The calls that have to begin, with the judge and the numbers of ended, begun and arrived calls."""
         self._unjudged: list[Call] = []
         """Calls that depend on calls that have not arrived."""
         self._judged = 0
@@ -487,7 +489,7 @@ class RequestLoop:
         queue = self._run.approval_queue
         if is_answered(call):
             return queue.add_question(self.plan.home(call), call, now)
-        return queue.add_call(self.plan.home(call), call, now, self._requiring(call))
+        return queue.add_call(self.plan.home(call), call, now, lambda: self._requiring(call))
 
     def _requiring(self, call: Call) -> list[FollowedBy]:
         """Return the `followed_by` rules that require this call, because an earlier call has begun."""
@@ -495,7 +497,10 @@ class RequestLoop:
         names = set(names_of(call.spec.known_tool)) if rules else set()
         if all(names.isdisjoint(rule.thens) for rule in rules):
             return []
-        return [rule for later, rule in self._judge_of_plan().required() if later is call]
+        judge, now = self._judge_of_plan(), (self.plan.ended, self._rules.begun, len(self.plan.calls))
+        if self._required is None or self._required[:2] != (judge, now):
+            self._required = (judge, now, judge.required())
+        return [rule for later, rule in self._required[2] if later is call]
 
     def _is_hooked(self, call: Call) -> bool:
         return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.approvals.policy import Policy
+from perdure.approvals.policy import Guard, Policy
 from perdure.approvals.requests import ApprovalVerdict
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Rejected, Returned
@@ -27,12 +27,13 @@ from tests.cpu import Cpu
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
 LISTS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 LONG = parse_tool({"name": "lists", "properties": {"x": LISTS}, "_activity": "t"}, activities=["t"])
+THEN = parse_tool({"name": "then", "properties": {"x": {}}, "_activity": "then"}, activities=["then"])
 LATE = Limit("deadline", "the run has worked for 600 s")
 
 
 def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
-    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG, THEN], models=Models()))
     run.approval_queue.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.rules = run.approval_queue.rules = RuleBook(agent.config.rules)
     run.situation()
@@ -412,3 +413,30 @@ def test_r10_5_an_output_of_what_a_running_call_writes_is_held_when_a_message_co
     assert loop.stage is RequestStage.REVISED
     assert not loop._run.close_request(loop.plan, loop.result)
     assert loop._run.output.value is None
+
+
+def test_r18_5_no_task_of_many_calls_that_have_to_be_followed_is_long() -> None:
+    """Each call that begins, and each request, compared the values of all other calls anew: a task took seconds."""
+    assert any(max(_tasks_of_followed_calls(249)) < 50 for _ in range(3))
+
+
+def _tasks_of_followed_calls(pairs: int) -> list[float]:
+    rule = {"rule": "followed_by", "call": "t", "then": "then", "same": "x"}
+    loop = loop_of(rules=[rule])
+    loop._run.approval_queue.guard = Guard(Policy(tools={"then": "always"}))
+    firsts: list[Any] = [{"_tool": "t", "x": [[index]]} for index in range(pairs)]
+    thens = [{"_tool": "then", "x": [[index]], "_after": [f"1.{index}"]} for index in range(pairs)]
+    loop.answer(RequestResult(calls=[*firsts, *thens]))
+    driver, tasks = Driver(loop), []
+    for _ in range(10):
+        cpu = Cpu()
+        started = driver.step()
+        assert all(loop.begin(loop.running[name]) is None for name in started if loop.running[name].index < pairs)
+        tasks.append(cpu.laps())
+        if waiting := loop._run.approval_queue.waiting:
+            assert len(waiting) == pairs
+            assert all(each.required_by for each in waiting.values())
+            return tasks
+        for name in started:
+            loop.report(CallEnded(loop.running[name], Returned(1)))
+    raise AssertionError("no call waits for a person")
