@@ -166,37 +166,49 @@ class Session:
         ```
         """
         # R10.1, R10.4, R10.9
-        agent = self._agent
-        try:
-            known = read_context(context)
-        except InputError as error:
-            raise MessageRefusedError(str(error)) from None
         await MediaStore(self._client.data_converter, self.tenant).save(files)
         if files and isinstance(text, str):  # another text is refused below
             text = "\n".join([*([text] if text else []), *(file.value.line for file in files)])
-        try:
-            message = Message(
-                message_id=uuid.uuid4().hex if id is None else id,
-                sender=sender,
-                rights=list(rights),
-                text=text,
-                mode=mode,
-                route=route,
-                agent="" if agent is None else digest([agent.document(), agent.delegates()]),
-                settings=settings or {},
-                request=request,
-                context=known,
-            )
-        except ValidationError as error:
-            raise MessageRefusedError(f"the message is not valid: {first_problem(error)}") from None
+        options: MessageOptions = {"rights": rights, "id": id, "mode": mode, "route": route, "settings": settings}
+        message = self._message(text, sender, {**options, "request": request, "context": context})
         receipt = await session_operations.send(
-            self._client, self._address, message, agent, self._rules, self._task_queue
+            self._client, self._address, message, self._agent, self._rules, self._task_queue
         )
         if receipt.done == "stopped" and receipt.run_id is not None:
             # The server may no longer keep a run that has ended.
             with suppress(RunNotFoundError), clear_errors(self._client, receipt.run_id):
                 await check_ends(self._client, receipt.run_id, within=END_TAKEN_WITHIN)
         return receipt
+
+    def check_message(self, text: str, *, sender: str, **options: Unpack[MessageOptions]) -> None:
+        """Check a message as `send` does before it asks the server; parameters are those of `send`. Raises
+        `MessageRefusedError` with the reason. The session itself may refuse more.
+
+        ```python
+        session.check_message("Two pears, too.", sender="ann")
+        ```
+        """
+        session_operations.check_message(self._address, self._message(text, sender, options), self._agent)
+
+    def _message(self, text: str, sender: str, options: MessageOptions) -> Message:
+        agent, id = self._agent, options.get("id")
+        try:
+            return Message(
+                message_id=uuid.uuid4().hex if id is None else id,
+                sender=sender,
+                rights=list(options.get("rights", ())),
+                text=text,
+                mode=options.get("mode"),
+                route=options.get("route", ""),
+                agent="" if agent is None else digest([agent.document(), agent.delegates()]),
+                settings=options.get("settings") or {},
+                request=options.get("request", ""),
+                context=read_context(options.get("context")),
+            )
+        except InputError as error:
+            raise MessageRefusedError(str(error)) from None
+        except ValidationError as error:
+            raise MessageRefusedError(f"the message is not valid: {first_problem(error)}") from None
 
     async def exists(self) -> bool:
         """Whether there is such a session, from the server alone. No worker is queried, and it costs no Action.

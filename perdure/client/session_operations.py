@@ -32,9 +32,16 @@ from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.queries import UNANSWERED, SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
 from perdure.runs.provenance import CONVERSATION
-from perdure.sessions.agent_file import input_name
+from perdure.sessions.agent_file import input_name, with_settings
 from perdure.sessions.fork import fork, run_number
-from perdure.sessions.message_queue import QueueState, check_content, check_name, check_text
+from perdure.sessions.message_queue import (
+    QueueState,
+    check_command,
+    check_content,
+    check_name,
+    check_text,
+    judge_context,
+)
 from perdure.sessions.transcript import SESSION_FORM, SessionSnapshot
 from perdure.sessions.wire import (
     FORK_INPUT,
@@ -100,9 +107,7 @@ async def send(
 
     Raises `MessageRefusedError`, `RunNotFoundError` without a session and an agent to begin one, and `NoWorkerError`.
     """
-    check_name(session.key, "the session's key")
-    check_text(session.tenant)
-    check_content(message)
+    check_message(session, message, agent)
     starts, searchable, registered = False, True, False
     # All attempts share this update id, so the server treats them as one. A repeated send of the message needs another
     # id: a server still answers for an execution that has ended, and the session may be deleted by then.
@@ -141,6 +146,22 @@ async def send(
     raise AssertionError
 
 
+def check_message(session: Address, message: Message, agent: Agent[Any] | None) -> None:
+    """Check what is known of a message before it is sent. `agent`: its own. Raise `MessageRefusedError`."""
+    check_name(session.key, "the session's key")
+    check_text(session.tenant)
+    check_content(message)
+    check_command(message)
+    if agent is None:
+        return
+    document = agent.document()
+    input_name(with_settings(document, message.settings))
+    if (size := Sizes().of([document, agent.delegates()])) > MAX_AGENT:
+        raise MessageRefusedError(f"the agent file has {size:,} bytes; the limit is {MAX_AGENT:,} in a session")
+    if message.command is None:  # a command does not reach the agent
+        judge_context(message, agent.parsed.caller_context)
+
+
 async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
     """Send an update to an existing session, and return its answer. Raises as `send` does."""
     id = uuid.uuid4().hex  # one id for all attempts, as in `send`: the first one may have counted
@@ -174,18 +195,14 @@ async def _update_with_start(
 def _input(
     session: Address, message: Message, agent: Agent[Any], rules: SessionRules, searchable: bool
 ) -> SessionInput:
-    """Return the input of a new session. Raises `MessageRefusedError` for an agent that cannot answer in one."""
-    document, delegates = agent.document(), agent.delegates()
-    input_name(document)
-    if (size := Sizes().of([document, delegates])) > MAX_AGENT:
-        raise MessageRefusedError(f"the agent file has {size:,} bytes; the limit is {MAX_AGENT:,} in a session")
+    """Return the input of a new session."""
     return SessionInput(
         key=session.key,
         tenant=session.tenant,
         rules=rules,
         agent=message.agent,
-        document=document,
-        delegates=delegates,
+        document=agent.document(),
+        delegates=agent.delegates(),
         searchable=searchable,
     )
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias
 from perdure.approvals.requests import WaitingView
 from perdure.client.run import Run
 from perdure.client.run_tree import RunTree, RunTreeReader
-from perdure.client.session import Session
+from perdure.client.session import MessageOptions, Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
 from perdure.gateway._idempotency import RequestKey
-from perdure.gateway.callers import APPROVE, Caller
+from perdure.gateway.callers import APPROVE, SEND, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import poll, stream_problem, with_pauses
 from perdure.models.dialects.output_text import text_of
@@ -112,36 +112,58 @@ FindRun: TypeAlias = Callable[[str], Awaitable[Run[Any]]]
 """Finds a run of the caller's tenant by its id. Raises `RunNotFoundError`."""
 
 
-async def decide(
-    find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer], caller: Caller
-) -> list[str]:
-    """Send the decisions to the run and its delegates' runs. Return the interrupts that no longer waited.
+@dataclass(slots=True)
+class JudgedAnswers:
+    """Answers to a run's interrupts, before they are sent."""
 
-    Another person decided these first, or the same input arrived before. `view`: the run's view. Raises `HttpError`
-    (422) for an unknown interrupt, `DecisionRefusedError` for an invalid answer.
+    wanted: list[tuple[Run[Any], InterruptAnswer]] = field(default_factory=list)
+    """The answers to requests that wait, each with its run."""
+    late: list[str] = field(default_factory=list)
+    """Interrupts that no longer wait: another person decided first, or the same input arrived before."""
+    by_person: bool = False
+    """Whether an answer is a person's."""
+    by_client: bool = False
+    """Whether an answer is the result of a call that the client has executed."""
+
+
+async def judge(find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer]) -> JudgedAnswers:
+    """Judge answers to interrupts of a run and its delegates' runs. `view`: the run's view. Raises `HttpError` (422) for
+    an unknown interrupt, and for an approval of a question.
     """
-    late = []
+    judged = JudgedAnswers()
     for path in dict.fromkeys(answer.path for answer in answers):
         run = await find_run(id_below(run_id, path))
         own = [answer for answer in answers if answer.path == path]
-        late += await _decide(run, await run.view() if path else view, own, caller)
-    return late
+        _judge(judged, run, await run.view() if path else view, own)
+    return judged
 
 
-async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswer], caller: Caller) -> list[str]:
+def _judge(judged: JudgedAnswers, run: Run[Any], view: RunView, answers: Iterable[InterruptAnswer]) -> None:
     waiting = {request.call: request for request in view.waiting}
     known = {call.id for call in view.calls if call.approval is not None}
     known |= {str(each.number) for each in view.log}
-    late = []
     for answer in answers:
         request = waiting.get(answer.call)
+        if request is not None and request.client:
+            judged.by_client = True
+        elif request is not None:
+            judged.by_person = True
         if request is None or request.digest != answer.decision["digest"]:
             if request is None and answer.call not in known:
                 raise HttpError(422, f"{answer.interrupt!r} is not an interrupt of this thread")
-            late.append(answer.interrupt)
-            continue
-        if request.question and answer.decision["decision"] == "approve":
+            judged.late.append(answer.interrupt)
+        elif request.question and answer.decision["decision"] == "approve":
             raise HttpError(422, f"{answer.interrupt!r} is a question: send an answer instead of an approval")
+        else:
+            judged.wanted.append((run, answer))
+
+
+async def decide(judged: JudgedAnswers, caller: Caller) -> list[str]:
+    """Send the decisions. Return the interrupts that no longer waited. Raises `DecisionRefusedError` for an invalid
+    answer.
+    """
+    late = list(judged.late)
+    for run, answer in judged.wanted:
         try:
             await run.decide(caller.signed(answer.decision))
         except RunEndedError:
@@ -180,32 +202,35 @@ async def deliver(
 
     `message`: id and text. `answers`: answers to interrupts of one run. `settings`: keys of the agent file that differ
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
-    answers. Raises `HttpError` (403) for a caller without the right to decide, and as `decide`.
+    answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge` and `decide`.
     """
     run_id, before = None, 0
     late: list[str] = []
+    id, text = message or ("", "")
+    content: MessageOptions = {
+        "rights": caller.rights,
+        "id": id,
+        "mode": "steer" if answers else mode,
+        "settings": settings,
+        "context": caller.context,  # never the body's, which a client writes
+    }
+    if message is not None:  # before a decision is sent, and before the key is taken
+        session.check_message(text, sender=caller.sender, **content)
     if answers:
         run_id = f"{session.id}/{answers[0].run}"
         view = await (await find_run(run_id)).view()
-        of_people = {request.call for request in view.waiting if not request.client}
-        if any(answer.path or answer.call in of_people for answer in answers):
+        judged = await judge(find_run, run_id, view, answers)
+        if judged.by_person:
             caller.check(APPROVE, "decide approval requests")
+        if judged.by_client:
+            caller.check(SEND, "send the results of a page's tools")
     if key is not None:
         await key.take()
     if run_id is not None:
-        late = await decide(find_run, run_id, view, answers, caller)
+        late = await decide(judged, caller)
         before = max((each.number for each in view.log), default=0)
     if message is not None:
-        id, text = message
-        receipt = await session.send(
-            text,
-            sender=caller.sender,
-            rights=caller.rights,
-            id=id,
-            mode="steer" if answers else mode,
-            settings=settings,
-            context=caller.context,  # never the body's, which a client writes
-        )
+        receipt = await session.send(text, sender=caller.sender, **content)
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
     return Delivery(run_id, before, late)

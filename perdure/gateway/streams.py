@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
@@ -84,7 +85,7 @@ class EventStream(Response):
     """A response that streams frames until they end, the client disconnects, or the gateway ends.
 
     An early error is raised before the response begins, as is `HttpError` (429) for too many streams of the caller's
-    token. A later error is the last event, `error`, with the problem as its data.
+    token, unless the stream already has its place. A later error is the last event, `error`, with the problem as its data.
     """
 
     media_type = "text/event-stream"
@@ -97,18 +98,22 @@ class EventStream(Response):
         headers: Mapping[str, str] | None = None,
         *,
         retry: bool = True,
+        place: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event."""
+        """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event.
+        `place`: the stream's place in `OpenStreams.one_of`, if it was taken before.
+        """
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._gateway = gateway
         self._caller = caller
         self._frames = frames
         self._retry = retry
+        self._place = place or gateway.streams.one_of(caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        with self._gateway.streams.one_of(self._caller):
+        with self._place:
             coming = _Coming(self._frames)
             try:
                 await coming.fails_at_once()

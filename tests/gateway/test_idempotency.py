@@ -116,6 +116,23 @@ async def test_r10_1_a_key_is_one_request_in_all_conversations(
         assert (await ann.post(path, body, "other")).status_code == first.status_code
 
 
+@pytest.mark.parametrize("adapter", ["messages", "responses", "ag-ui"])
+async def test_r10_1_a_request_that_is_refused_for_its_content_takes_no_key(
+    dev_server: WorkflowEnvironment, tmp_path: Path, adapter: str
+) -> None:
+    async with all_doors(dev_server, tmp_path) as (served, _, _, (token, _)):
+        ann = Sender(served, token)
+        conversation = await ann.conversation()
+        path, body = ann.requests("x" * 100_001, conversation)[adapter]
+        if adapter == "ag-ui":
+            body["messages"][0]["id"] = "m"
+        refused = await ann.post(path, body, "k")
+        assert refused.status_code in (400, 409), refused.text
+        assert "the limit is 100,000" in refused.text
+        path, body = ann.requests("Always", conversation)[adapter]
+        assert (await ann.post(path, body, "k")).status_code < 300
+
+
 async def test_r10_1_a_key_is_one_request_at_all_doors(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     async with all_doors(dev_server, tmp_path) as (served, _, _, (token, _)):
         ann = Sender(served, token)

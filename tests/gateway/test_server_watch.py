@@ -17,8 +17,12 @@ from perdure.errors import ServerError
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.app import health_adapter
+from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hosting.connection import data_converter
+from perdure.testing.scripted_model import ChatRequest, Turn
+from tests.gateway.openai_support import says
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
+from tests.support import harness
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO
 
@@ -102,3 +106,47 @@ async def test_a_lost_server_is_told_before_the_client_gives_up(
             direct.cancel()
             with pytest.raises((asyncio.CancelledError, ServerError)):
                 await direct
+
+
+async def test_no_answer_about_a_begun_run_makes_openais_clients_send_it_again(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    asked, gate = asyncio.Semaphore(0), asyncio.Event()
+
+    def answer(_: ChatRequest) -> dict[str, Any]:
+        asked.release()
+        return says("Paid.")
+
+    agents = write_agents(tmp_path / "agents", ECHO)
+    (token,) = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]))
+    given: dict[str, Any] = {"agents": agents, "gateway_tokens": tmp_path / "tokens.json", "gateway_streams": 1}
+    async with (
+        asyncio.timeout(HANG),
+        way_to(dev_server) as way,
+        harness(
+            dev_server.client, [], [Turn(answer, gate=gate) for _ in range(3)], agents=agents, model_timeout=60
+        ) as it,
+    ):
+        client = await Client.connect(way.address, data_converter=data_converter())
+        async with gateway(client, [openai_adapter], task_queue=it.task_queue, **given) as at:
+            at.http.headers.update(bearer(token))
+            chat = {"model": "echo", "messages": [{"role": "user", "content": "Pay."}]}
+            async with at.http.stream("POST", "/v1/chat/completions", json={**chat, "stream": True}) as stream:
+                assert stream.status_code == 200
+                await asked.acquire()
+                for path, body in (("chat/completions", chat), ("responses", {"model": "echo", "input": "Pay."})):
+                    refused = await at.http.post(f"/v1/{path}", json={**body, "stream": True})
+                    assert (refused.status_code, "x-should-retry" in refused.headers) == (429, False), refused.text
+            requests = [
+                asyncio.create_task(at.http.post("/v1/chat/completions", json=chat)),
+                asyncio.create_task(at.http.post("/v1/responses", json={"model": "echo", "input": "Pay."})),
+            ]
+            for _ in requests:
+                await asked.acquire()
+            assert len(it.model.requests) == 3  # the refused streams began no run
+            way.cut()
+            for answered in await asyncio.gather(*requests):
+                assert (answered.status_code, answered.headers["x-should-retry"]) == (422, "false"), answered.text
+                assert answered.json()["error"]["code"] == "still_running"
+                assert "the run continues as " in answered.json()["error"]["message"]
+        gate.set()

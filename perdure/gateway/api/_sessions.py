@@ -71,10 +71,12 @@ async def say(request: ApiRequest[SessionMessage]) -> Response:
     """Send a message to a session."""
     body, key = request.body, request.key
     session, id = _session(request, body.agent), body.message_id
+    content = {**_content(request), "mode": body.mode, "route": body.route}
     if key is not None:
-        await key.take()
         id = id or key.message
-    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_content(request))
+        session.check_message(body.text, id=id, **content)
+        await key.take()
+    receipt = await session.send(body.text, id=id, **content)
     return json_response(receipt.as_json(), 202)
 
 

@@ -21,7 +21,7 @@ from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.selection import Selection
 from perdure.errors import PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, decide
+from perdure.gateway.answers import AnswerStream, decide, judge
 from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import load_files
@@ -197,7 +197,7 @@ class McpMethods:
         caller.check(APPROVE, "decide approval requests")
         view = await run.view()
         answers = decisions(await self._waiting(run, view), responses)
-        await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller)
+        await decide(await judge(lambda id: self._gateway.own_run(caller, id), run.id, view, answers), caller)
 
     async def _waiting(self, run: Run[Any], view: RunView) -> Waiting:
         """Return the requests that wait now for people, in the run and its delegates' runs."""

@@ -65,10 +65,19 @@ def after_start(error: Exception, id: object) -> HttpError:
     problem = problem_of(error)
     if problem is None:
         _log.error("a run's answer was not delivered", exc_info=error)
-    elif problem.status < 500 and problem.status not in _RETRIED_STATUSES:
+        problem = HttpError(500, "the request failed; the gateway's log has the error")
+    return _not_retried(problem, id)
+
+
+def _not_retried(problem: HttpError, id: object) -> HttpError:
+    if problem.status < 500 and problem.status not in _RETRIED_STATUSES:
         return problem
-    words = "the request failed; the gateway's log has the error" if problem is None else problem.detail
-    return ended_badly(f"{words}; the run continues as {id}", "still_running")
+    return ended_badly(f"{problem.detail}; the run continues as {id}", "still_running")
+
+
+def note_begun(request: Request, id: object) -> None:
+    """Note that the run of the request has begun, as `id`."""
+    request.state.begun = id
 
 
 def not_found(id: str, what: str = "response") -> HttpError:
@@ -89,8 +98,10 @@ def error_body(problem: HttpError) -> JsonObject:
     return {"message": problem.detail, "type": kind, "param": problem.more.get("param"), "code": code}
 
 
-def as_openai(_: Request, problem: HttpError) -> Response:
-    """Return the form, with a status that OpenAI's clients know."""
+def as_openai(request: Request, problem: HttpError) -> Response:
+    """Return the form, with a status that OpenAI's clients know. If the request's run has begun, they do not retry."""
+    if (begun := getattr(request.state, "begun", None)) is not None:
+        problem = _not_retried(problem, begun)
     bad = problem.status in _SENT_AS_400 and problem.kind != REUSED and "type" not in problem.more
     status = 400 if bad else problem.status
     body = dumps({"error": error_body(problem)})

@@ -15,7 +15,7 @@ from perdure.client.errors import clear_errors
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.run_tree import REMEMBERED, RunTreeReader
-from perdure.client.session import Session
+from perdure.client.session import MessageOptions, Session
 from perdure.client.tenancy import IdempotentStart
 from perdure.errors import (
     DecisionRefusedError,
@@ -552,19 +552,19 @@ class RunStarter:
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=self._agent(request.model))
         assert session.agent is not None
         agent = session.agent
+        content: MessageOptions = {
+            "rights": caller.rights,
+            "id": None if idempotency is None else idempotency.message,
+            "mode": mode,
+            "settings": settings_of(agent.document(), self._changed(agent, request, record)),
+            "request": "" if idempotency is None else idempotency.body,
+            "context": caller.context,
+        }
         if idempotency is not None:
+            session.check_message(text, sender=caller.sender, **content)
             await idempotency.owned.take()
         try:
-            receipt = await session.send(
-                text,
-                sender=caller.sender,
-                rights=caller.rights,
-                id=None if idempotency is None else idempotency.message,
-                mode=mode,
-                settings=settings_of(agent.document(), self._changed(agent, request, record)),
-                request="" if idempotency is None else idempotency.body,
-                context=caller.context,
-            )
+            receipt = await session.send(text, sender=caller.sender, **content)
         except MessageRefusedError:
             if idempotency is not None and await session.knows(idempotency.message, sender=caller.sender):
                 raise key_reused_error() from None

@@ -37,12 +37,13 @@ from perdure.gateway.openai._objects import (
     response_object,
 )
 from perdure.gateway.openai._requests import (
+    ClientRequest,
     RequestBody,
-    after_start,
     as_openai,
     ended_badly,
     invalid_error,
     not_found,
+    note_begun,
     read_chat,
     read_request,
     refused,
@@ -255,15 +256,12 @@ class Routes:
         caller.check(SEND, "start runs")
         body = await with_stored_files(self._gateway.perdure, await read_json(request), "input", caller.tenant)
         client_request = read_request(body)
-        id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
+        id, record, place = await self._begin(request, client_request, body)
         if client_request.stream:
-            return self._stream(caller, id, record)
+            return self._stream(caller, id, record, place=place)
         if client_request.background:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "queued"))
-        try:
-            found = await self._settled(request, caller, id)
-        except Exception as error:
-            raise after_start(error, id) from None
+        found = await self._settled(request, caller, id)
         if found is None:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "in_progress"))
         return JSONResponse(response_object(id, found))
@@ -273,14 +271,11 @@ class Routes:
         caller.check(SEND, "start runs")
         body = await with_stored_files(self._gateway.perdure, await read_json(request), "messages", caller.tenant)
         client_request = read_chat(body)
-        id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
+        id, record, place = await self._begin(request, client_request, body)
         if client_request.stream:
             frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=client_request.with_usage)
-            return EventStream(self._gateway, caller, frames, retry=False)
-        try:
-            found = await self._settled(request, caller, id)
-        except Exception as error:
-            raise after_start(error, id.completion) from None
+            return EventStream(self._gateway, caller, frames, retry=False, place=place)
+        found = await self._settled(request, caller, id)
         if found is None:
             raise ended_badly(f"the gateway is stopping; the run continues as {id.completion}", "still_running")
         return JSONResponse(completion_object(id, found))
@@ -392,9 +387,19 @@ class Routes:
         await delete_conversation(self._gateway.perdure, caller, id)
         return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
-    def _idempotency(self, request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
+    async def _begin(
+        self, request: Request, client_request: ClientRequest, body: JsonObject
+    ) -> tuple[ResponseId, Record, contextlib.ExitStack]:
+        """Begin the run, and note it for `as_openai`. Return also the place of the request's stream."""
+        caller = caller_of(request)
         owned = RequestKey.of(self._gateway, request, caller, body)
-        return None if owned is None else Idempotency.of(caller, owned)
+        with contextlib.ExitStack() as place:
+            if client_request.stream:  # a stream too many begins no run
+                place.enter_context(self._gateway.streams.one_of(caller))
+            idempotency = None if owned is None else Idempotency.of(caller, owned)
+            id, record = await self._starter.begin(caller, client_request, idempotency)
+            note_begun(request, id.completion if client_request.chat else id)
+            return id, record, place.pop_all()
 
     async def _stored(self, caller: Caller, id: ResponseId) -> FoundRun:
         found = await self._finder.stored(caller.tenant, id)
@@ -417,9 +422,16 @@ class Routes:
                 each.cancel()
             await asyncio.gather(waits, *others, return_exceptions=True)
 
-    def _stream(self, caller: Caller, id: ResponseId, record: Record | None, after: int = -1) -> Response:
+    def _stream(
+        self,
+        caller: Caller,
+        id: ResponseId,
+        record: Record | None,
+        after: int = -1,
+        place: contextlib.ExitStack | None = None,
+    ) -> Response:
         frames: AsyncGenerator[str, None] = events.response_frames(self._finder, caller.tenant, id, record, after)
-        return EventStream(self._gateway, caller, frames, retry=False)
+        return EventStream(self._gateway, caller, frames, retry=False, place=place)
 
 
 def _id(request: Request) -> ResponseId:
