@@ -36,6 +36,8 @@ BESIDE: Final = 0.3
 """Share of that time after which the query is sent again: a worker may first replay a long history."""
 _POLLERS_CHECKED_AFTER: Final = 0.5
 """Seconds without an answer after which the task queue's pollers are checked."""
+_STARTING: Final = 2.0
+"""Age of a workflow in seconds from which the first check counts. A worker that starts at the same time may not poll yet."""
 _GONE_AFTER: Final = timedelta(seconds=90)
 """Time since a worker's last poll after which it counts as gone: a poll takes a minute at most, and two clocks differ."""
 _PAUSE: Final = 0.05
@@ -104,8 +106,8 @@ async def answer_of(
 ) -> Any:
     """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    With `client`, a query fails after half a second if `find_missing_worker` finds that no worker can answer it. Without
-    `client`, the query waits for a worker.
+    With `client`, a query fails after half a second if `find_missing_worker` finds that no worker can answer it. For a
+    workflow that has just started, that takes two seconds. Without `client`, the query waits for a worker.
 
     A worker that stops, as in every deploy, may leave queries unanswered. The server gives them to no other worker: it
     reports them as cancelled, or reports nothing until their timeout. Raise what `WorkflowHandle.query` raises; without
@@ -213,6 +215,10 @@ async def _check_pollers(client: Client, workflow: WorkflowHandle[Any, Any]) -> 
     try:
         description = await workflow.describe()
         missing = await find_missing_worker(client, description.task_queue, description)
+        age = (datetime.now(UTC) - description.start_time).total_seconds()
+        if missing and 0 <= age < _STARTING:
+            await asyncio.sleep(_STARTING - age)
+            missing = await find_missing_worker(client, description.task_queue, description)
     except RPCError:  # the query reports the server's errors; the test server has no such call
         missing = ""
     if missing:

@@ -272,9 +272,14 @@ class RunOutput:
         text = result.text if self.text_answers and result.text.strip() else None
         return text if result.output is None else result.output
 
-    def is_complete(self, plan: Plan, result: RequestResult) -> bool:
-        """Whether an answer holds an output in any form, so that no Request has to follow."""
-        return bool(_completions(plan.own)) or self.text(result) is not None
+    def is_complete(self, plan: Plan, result: RequestResult, *, counts_remarks: bool = False) -> bool:
+        """Whether an answer holds an output in any form, so that no Request has to follow.
+
+        `counts_remarks`: whether a text that is no output counts, such as one beside calls. It does in runs of 0.2.0.
+        """
+        if counts_remarks:
+            return bool(_completions(plan.own)) or self.text(result) is not None
+        return self.read(result.output, plan, plan.own, result).value is not None
 
     def read(self, written: Json, plan: Plan, fresh: list[Call], result: RequestResult) -> WrittenOutput:
         """Return the output of an answer: `written`, the result of `task_complete`, or the text.

@@ -50,6 +50,8 @@ class RunProgress(WireModel):
     """Tools, one of which the model must call before an output counts (R6.5); empty after the call."""
     draft: Json = None
     """Output that is to be refined."""
+    draft_sources: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Provenance of the draft."""
     inbox: list[IncomingMessage] = Field(default_factory=list)
     """Messages that no Request holds so far."""
     heard: list[MessageFate] = Field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -252,6 +252,15 @@ class RunRecords:
         self.values.add(call, self._sizes)
         if self.collected is not None:
             self.collected.append(call)
+
+    def done_in_loops(self, loops: Iterable[Call]) -> Iterator[str]:
+        """Yield the tools of done calls in these loops. A loop in workflows of its own has all tools that it names."""
+        done = {call.index: call for call in loops if call.spec.loop is not None and call.state.status == "done"}
+        for call, _ in self._views.values():
+            if len(call.place) > 1 and call.place[0] in done and call.state.status == "done" and call.spec.tool:
+                yield call.spec.tool_name
+        for loop in done.values():
+            yield from (call.spec.tool_name for call in loop.written() if loop.far and call.spec.tool)
 
     def fold(self, plan: Plan) -> None:
         """Make the views of calls in the plan's ended iterations."""

@@ -31,7 +31,13 @@ from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.run import RunState
-from perdure.runs.version_switches import DECIDED_CALLS_STOP, HELD_CALLS_STAY, JUDGED_ANEW, RECALLED_SOURCES
+from perdure.runs.version_switches import (
+    DECIDED_CALLS_STOP,
+    HELD_CALLS_STAY,
+    JUDGED_ANEW,
+    RECALLED_SOURCES,
+    REMARKS_END_NOTHING,
+)
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
 
@@ -673,7 +679,8 @@ class RequestLoop:
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.held_calls.held:
             return False
-        if self._run.output.is_complete(self.plan, self.result):
+        counts_remarks = not self._is_patched(REMARKS_END_NOTHING)
+        if self._run.output.is_complete(self.plan, self.result, counts_remarks=counts_remarks):
             self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
             return self._is_patched(HELD_CALLS_STAY)
         self._stage = RequestStage.REVISED

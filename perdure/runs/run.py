@@ -6,7 +6,7 @@ Plain data and rules; the workflow drives it. For each Request: `begin_request`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,12 @@ from perdure.runs.sent_texts import merge_digests, sent_by
 from perdure.runs.shared_budgets import SharedBudget, merged_budgets
 from perdure.runs.standing_approvals import StandingClaim
 from perdure.runs.undo import EffectLog, UndoRecord
-from perdure.runs.version_switches import JUDGED_ANEW, OUTPUT_BINDS_AT_END
+from perdure.runs.version_switches import (
+    JUDGED_ANEW,
+    MUST_CALL_IN_LOOPS,
+    OUTPUT_BINDS_AT_END,
+    REMARKS_END_NOTHING,
+)
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
 from perdure.values.json import Json, JsonObject
@@ -388,6 +393,7 @@ class RunState:
             self._end(judged.value, judged.reason, result.thought)
         elif judged.counts:
             progress.draft, progress.wants = judged.value, "refined"
+            progress.draft_sources = sorted(self.output.sources)
         progress.cut += cut
         self._add_messages(
             plan, fresh, result, problems, ([CUT] if cut else []) + ([judged.held] if judged.held else [])
@@ -473,7 +479,7 @@ class RunState:
         """Return the output of an answer with its references replaced, or the reason why it does not count."""
         progress = self.progress
         output = self.output.read(result.output if plan.request else self.context.plan_output, plan, fresh, result)
-        if output.needs_form:
+        if output.needs_form and (plan.settled or not is_patched(REMARKS_END_NOTHING)):
             progress.wants = "structured"
         # A run of 0.1.0 has read the state of that moment, and continued with it.
         # While calls of the plan run, its end cannot be read: the output is held anyway.
@@ -485,7 +491,10 @@ class RunState:
         self.output.sources = self.provenance.of_output(
             output.value, plan, self.state, below=bool(self.identity.parents), at_end=at_end
         )
-        uncalled = self._why_uncalled(fresh)
+        called = [call.spec.tool_name for call in fresh if call.state.status == "done"]
+        if progress.must_call and is_patched(MUST_CALL_IN_LOOPS):
+            called += self.records.done_in_loops(fresh)
+        uncalled = self._why_uncalled(called)
         held = None if output.value is None else self._why_held(plan, fresh)
         if held is not None:
             return JudgedOutput(None, output.reason, held=held)
@@ -506,15 +515,16 @@ class RunState:
         at_end = None if plan is None else plan.read_at_end
         return whole_output(output.value, data, self.prepared.max_payload, self.sizes, at_end)
 
-    def _why_uncalled(self, fresh: list[Call]) -> str | None:
+    def _why_uncalled(self, called: Iterable[str]) -> str | None:
         """Return the reason why no output counts yet: the model has called none of the tools that it must call (R6.5).
 
-        If a decision in this Request set the tools, the Request's calls do not count: the model wrote them earlier.
+        `called`: the tools of the calls that are done. If a decision in this Request set the tools, the Request's calls
+        do not count: the model wrote them earlier.
         """
         progress, changed = self.progress, self.approval_queue.must_call
         if changed is not None:
             progress.must_call, self.approval_queue.must_call = self._offered(changed), None
-        elif any(call.spec.tool_name in progress.must_call and call.state.status == "done" for call in fresh):
+        elif not set(progress.must_call).isdisjoint(called):
             progress.must_call = []
         if not progress.must_call or self.limits.reached is not None:
             return None
@@ -539,10 +549,11 @@ class RunState:
         """End with the output that was to be refined; return `False` if there is none."""
         self.note("draft")
         if (draft := self.progress.draft) is not None:
+            self.output.sources = frozenset(self.progress.draft_sources)
             self._end(draft, "output")
         return draft is not None
 
     def _end(self, output: Json, reason: StopReason, reasoning: str = "") -> None:
-        self.progress.draft = None
+        self.progress.draft, self.progress.draft_sources = None, []
         limit = self.limits.reached
         self.output.end(output, reason if limit is None else limit.reason, reasoning)

@@ -58,6 +58,8 @@ MODEL_PATIENCE: Final = "model-patience"
 LEFT_LOOPS_END: Final = "left-loops-end"
 """A reset run without delegates also cancels open children from before the reset: a long loop is a workflow too (R7.2).
 """
+MUST_CALL_IN_LOOPS: Final = "must-call-in-loops"
+"""A call in a loop's body counts for `must_call` (R6.5)."""
 NOTIFIES: Final = "notifies"
 """A run informs people by its agent file's routes, and reports its end to the callback of its start (R19.5, R19.8)."""
 OPEN_PLAN_SETTLES_NOTHING: Final = "open-plan-settles-nothing"
@@ -73,6 +75,8 @@ RECALLED_SOURCES: Final = "sources-of-recall"
 """A value that `recall` reads has its own sources; in 0.1.0 every such value was untrusted."""
 REMEMBER_PROVENANCE: Final = "remember-provenance"
 """A remembered decision applies to calls of the same provenance."""
+REMARKS_END_NOTHING: Final = "remarks-end-nothing"
+"""A text that is no output drops no held calls, and asks for no output while calls are left (R10.5)."""
 RESETS_COUNT: Final = "resets-count"
 """Decisions from before a reset do not count (R7.3)."""
 SESSION_KNOWS_DELEGATES: Final = "session-knows-delegates"
@@ -128,6 +132,8 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
         LOOPS_KEEP_VALUES: 9,
+        MUST_CALL_IN_LOOPS: 9,
+        REMARKS_END_NOTHING: 9,
         OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,

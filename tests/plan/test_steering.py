@@ -23,7 +23,7 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
 from perdure.runs.progress import RunProgress
 from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage, StartCall
-from perdure.runs.run import RunState
+from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -40,12 +40,13 @@ TOOLS = [
 class World:
     """A run driven as its workflow does it, one task a step."""
 
-    def __init__(self, dialect: str = "solution", **config: Any) -> None:
+    def __init__(self, dialect: str = "solution", schema: JsonObject | None = None, **config: Any) -> None:
         policy = {"ask": "never", **config.pop("approval", {})}
         document: JsonObject = {
             "name": "a",
             "context": [],
             "config": {"dialect": dialect, "approval": policy, **config},
+            **({} if schema is None else {"schema": schema}),
         }
         agent = parse_agent(document)
         self.run = RunState(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
@@ -88,11 +89,11 @@ class World:
         self.written = [*self.written, *calls] if first else [*calls]
         return self.step()
 
-    def answer(self, *calls: Any, output: Any = None, problem: Any = None) -> list[str]:
+    def answer(self, *calls: Any, output: Any = None, problem: Any = None, text: str = "") -> list[str]:
         """The answer is whole: what was written, and these."""
         before = self.written if self.loop.intake.received else []
         self.written = []
-        self.loop.answer(RequestResult(calls=[*before, *calls], output=output, problem=problem))
+        self.loop.answer(RequestResult(calls=[*before, *calls], output=output, problem=problem, text=text))
         return self.step()
 
     def step(self) -> list[str]:
@@ -577,3 +578,73 @@ def test_r10_7_a_message_is_taken_back_by_its_sender() -> None:
         context_module.withdraw(progress, {"id": "m1", "sender": "sue"})
     assert context_module.withdraw(progress, {"id": "m1", "sender": "ann"}) == {"id": "m1", "withdrawn": True}
     assert progress.inbox == []
+
+
+def test_r10_5_a_text_beside_calls_drops_no_held_call() -> None:
+    world = World("tools")
+    world.answer(see("a"), act("b", x="†state.a"))
+    world.steer("m")
+    world.step()
+    world.answer(see("q"))
+    world.end("2.0")
+    world.end("1.0")
+    world.answer(see("r"), text="I look at r first.")
+    world.end(f"{world.number}.0")
+    assert world.statuses["1.1"] == "held"
+    assert not any("gave the output" in shown for shown in world.shown)
+
+
+def test_r10_5_a_text_after_a_message_leaves_the_tools_while_calls_run() -> None:
+    schema: JsonObject = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    world = World("tools", schema)
+    world.answer(see("a"), act("b", x="†state.a"))
+    world.steer("m")
+    world.step()
+    world.answer(text="Yes, I will look at that too.")
+    assert (world.run.progress.wants, world.run.final, world.statuses["1.1"]) == ("plan", False, "held")
+
+
+@pytest.mark.parametrize("loop", [{"_tool": "_for", "_each": ["a", "b"]}, {"_tool": "_while", "_until": "index == 1"}])
+@pytest.mark.parametrize("acts", [True, False])
+def test_r6_5_a_call_in_a_loop_counts_if_it_is_done(loop: JsonObject, acts: bool) -> None:
+    world = World(must_call=["act"])
+    world.answer(
+        {**loop, "_body": [act(x="{†index}", _if="index >= 0" if acts else "index < 0"), see("b")]}, output="ok"
+    )
+    while world.loop.running and not world.over and world.number == 1:
+        for name in [each for each in world.loop.running if "[" in each]:
+            world.end(name)
+    assert world.over is acts
+
+
+@pytest.mark.parametrize("ending", ["the model is away", "the output is invalid"])
+def test_r15_1_a_draft_keeps_its_sources(ending: str) -> None:
+    world = World(refine=True, models={"fast": "f", "smart": "s"})
+    read = parse_tool({"name": "see", "_activity": "see", "_untrusted": True}, activities=["see"])
+    world.run = RunState(
+        world.run.agent,
+        Context(world.run.agent),
+        PreparedWorker(tools=[read], models=Models(fast="f", smart="s")),
+        identity=RunIdentity(parents=("boss",)),
+    )
+
+    def ask() -> None:
+        world.run.situation()
+        world.run.begin_request(ModelChoice("s" if world.run.progress.wants == "refined" else "f", "test"))
+        world.run.open_plan(world.number)
+        world.loop = RequestLoop(world.run)
+
+    world.ask = ask  # type: ignore[method-assign]
+    ask()
+    world.answer({"_tool": "see", "_outputPath": "†state.page"})
+    world.end("1.0")
+    world.answer(output={"text": "†state.page"})
+    assert world.run.progress.draft == {"text": "of 1.0"}
+    wanted = world.run.progress.draft_sources
+    assert "!tool:see" in wanted
+    if ending == "the model is away":
+        world.answer(problem={"code": "not_refined", "message": "down"})
+    else:
+        world.answer(output={"text": "†state.nope"})
+    assert world.over
+    assert sorted(world.run.output.sources) == wanted
