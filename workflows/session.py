@@ -184,7 +184,9 @@ class SessionWorkflow:
     @withdraw.validator
     @any_arguments
     def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
-        self._kept.message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent))
+        message_queue = self._kept.message_queue
+        # Here alone: a recorded history may have a withdrawn command.
+        message_queue.check_no_command(message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent)))
 
     @workflow.update(
         name=DECIDE_IN_SESSION,
@@ -288,6 +290,7 @@ class SessionWorkflow:
     def _check_end(self, sent: Sent[SessionDeletion]) -> None:
         deletion = self._read(SessionDeletion, sent)
         check_right(deletion.sender, deletion.rights, "delete", "delete the session")
+        self._kept.check_last(deletion.last)
 
     def _read(self, kind: type[W], sent: Sequence[Json]) -> W:
         """Parse the one argument as this type. Raise `MessageRefusedError` for anything else, and where the session has ended."""

@@ -65,6 +65,7 @@ with workflow.unsafe.imports_passed_through():
         AFTER_ACTIVITY,
         CANCEL_ENDS_PATCH,
         ENDED,
+        SESSION_RULES_PATCH,
         TURN_ACTIVITY,
         UNLIMITED_RUNS_PATCH,
         UPDATE_RUN_ACTIVITY,
@@ -321,6 +322,7 @@ class SessionDriver:
         if running.ending is not None:
             self.turns.leave()
             kept.never_ran(running, now())
+            self._separate(running)
             self.report_status(run_id)
             return
         first, run_input = running.messages[0], kept.run_input(running)
@@ -342,8 +344,18 @@ class SessionDriver:
             self.child = None
             self.turns.leave()
         self.replies.add(kept.ended(running, result, started, now()))
+        self._separate(running)
         self.report_status(run_id)
         self.show()
+
+    def _separate(self, ended: ActiveRun) -> None:
+        """Give waiting messages of a run that begins, or has ended, without them a run of their own."""
+        if (messages := self.kept.message_queue.separated(ended.number)) and self._follows_rules():
+            self.kept.separate(messages)
+
+    def _follows_rules(self) -> bool:
+        """Whether this execution follows the rules since 0.2.0. Call it only where they differ: it records a marker."""
+        return not self.hooks.records_locally and workflow.patched(SESSION_RULES_PATCH)
 
     def _delivered(self, delivery: ReplyDelivery, became: Delivered, text: str) -> None:
         self.arrived()

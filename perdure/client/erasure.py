@@ -44,7 +44,7 @@ from perdure.runs.undo import undo_id, undone_run
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
-from perdure.sessions.wire import END, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
+from perdure.sessions.wire import END, ENDED, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
 from perdure.values.json import JsonObject, loads
 from perdure.values.limits import read_duration
 
@@ -156,6 +156,8 @@ class _Target:
     """The session's key; empty for a run."""
     tenant: str = ""
     is_open: bool = False
+    last: int | None = None
+    """Number of the last entry of an open session; `None` if it is unknown."""
 
 
 async def retention_ends(client: Client, retention: Mapping[str, str], now: datetime) -> dict[str, datetime]:
@@ -252,7 +254,7 @@ class Eraser:
         if self._sender is not None:
             await self._note_schedules(self._sender)
         if not report.dry_run:
-            await self._end(targets)
+            targets = await self._end(targets)
         # Histories of child runs first: a repeated erasure finds those that are left through the run or session above.
         executions = [each for target in targets for each in reversed(await self._executions(target.id))]
         report.executions = len({each.run_id for each in executions})
@@ -286,8 +288,8 @@ class Eraser:
             return None  # no query: a namespace has many sessions
         key = await read_memo(found, KEY_MEMO, "", str) or found.id
         is_open = found.status is WorkflowExecutionStatus.RUNNING
-        target = _Target(found.id, key, self._tenant, is_open)
-        senders, last = await self._use_of(found)
+        senders, last, number = await self._use_of(found)
+        target = _Target(found.id, key, self._tenant, is_open, number)
         if self._sender is not None and self._sender not in senders:
             return None
         if self._before is not None and (last >= self._before or await self._has_later_run(found.id, self._before)):
@@ -307,18 +309,20 @@ class Eraser:
             return True
         return False
 
-    async def _use_of(self, found: Execution) -> tuple[set[str], datetime]:
-        """Return the senders of a session, and the time of its last use: from its histories if it does not answer, or
-        has ended.
+    async def _use_of(self, found: Execution) -> tuple[set[str], datetime, int | None]:
+        """Return the senders of a session, the time of its last use, and the number of its last entry: from its
+        histories, and without the number, if it does not answer or has ended.
         """
         senders: set[str] = set()
-        last = found.start_time
+        last, number = found.start_time, None
         try:
             async for entry in oldest_first(SessionReader(self._client, found.id)):
+                number = entry.n
                 last = max(last, datetime.fromisoformat(entry.at)) if found.close_time is None else last
                 if is_sent(entry):
                     senders.add(entry.sender)
         except RunError:
+            number = None
             for each in await self._executions(found.id):
                 senders |= {name} if (name := each.typed_search_attributes.get(SENDER)) else set()
                 last = max(last, each.start_time)
@@ -326,7 +330,7 @@ class Eraser:
                     async for text in self._values_of(each):
                         senders |= _senders_in(text)
             senders.discard(_ERASED_BY)
-        return senders, found.close_time or last
+        return senders, found.close_time or last, number
 
     async def _runs(self, sessions: set[str]) -> list[_Target]:
         parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", of_tenant(self._tenant)]
@@ -486,18 +490,30 @@ class Eraser:
 
     # Remove the targets.
 
-    async def _end(self, targets: Iterable[_Target]) -> None:
-        """End sessions and runs, so that they write nothing more. Sessions end with their hooks, runs at once."""
+    async def _end(self, targets: Iterable[_Target]) -> list[_Target]:
+        """End sessions and runs, so that they write nothing more. Sessions end with their hooks, runs at once.
+
+        Return those without the sessions that have got a message since they were found.
+        """
+        ended: list[_Target] = []
         for target in targets:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(target.id)
             if target.key and target.is_open:
                 address = Address(self._client, target.key, target.tenant, known=target.id)
-                deletion = SessionDeletion(sender=_ERASED_BY, rights=[EVERYTHING])
-                with contextlib.suppress(NoWorkerError, MessageRefusedError, RunNotFoundError):
+                deletion = SessionDeletion(sender=_ERASED_BY, rights=[EVERYTHING], last=target.last)
+                try:
                     await update(self._client, address, END, deletion)
                     with contextlib.suppress(TimeoutError, Exception):
                         async with asyncio.timeout(_ENDS_WITHIN):
                             await handle.result()
+                except MessageRefusedError as error:
+                    if str(error) != ENDED:
+                        self.report.sessions.remove(target.key)
+                        self.report.remaining.append(Remaining("session", target.key, f"{error}: erase again"))
+                        continue
+                except (NoWorkerError, RunNotFoundError):
+                    pass
+            ended.append(target)
             for each in await self._executions(target.id):
                 if each.status is WorkflowExecutionStatus.RUNNING:
                     with ignore_not_found():
@@ -505,6 +521,7 @@ class Eraser:
                             each.id, run_id=each.run_id
                         )
                         await running.terminate(reason="erased")
+        return ended
 
     async def _erase_stored(self, ids: set[str], executions: Iterable[Execution]) -> None:
         """Remove stored values, and files that no other run or session of the tenant uses."""

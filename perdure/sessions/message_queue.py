@@ -573,14 +573,30 @@ class MessageQueue:
             else:
                 lost.append(message)
         self.state.queue = sorted([*lost, *self.state.queue], key=lambda each: each.seq)
-        self._promise_anew({message.key for message in lost})
+        self.promise_anew({message.key for message in lost})
         return lost
 
-    def _promise_anew(self, lost: Collection[str]) -> None:
-        """Assign new runs to lost messages: adjacent messages share a run if allowed."""
+    def separated(self, ended: int) -> list[Queued]:
+        """Return the waiting messages of a run that begins without them, or that has ended with this number.
+
+        A lost message returns to a place between two messages that were to begin one run.
+        """
+        found: list[Queued] = []
+        numbers, before, again = {ended}, None, False
+        for message in self.state.queue:
+            if message.number is not None:
+                if message.number != before:
+                    again = message.number in numbers
+                    numbers.add(message.number)
+                found += [message] if again else []
+            before = message.number
+        return found
+
+    def promise_anew(self, keys: Collection[str]) -> None:
+        """Assign new runs to these waiting messages: adjacent messages share a run if allowed."""
         before: Queued | None = None
         for message in self.state.queue:
-            if message.key not in lost:
+            if message.key not in keys:
                 before = None
                 continue
             message.number = before.number if before is not None and before.joins(message) else self._promise()
@@ -627,6 +643,14 @@ class MessageQueue:
         if where.sender != withdrawal.sender and not covers(withdrawal.rights, ["withdraw"]):
             raise MessageRefusedError(f"{withdrawal.sender!r} may not withdraw a message of {where.sender!r}")
         return key
+
+    def check_no_command(self, key: str) -> None:
+        """Raise `MessageRefusedError` for a waiting command: its conversation began at its acceptance."""
+        waiting = self._withdrawable(key)
+        if waiting is not None and waiting.number is None:
+            raise MessageRefusedError(
+                f"{waiting.message_id!r} is {waiting.text}, which cannot be withdrawn: later messages already belong to the new conversation"
+            )
 
     def _withdrawable(self, key: str) -> Queued | None:
         """Return the message, while it can be withdrawn."""

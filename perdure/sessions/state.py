@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from perdure.errors import MessageRefusedError, clip
@@ -241,6 +241,14 @@ class SessionState:
             self.message_queue.state.known.pop(entry.key, None)
             self.remembered.add(entry.key)
 
+    def check_last(self, last: int | None) -> None:
+        """Raise `MessageRefusedError` where a message came after the entry `last`."""
+        if last is None:
+            return
+        sent = [entry.n for entry in self.transcript.entries if is_sent(entry)]
+        if max(self.transcript.archived_through, *sent[-1:], 0) > last:
+            raise MessageRefusedError("a message has come meanwhile")
+
     # Changes of the session.
 
     def write(self, accepted: AcceptedMessage, queued: Queued) -> None:
@@ -363,6 +371,13 @@ class SessionState:
         return deliveries(
             result, reply, running, held, self.message_queue.rules.verbose or (), speaker=self._speaker(run_id)
         )
+
+    def separate(self, messages: Collection[Queued]) -> None:
+        """Assign runs of their own to waiting messages whose run begins, or has ended, without them."""
+        self.message_queue.promise_anew({message.key for message in messages})
+        for message in messages:
+            assert message.number is not None
+            self.transcript.assign(message.key, self.message_queue.run_id(message.number))
 
     def _speaker(self, run_id: str) -> ReplyAuthor:
         return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)

@@ -47,6 +47,8 @@ UNLIMITED_RUNS_PATCH: Final = "session-runs-unlimited"
 """Marker of a session's execution whose runs need no place. Only a worker without a limit of runs records it."""
 CANCEL_ENDS_PATCH: Final = "session-cancel-ends"
 """Marker of a session whose workflow was cancelled: its run and its hooks end first. Before, it ended at once."""
+SESSION_RULES_PATCH: Final = "session-rules"
+"""Marker of a session's execution that has done something otherwise than 0.2.0."""
 AFTER_ACTIVITY: Final = "perdure.after"
 """Activity: return the `RunResult` of a run that ended without a result."""
 UPDATE_RUN_ACTIVITY: Final = "perdure.say"
@@ -275,6 +277,8 @@ class SessionDeletion(WireModel):
 
     sender: SenderName
     rights: list[str] = Field(default_factory=list)
+    last: int | None = Field(default=None, exclude_if=lambda last: last is None)
+    """Number of the last entry that the sender has read: a session with a later message does not end."""
 
 
 class RunUpdate(WireModel):

@@ -291,6 +291,31 @@ async def until_left(client: Client, *left: str) -> None:
             await asyncio.sleep(0.1)
 
 
+async def test_r24_5_a_session_that_gets_a_message_during_an_erasure_stays(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(dev_server) as (api, _, tenant):
+        session = api.session("own", tenant=tenant, agent=Agent.of(agent("long")))
+        await session.ask("hello", sender="ann", timeout=HANG)
+        await until_listed(api, tenant, 1)
+        finds = Eraser._evaluations
+
+        async def writes(eraser: Eraser) -> Any:
+            await session.ask("hello", sender="bob", timeout=HANG)
+            return await finds(eraser)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Eraser, "_evaluations", writes)
+            report = await api.erase(tenant=tenant, sender="ann")
+        assert (report.sessions, report.executions) == ([], 0)
+        assert [(each.id, each.why) for each in report.remaining] == [
+            ("own", "a message has come meanwhile: erase again")
+        ]
+        senders = [each["sender"] for each in (await session.show()).entries if each["type"] == "message"]
+        assert senders == ["ann", "bob"]
+        assert (await api.erase(tenant=tenant, sender="ann", shared=True)).sessions == ["own"]
+
+
 async def breaks(*_: Any) -> None:
     raise ConnectionError
 

@@ -23,7 +23,11 @@ MARKED = {
             "workflow.patched(CANCEL_ENDS_PATCH)",
             "workflow.patched(AUDIT_PATCH)",
         ],
-        *["workflow.patched(UNLIMITED_RUNS_PATCH)", "workflow.patched(ASKS_BY_ACTIVITY)"],
+        *[
+            "workflow.patched(SESSION_RULES_PATCH)",
+            "workflow.patched(UNLIMITED_RUNS_PATCH)",
+            "workflow.patched(ASKS_BY_ACTIVITY)",
+        ],
     ],
     "session_hooks.py": [
         *["workflow.patched(SESSION_HOOKS_PATCH)", "workflow.patched(LOCAL_SESSION_HOOKS_PATCH)"] * 2,

@@ -319,6 +319,32 @@ def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
     assert it.next(1.2) == WaitUntil(1.6)
 
 
+def test_r10_3_a_lost_steer_between_collected_messages_gives_no_run_id_twice() -> None:
+    it = message_queue()
+    say(it, "a")
+    begin(it)
+    for text, mode in (("b", "collect"), ("c", "steer"), ("d", "collect"), ("e", "collect")):
+        say(it, text, mode=mode)
+    it.ended()
+    assert [each.text for each in it.separated(1)] == ["d", "e"]
+    it.promise_anew([ann("d"), ann("e")])
+    assert it.separated(1) == []
+    assert [each.number for each in it.state.queue] == [2, 3, 4, 4]
+    for texts in (["b"], ["c"], ["d", "e"]):
+        assert begin(it, 1.0) == texts
+        it.ended()
+
+
+def test_r10_3_carried_messages_of_an_ended_run_begin_another_run() -> None:
+    it = message_queue()
+    for n, (text, mode) in enumerate((("a", "collect"), ("b", "followup"), ("c", "collect"))):
+        say(it, text, mode=mode)
+        it.state.queue[n].number = (1, 2, 1)[n]  # as 0.2.0 numbered them
+    assert begin(it, 1.0) == ["a"]
+    it.ended()
+    assert [each.text for each in it.separated(1)] == ["c"]
+
+
 def test_r10_4_collected_messages_that_fill_the_queue_begin() -> None:
     it = message_queue(mode="collect", cap=2)
     say(it, "a")
@@ -525,8 +551,25 @@ def steered_run(first: int, second: int, held: int) -> list[Any]:
     return [("say", first, "hi", "steer", ["*"]), ("begin",), ("say", second, "hi", "steer", ["*"]), ("end", held)]
 
 
-several = st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.integers(0, 1)) | happens.map(
-    lambda event: [event]
+def collecting_run(messages: int) -> list[Any]:
+    """Events of a run that gets a message between collected ones, and ends before a Request holds it."""
+    collected = [("say", messages + n, "hi", "collect", ["*"]) for n in range(3)]
+    steered = ("say", messages + 3, "hi", "steer", ["*"])
+    return [
+        ("say", 30, "hi", "steer", ["*"]),
+        ("begin",),
+        collected[0],
+        steered,
+        *collected[1:],
+        ("end", 0),
+        ("begin",),
+    ]
+
+
+several = (
+    st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.integers(0, 1))
+    | st.builds(collecting_run, st.integers(0, 26))
+    | happens.map(lambda event: [event])
 )
 
 
@@ -562,6 +605,7 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(li
             held = {each.key: 2 for each in running.steered[: event[1]]}
             over |= {each.message_id for each in [*running.steered[: event[1]], *running.messages]}
             it.ended(held)
+            it.promise_anew({each.key for each in it.separated(running.number)})
         elif event[0] == "anew":  # over a continue-as-new
             it = MessageQueue(SESSION, it.rules, QueueState.model_validate_json(it.state.model_dump_json()))
         while isinstance(step := it.next(now), RunCommand):

@@ -196,6 +196,27 @@ def knows(session: SessionState, id: str, sender: str) -> bool:
     return session.message_queue.resolve(id, sender) is not None
 
 
+def test_r10_3_collected_messages_that_a_lost_steer_separates_have_answers_of_their_own() -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+
+    def run_next() -> None:
+        step = session.message_queue.next(9.0)
+        assert isinstance(step, BeginRun)
+        session.begun(step.run, "t1")
+        for n, mode in enumerate(("collect", "steer", "collect") if step.run.number == 1 else ()):
+            say(session, {"message_id": f"m{n}", "sender": "ann", "text": str(n), "mode": mode}, 0.0)
+        output = f"re: {step.run.messages[0].text}"
+        session.ended(step.run, RunResult(run_id="r", status="completed", output=output), "t1", "t2")
+        session.separate(session.message_queue.separated(step.run.number))
+
+    say(session, {"message_id": "first", "sender": "ann", "text": "first"}, 0.0)
+    for _ in range(4):
+        run_next()
+    assert [session.fate(f"m{n}").reply for n in range(3)] == ["re: 0", "re: 1", "re: 2"]
+    said = [str(each["content"]) for each in session.transcript.conversation()]
+    assert said == ["ann: first", "re: first", "ann: 0", "re: 0", "ann: 1", "re: 1", "ann: 2", "re: 2"]
+
+
 @settings(max_examples=share(30))
 @given(STEPS)
 def test_r10_13_a_session_that_continues_as_new_at_each_step_goes_on_as_if_it_had_not(steps: list[JsonObject]) -> None:

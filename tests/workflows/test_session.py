@@ -516,6 +516,9 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         with pytest.raises(MessageRefusedError, match="'eve' may not withdraw a message of 'ann'"):
             await session.withdraw("second", sender="eve")
         await session.withdraw("second", sender="ann")
+        await session.send("/new", sender="ann", rights=ALL, id="new")
+        with pytest.raises(MessageRefusedError, match="'new' is /new, which cannot be withdrawn"):
+            await session.withdraw("new", sender="ann")
         gate.open.set()
         await session.wait(first, HANG)
         await idles(session)
