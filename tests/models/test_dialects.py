@@ -325,6 +325,19 @@ def test_r9_2_no_text_makes_the_script_reader_raise(text: str, size: int) -> Non
 
 
 @given(
+    sign=st.characters(exclude_characters="'\"{}\\", exclude_categories=["Cc", "Cs"]),
+    line=st.sampled_from(["f(x=f\"{%s} kr\")", "f(x=1, _if=f\"{%s}\")", "if f\"{%s}\":\n    f(x=1)", "[f(x=f\"{%s}\") for b in c]"]),
+)  # fmt: skip
+@example(sign="\u202f", line='f(x=f"{%s} kr")')
+def test_r9_2_a_sign_in_the_braces_of_an_f_string_is_read_or_refused_in_a_line(sign: str, line: str) -> None:
+    calls = script(line % f"state.a.replace(',', '{sign}')" + "\n").calls
+    wrong = [call["_syntax"] for call in calls if "_syntax" in call]
+    assert len(calls) == 1
+    assert not (wrong and sign.isprintable())
+    assert all("give that text a name on the line before. The line: " in each for each in wrong)
+
+
+@given(
     deltas=st.lists(
         st.builds(
             ToolDelta,

@@ -569,17 +569,20 @@ class Calls:
         keep = name
         if asked or not isinstance(node, ast.ListComp | ast.GeneratorExp):
             keep = block.counter.name("each")
+        made = f"x for x in state.{keep}"
         if asked:
-            inner.guards.append(join_conditions([inner.values.formula(self.plain(test, inner)) for test in asked]))
+            tests = [inner.values.formula(self.plain(test, inner)) for test in asked]
+            inner.guards.append(self.condition(join_conditions(tests), inner, node))
+            made = f"x for x, holds in zip(state.{keep}, {inner.guards[0]}) if holds"
         element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         self.compute(keep, ast.copy_location(element, node), inner)
         self.end_loop(loop, inner, block, node)
         if isinstance(node, ast.DictComp):
             block.let(name, {EXPR: f"{{pair[0]: pair[1] for pair in state.{keep} if pair and len(pair) == 2}}"}, node)
         elif isinstance(node, ast.SetComp):
-            block.let(name, {EXPR: f"{{x for x in state.{keep} if x is not None}}"}, node)
+            block.let(name, {EXPR: f"{{{made}}}"}, node)
         elif asked:
-            block.let(name, {EXPR: f"[x for x in state.{keep} if x is not None]"}, node)
+            block.let(name, {EXPR: f"[{made}]"}, node)
         return name
 
     def _over(self, generators: Sequence[ast.comprehension], block: Block) -> tuple[ScriptLoop, list[ast.expr]]:

@@ -420,7 +420,7 @@ class ScriptPlan:
         versions = {name: len(each) for name, each in top.versions.items()}
         try:
             self._statement(remove_await(statement), top)
-        except (NotAllowedError, RecursionError):
+        except (NotAllowedError, ValueError, RecursionError):
             top.versions = {name: top.versions[name][:count] for name, count in versions.items()}
             if not isinstance(statement, ast.Expr):
                 self.outputs, self.output, self._in_branches = before
@@ -549,8 +549,13 @@ class ScriptPlan:
         names = {root_name(each) for each in target.elts} & {
             each.id for each in ast.walk(value) if isinstance(each, ast.Name)
         }
-        if names:
+        if names and block.kind != "while":
             raise NotAllowedError(target, BY_ITSELF.format(name=min(names)))
+        if names:  # all values are read before a name is assigned, as in Python
+            kept = [ast.copy_location(ast.Name(block.counter.name("part"), ast.Store()), part) for part in parts]
+            for held, part in zip(kept, parts, strict=True):
+                self._assign([held], part, block)
+            parts = [ast.copy_location(ast.Name(held.id, ast.Load()), held) for held in kept]
         for name, part in zip(target.elts, parts, strict=True):
             self._assign([name], part, block)
 

@@ -53,9 +53,16 @@ def is_computed(node: ast.expr) -> bool:
 
 
 def formula_text(node: ast.expr, resolve: Resolve) -> str:
-    """Return the formula in its general notation, in which names of results are keys of the state."""
+    """Return the formula in its general notation, in which names of results are keys of the state.
+
+    Raises `NotAllowedError` for an f-string that Python 3.11 cannot write: it allows no backslash in the braces.
+    """
     named: ast.expr = _NameRewriter(resolve).visit(node)
-    return ast.unparse(named)
+    try:
+        return ast.unparse(named)
+    except ValueError:
+        message = "a text in the braces of this f-string needs a backslash: give that text a name on the line before"
+        raise NotAllowedError(node, message) from None
 
 
 def path_node(reference: Reference, like: ast.AST) -> ast.expr:

@@ -139,16 +139,15 @@ class ScriptReader:
         except NotAllowedError as error:
             self._given.append(self._wrong(statement, (1, 1), error.message))
         except (ValueError, MemoryError, RecursionError) as error:
-            message = f"this cannot be read: {str(error) or 'it is nested too deeply'}"
-            self._given.append(self._wrong(statement, (1, 1), message))
+            self._given.append(self._wrong(statement, (1, 1), _unreadable(error)))
         else:
             for each in body:
                 try:
                     self._given += self._plan.read(each)
                 except NotAllowedError as error:
                     self._given.append(self._wrong(statement, error.position(lines), error.message, each))
-                except RecursionError:
-                    self._given.append(self._wrong(statement, (1, 1), "this is nested too deeply", each))
+                except (ValueError, RecursionError) as error:
+                    self._given.append(self._wrong(statement, (1, 1), _unreadable(error), each))
 
     def _take_words(self, wrong: Json) -> None:
         """Record prose, which is reported once, after a call and if no fence separates them."""
@@ -184,6 +183,11 @@ class ScriptReader:
                 except (SyntaxError, ValueError, NotAllowedError, AssertionError):
                     continue
         return {"_outputPath": next(iter(paths)) if len(paths) == 1 else _all(paths)} if paths else {}
+
+
+def _unreadable(error: Exception) -> str:
+    deep = isinstance(error, RecursionError) or not str(error)
+    return f"this cannot be read: {'it is nested too deeply' if deep else error}"
 
 
 def _all(paths: Iterable[str]) -> str:
