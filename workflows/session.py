@@ -177,6 +177,8 @@ class SessionWorkflow:
                 raise MessageRefusedError(answered.refused)
         kept.message_queue.judge_withdrawal(withdrawal)  # a Request may hold the message by now
         kept.withdraw(withdrawal, now())
+        if (promised := kept.message_queue.state.known[key].number) is not None:
+            self._driver.report_status(kept.message_queue.run_id(promised))
         self._driver.arrived()
         self._driver.show()
         return {"messageId": withdrawal.message_id, "withdrawn": True}

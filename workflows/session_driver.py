@@ -114,6 +114,7 @@ class SessionDriver:
         """The active run."""
         self.ended = False
         self._deleted_by = ""
+        self._auditing: asyncio.Task[None] | None = None
         self._cancellation: BaseException | None = None
         """Cancellation of the session's workflow by a Temporal command."""
         self._arrivals = 0
@@ -153,13 +154,20 @@ class SessionDriver:
         if not kept.webhooks.kept:
             return
         status, error = kept.status_of(run_id)
+        if status == "cancelled" and kept.never_began(run_id) and not self._follows_rules():
+            return
         about = {"session": kept.key, "tenant": kept.tenant, "agent": kept.agent}
         for wanted in kept.webhooks.report(run_id, status, now(), error=error, **about):
             self._pushes.send(wanted, "")
 
     def end(self, by: str) -> None:
-        """Cancel the active run, and end the session. `by`: the name of the person who deletes it."""
+        """Cancel the active run, and end the session. `by`: the name of the person who deletes it.
+
+        The audit log has the deletion at once: a client terminates a session that takes long to end.
+        """
         self._deleted_by = by
+        if self._follows_rules():
+            self._auditing = asyncio.create_task(self._audit())
         self._end("the session is deleted")
 
     def _end(self, why: str) -> None:
@@ -210,7 +218,7 @@ class SessionDriver:
         if self._cancellation is not None:
             self.kept.notes.ended(now(), "cancelled")
             raise self._cancellation
-        await self._audit()
+        await (self._auditing or self._audit())
         self.kept.notes.ended(now(), "deleted")
 
     def _note_cancellation(self, error: BaseException) -> None:

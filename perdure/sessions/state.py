@@ -399,7 +399,14 @@ class SessionState:
             if isinstance(entry, RunEntry) and entry.run_id == run_id:
                 return entry.status, entry.error
         fate = self.fate(run_id)
-        return ("failed", fate.error) if fate.state == "ended" and fate.error else ("running", None)
+        if fate.state != "ended" or not fate.error:
+            return "running", None
+        return "cancelled" if self.never_began(run_id) else "failed", fate.error
+
+    def never_began(self, run_id: str) -> bool:
+        """Whether a run was stopped, or its messages withdrawn, before it began."""
+        fate = self.fate(run_id)
+        return fate.status == "error" and fate.started_at is None
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
         """Record the outcome of a reply, and its final text."""

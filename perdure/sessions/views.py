@@ -84,7 +84,20 @@ def find_fate(message_queue: MessageQueue, transcript: Transcript, what: str, se
             return found.model_copy(update={"state": "running" if running.begun else "queued"})
     if any(each.number == number for each in state.queue):
         return found
-    return _ended(transcript, found)
+    found = _ended(transcript, found)
+    if found.status is None and found.error is None:
+        found.error = _never_began(state, transcript, number)
+        found.status = None if found.error is None else "error"
+    return found
+
+
+def _never_began(state: QueueState, transcript: Transcript, number: int) -> str | None:
+    """Return the reason why a run without an entry never began; `None` if its messages, and its entry, are archived."""
+    for key, known in state.known.items():
+        if known.number == number:
+            message = transcript.message(key)
+            return "its messages were withdrawn" if known.withdrawn or message is None else message.why
+    return None
 
 
 def _ended(transcript: Transcript, fate: Fate) -> Fate:

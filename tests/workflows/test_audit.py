@@ -25,10 +25,12 @@ from perdure.hosting.connection import data_converter
 from perdure.rules import count_at_most
 from perdure.runs.audit import audit_id, verify_chain
 from perdure.runs.wire import DECIDE, POLICY
+from perdure.testing.scripted_model import ChatRequest, Turn
 from perdure.values.json import JsonObject
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.support import DONE, Harness, agent, harness, impatient, perdure, serving
 from tests.timeouts import HANG
+from tests.workflows.test_session import desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 impatient_server = impatient(60)
@@ -193,6 +195,32 @@ async def test_the_gateway_records_rights_and_a_session_its_deletion(
         ("right_used", "ann", "acme", "delete"),
     ]
     assert found[3]["data"]["status"] == 204
+
+
+async def test_a_sessions_deletion_is_recorded_before_its_compaction_ends(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path, summary, asked = tmp_path / "audit.jsonl", asyncio.Event(), asyncio.Event()
+
+    def talkative(request: ChatRequest) -> Any:
+        if "You keep the memory" in request.text:
+            asked.set()
+            return Turn("They spoke of many things.", dialect="tools", gate=summary)
+        return {"calls": [], "output": "and so on, and so on. " * 6_000}
+
+    async with desk(dev_server, talkative, audit=f"file:{path}") as (session, _):
+        for number in range(3):
+            await session.ask(f"say much {number}", sender="ann", timeout=HANG)
+        async with asyncio.TaskGroup() as tasks:
+            compaction = tasks.create_task(session.compact(sender="ann"))
+            await asyncio.wait_for(asked.wait(), HANG)
+            deletion = tasks.create_task(session.delete(sender="ann"))
+            found = await entries(path, 1)
+            assert not compaction.done()
+            assert not deletion.done()
+            summary.set()
+    assert [(each["action"], each["by"]) for each in found] == [("session_deletion", "ann")]
+    assert len(lines_of(path)) == 1
 
 
 async def test_the_command_verifies_and_names_the_line(tmp_path: Path, time_skipping: WorkflowEnvironment) -> None:

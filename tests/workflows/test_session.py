@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
@@ -42,11 +43,13 @@ from perdure.errors import (
 from perdure.hosting.server import embedded_server
 from perdure.runs.events import Event
 from perdure.runs.wire import RUN_QUERY, RunView
+from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import COMPACT, DESCRIBE, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionInfo, SessionView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values._formula_functions import FUNCTIONS
 from tests.support import Harness, harness
 from tests.timeouts import HANG
+from tests.workflows.test_notifications import SECRET, receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -725,6 +728,36 @@ async def test_r10_3_no_more_runs_are_under_way_than_the_worker_has_room_for(dev
         assert (await answers(session, first))[0] is not None
         assert await other.reply(second, HANG) == "re: bob: and more"
         await idles(other)
+
+
+@pytest.mark.parametrize("how", ["stop", "withdraw"])
+async def test_r21_4_a_webhook_of_a_run_that_never_begins_gets_its_end(
+    dev_server: WorkflowEnvironment, how: str
+) -> None:
+    gate = Gate()
+    options: dict[str, Any] = {"session_runs": 1, "callback_hosts": ("127.0.0.1",), "callback_secret": SECRET}
+    async with (
+        receiving() as (receiver, url),
+        desk(dev_server, gate.answer, HOLD, [gate.tool], **options) as (busy, it),
+    ):
+        await busy.send("hold", sender="ann")
+        await gate.asked.wait()
+        session = Perdure(it.client, task_queue=it.task_queue).session(f"{busy.key}-2", agent=Agent.of(HOLD))
+        receipt = await session.send("hello", sender="bob", id="x")
+        webhook = StatusWebhook(run_id=receipt.run_id or "", url=f"{url}/ended")
+        await session.set_status_webhook(webhook, sender="bob")
+        if how == "stop":
+            await session.send("/stop", sender="bob", rights=ALL)
+        else:
+            await session.withdraw("x", sender="bob")
+        await receiver.until(1)
+        why = {"stop": "stopped by 'bob'", "withdraw": "its messages were withdrawn"}[how]
+        assert (await session.wait(receipt.run_id or "")).error == why
+        gate.open.set()
+    [(_, body)] = receiver.got
+    update = json.loads(body)["statusUpdate"]
+    assert (update["taskId"], update["status"]["state"]) == (receipt.run_id, "TASK_STATE_CANCELED")
+    assert update["status"]["message"]["parts"] == [{"text": why}]
 
 
 async def test_r10_5_and_r10_7_a_steer_is_heard_or_taken_back_before_that(dev_server: WorkflowEnvironment) -> None:
