@@ -425,7 +425,12 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "declared",
         ),
         HookEventRow("session_start", SessionStart, "session", "a session begins"),
-        HookEventRow("session_end", SessionEnd, "session", "a session is deleted, or its workflow cancelled"),
+        HookEventRow(
+            "session_end",
+            SessionEnd,
+            "session",
+            "a session is deleted and its run ends within 30 s, or its workflow is cancelled",
+        ),
         HookEventRow(
             "message_received",
             MessageReceived,
