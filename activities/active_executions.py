@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -179,7 +180,7 @@ async def in_thread(
     counts: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return the function's result, or raise its error. It starts at once: the worker has a thread for each of its
-    calls.
+    calls. An awaitable result, as of an async function inside a wrapper, is awaited here.
 
     Python cannot end a thread. When the call is cancelled, `notify` informs the thread; if its result still `counts`,
     it has `LAST_MOMENTS` to end. A thread that continues delays nothing, not even the worker's own end.
@@ -212,7 +213,9 @@ async def in_thread(
         value, error = ended.result()
     if error is not None:
         raise error
-    return value
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(f"{value.__qualname__} is a generator function, whose code has not run: return one value")
+    return await value if inspect.isawaitable(value) else value
 
 
 class AttemptTrace:

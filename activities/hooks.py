@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -141,9 +140,7 @@ async def _work(function: HookFunction, event: HookEvent) -> Any:
     try:
         if function.is_async:
             return await function.function(event)
-        work = in_thread(lambda: function.function(event), function.ref.name)
-        answer = await work
-        return await answer if inspect.isawaitable(answer) else answer
+        return await in_thread(lambda: function.function(event), function.ref.name)
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # it would end the worker
         raise RuntimeError(type(error).__name__) from error
 

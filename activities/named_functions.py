@@ -53,8 +53,7 @@ class NamedFunctions:
     async def call(self, name: str, where: str, argument: Any) -> Any:
         """Return the function's result for the argument; a sync function runs in a thread."""
         function = self.find(name, where)
-        given = await in_thread(lambda: function(argument), name)
-        return await given if inspect.isawaitable(given) else given
+        return await in_thread(lambda: function(argument), name)
 
 
 class ApproveActivity:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_type_h
 from perdure.errors import HookDefinitionError, clip
 from perdure.hooks import events
 from perdure.hooks.events import HOOKS, HookEvent, HookEventRow, HookRef
+from perdure.values.decorated import check_outermost, check_target, title_of
 from perdure.values.limits import MAX_HOOK_SECONDS
 
 REGISTERED: Final = "__perdure_hooks__"
@@ -32,9 +33,10 @@ class HookFunction:
     is_async: bool
 
 
-def make_hook(function: HookCode, event: str, tools: Sequence[str] | None, timeout: float) -> HookFunction:
+def make_hook(function: HookCode, event: str, tools: Iterable[str] | None, timeout: float) -> HookFunction:
     """Return the hook of a function. Raises `HookDefinitionError` if the function cannot be a hook of this event."""
-    name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+    check_target(function, "hook", HookDefinitionError)
+    name = title_of(function)
     where = f"hook {name}"
     rule = HOOKS.get(event) if isinstance(event, str) else None
     if rule is None:
@@ -43,15 +45,14 @@ def make_hook(function: HookCode, event: str, tools: Sequence[str] | None, timeo
         raise HookDefinitionError(
             f"{where}: its timeout is {timeout!r}, but must be seconds, up to {MAX_HOOK_SECONDS:g}"
         )
-    if tools is not None and (isinstance(tools, str) or not all(isinstance(each, str) for each in tools)):
+    names = list(tools) if isinstance(tools, Iterable) and not isinstance(tools, str) else []
+    if tools is not None and not (names and all(isinstance(each, str) and each for each in names)):
         raise HookDefinitionError(f"{where}: tools is {clip(repr(tools), 60)}, but must be a list of names")
     if tools is not None and "tool" not in rule.event.model_fields:
         raise HookDefinitionError(f"{where}: {event} is not an event of a call: leave tools out")
     looks = _check_signature(function, rule, where)
     closed = rule.fails == "closed" or (rule.fails == "declared" and not looks)
-    ref = HookRef(
-        event=event, name=name, tools=None if tools is None else list(tools), timeout=float(timeout), closed=closed
-    )
+    ref = HookRef(event=event, name=name, tools=None if tools is None else names, timeout=float(timeout), closed=closed)
     return HookFunction(ref, function, inspect.iscoroutinefunction(function))
 
 
@@ -83,9 +84,14 @@ def _named(annotation: object) -> str:
 
 
 def hook_functions(target: object) -> list[HookFunction]:
-    """Return the hooks of a decorated function, in the order of its decorators."""
+    """Return the hooks of a decorated function, in the order of its decorators. Raises `HookDefinitionError` if another
+    decorator is above `@hook`.
+    """
     found = getattr(target, REGISTERED, None) if callable(target) else None
-    return [each for each in found if isinstance(each, HookFunction)] if isinstance(found, list) else []
+    hooks = [each for each in found if isinstance(each, HookFunction)] if isinstance(found, list) else []
+    for each in hooks:
+        check_outermost(target, each.function, "hook", HookDefinitionError)
+    return hooks
 
 
 def found_hooks(functions: Iterable[object]) -> list[HookFunction]:

@@ -456,7 +456,7 @@ def notification_route(name: str, /) -> Callable[[F], F]:
 
 def notification_routes_of(value: object) -> list[RouteFunction]:
     """Return the routes that a decorated function is registered for."""
-    return registered_routes(value, _REGISTERED)
+    return registered_routes(value, _REGISTERED, "notification")
 
 
 _CALLBACK: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^/@?#:\[\]]+)(:(?P<port>[0-9]{1,5}))?([/?][^#]*)?")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from perdure.errors import ToolDefinitionError
+from perdure.errors import ToolDefinitionError, clip
+from perdure.values.decorated import check_outermost, check_target
 from perdure.values.json import WireModel
 
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
@@ -59,12 +60,14 @@ def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
     `takes`: the function's one argument, in a word. Raises `ToolDefinitionError` for an invalid name, and for a
     function that does not take this argument.
     """
-    if not is_route_name(name):
+    if not isinstance(name, str) or not is_route_name(name):
         raise ToolDefinitionError(
-            f"{name!r} is not a valid name of a route: use 1 to {_LONGEST_NAME} printable characters without a colon"
+            f"{clip(repr(name), 80)} is not a valid name of a route: use 1 to {_LONGEST_NAME} printable characters "
+            "without a colon"
         )
 
     def decorate(function: F) -> F:
+        check_target(function, f"{takes}_route", ToolDefinitionError)
         try:
             inspect.signature(function).bind(None)
         except TypeError:
@@ -72,16 +75,21 @@ def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
                 f"the route {name!r} has a function without a parameter for the {takes}"
             ) from None
         made = RouteFunction(name, function, inspect.iscoroutinefunction(function))
-        setattr(function, registered, [*registered_routes(function, registered), made])
+        setattr(function, registered, [*registered_routes(function, registered, takes), made])
         return function
 
     return decorate
 
 
-def registered_routes(value: object, registered: str) -> list[RouteFunction]:
-    """Return the routes that a decorated function is registered for, under this attribute."""
+def registered_routes(value: object, registered: str, takes: str) -> list[RouteFunction]:
+    """Return the routes that a decorated function is registered for, under this attribute. Raises `ToolDefinitionError`
+    if another decorator is above that of a route.
+    """
     found = getattr(value, registered, None)
-    return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []
+    routes = [each for each in found if isinstance(each, RouteFunction)] if isinstance(found, list) else []
+    for each in routes:
+        check_outermost(value, each.function, f"{takes}_route", ToolDefinitionError)
+    return routes
 
 
 class RouteFunctions:

@@ -237,7 +237,7 @@ def reply_route(name: str, /) -> Callable[[F], F]:
 
 def routes_of(value: object) -> list[RouteFunction]:
     """Return the routes that a decorated function is registered for."""
-    return registered_routes(value, REGISTERED)
+    return registered_routes(value, REGISTERED, "reply")
 
 
 def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:

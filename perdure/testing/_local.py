@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -24,7 +24,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.policy import Ask
 from perdure.client.perdure import Perdure
 from perdure.client.session import Session
-from perdure.errors import ToolDefinitionError
+from perdure.errors import PerdureError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
@@ -102,7 +102,7 @@ class Local:
         await run.until_waiting("1.0")
         ```
         """
-        known = self.agent if agent is None else as_agent(agent)
+        known = self.agent if agent is None else self._other(agent)
         assert known is not None, "no agent: give one to run_locally or to start"
         given = {} if input is MISSING else {"input": input}
         sent = known
@@ -122,7 +122,13 @@ class Local:
         print(await session.ask("Order three apples.", sender="ann"))
         ```
         """
-        return self.perdure.session(key, agent=self.agent if agent is None else as_agent(agent), **more)
+        return self.perdure.session(key, agent=self.agent if agent is None else self._other(agent), **more)
+
+    def _other(self, agent: AgentLike) -> Agent[Any]:
+        """Return another agent than the test's, whose tools are known from now on."""
+        known = as_agent(agent)
+        self._toolbox.add_inline(inline_tools(known))
+        return known
 
     async def settle(self) -> None:
         """Wait until nothing happens without a new action: all replies are delivered or given up, and all retries and
@@ -167,11 +173,14 @@ class Local:
 
     def executions(self, tool: str | None = None) -> list[Execution]:
         """Return the executions of a tool's code, in the order of their beginning; without a name, those of all tools.
+        Raises `ProtocolError` for a tool that the test does not have.
 
         ```python
         assert [each.params["fruit"] for each in local.executions("order")] == ["apple"]
         ```
         """
+        if tool is not None:
+            self._toolbox.check_names(tool)
         return [each for each in self._toolbox.executions if tool in (None, each.tool)]
 
     def assert_once(self, tool: str, **params: Any) -> None:
@@ -179,23 +188,25 @@ class Local:
 
         A tool whose code ran in more than one attempt, with a result or an exception, must take a `ToolContext`:
         without its key it cannot know that it ran before. `params`: only calls with these resolved parameters. Raises
-        `AssertionError`.
+        `AssertionError`, and `ProtocolError` for a tool or a parameter that the test does not have.
 
         ```python
         local.assert_once("order", fruit="apple")
         ```
         """
+        self._toolbox.check_names(tool, params)
         if problem := unlike_once(tool, self._toolbox.executions, params):
             raise AssertionError(problem)
 
     def assert_never(self, tool: str, **params: Any) -> None:
         """Check that the tool's code did not run. `params`: only calls with these resolved parameters. Raises
-        `AssertionError`.
+        `AssertionError`, and `ProtocolError` for a tool or a parameter that the test does not have.
 
         ```python
         local.assert_never("order", fruit="plum")
         ```
         """
+        self._toolbox.check_names(tool, params)
         ran = [each for each in self.executions(tool) if all(each.params.get(key) == params[key] for key in params)]
         if ran:
             raise AssertionError(f"{tool} ran: {'; '.join(map(str, ran))}")
@@ -296,6 +307,9 @@ async def run_locally(
             "agents": _folder(agents, known, stack),
             "approval_floor": approval_floor,
         }
+        for path in [] if options["agents"] is None else sorted(options["agents"].glob("*.json")):
+            with suppress(PerdureError):  # a file that no run of the test may need
+                toolbox.add_inline(inline_tools(Agent.read(path)))
         # With faults any living worker may get a workflow, so none caches it.
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         if not isinstance(more := worker.get("endpoints"), Endpoints):

@@ -17,12 +17,12 @@ from temporalio.client import Client
 
 from perdure.activities.registry import Registry
 from perdure.client.histories import quiet_runtime
-from perdure.errors import ToolError
+from perdure.errors import ProtocolError, ToolError
 from perdure.hosting.worker_group import WorkerGroup
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject, shorten
-from perdure.values.problems import suggest_name
+from perdure.values.problems import none_of, suggest_name
 
 # A worker that a fault will kill connects through a relay. For the server a cut relay is like `kill -9`: no shutdown,
 # no result and no heartbeats. The worker's running code is held and never reports.
@@ -232,6 +232,8 @@ class Toolbox:
     _fakes: dict[str, bool] = field(default_factory=dict)
     """The fakes, and whether each is in the place of a known tool."""
     _dying: set[asyncio.Task[None]] = field(default_factory=set)
+    _registry: Registry = field(default_factory=Registry)
+    _inline: dict[str, JsonObject] = field(default_factory=dict)
 
     def registry(
         self, real: Iterable[ToolFunction], fakes: Mapping[str, Any], inline: Mapping[str, JsonObject]
@@ -246,7 +248,27 @@ class Toolbox:
             real_type = functions[name].context_type if name in functions else None
             fake = dataclasses.replace(self._fake(definition, value), context_type=real_type)
             functions[str(definition["name"])] = self._watched(fake, _CONTEXT, value)
-        return Registry(functions.values())
+        self._registry = Registry(functions.values())
+        self.add_inline(inline)
+        return self._registry
+
+    def add_inline(self, inline: Mapping[str, JsonObject]) -> None:
+        """Add the definitions of another agent's file, by name."""
+        self._inline |= inline
+
+    def check_names(self, tool: str, params: Iterable[str] = ()) -> None:
+        """Raise `ProtocolError` for a tool that no worker or agent of the test has, and for a parameter that it does not
+        have: the check of an execution would pass for each.
+        """
+        known = self._inline | self._registry.definitions()
+        ran = [each for each in self.executions if each.tool == tool]
+        if tool not in known and not ran:
+            raise ProtocolError(none_of(tool, "tool", sorted(known)))
+        about = known.get(tool, {})
+        names = {*about.get("properties", ()), *(name for each in ran for name in each.params)}
+        for name in params:
+            if name not in names and about.get("additionalProperties") is False:
+                raise ProtocolError(f"{tool}: {none_of(name, 'parameter', sorted(names))}")
 
     def find_mistyped_fakes(self) -> list[str]:
         """Return a line for each fake that replaced no tool, beside a tool of a similar name that ran."""
@@ -306,7 +328,8 @@ class Toolbox:
                 await self._die()
                 return None
             with self._reporting():
-                result = await run(**given) if function.is_async else await asyncio.to_thread(run, **given)
+                result = run(**given) if function.is_async else await asyncio.to_thread(run, **given)
+                result = await result if inspect.isawaitable(result) else result
             execution.ended = True
             if fault is not None and fault.moment == "during":
                 await self._die()
@@ -316,17 +339,22 @@ class Toolbox:
                 task.add_done_callback(self._dying.discard)
             return result
 
-        async def in_loop(**params: Any) -> Any:
-            execution, given = begin(params)
+        async def end(execution: Execution, running: Awaitable[Any]) -> Any:
             with self._reporting():
-                result = await run(**given)
+                result = await running
             execution.ended = True
             return result
+
+        async def in_loop(**params: Any) -> Any:
+            execution, given = begin(params)
+            return await end(execution, run(**given))
 
         def in_thread(**params: Any) -> Any:
             execution, given = begin(params)
             with self._reporting():
                 result = run(**given)
+            if inspect.isawaitable(result):
+                return end(execution, result)
             execution.ended = True
             return result
 

@@ -18,6 +18,7 @@ from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
 from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.tools.undo import as_undo
+from perdure.values.decorated import check_outermost, check_target, is_generator_function
 from perdure.values.json import Json, JsonObject, SchemaPart, dumps, to_json
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
@@ -302,9 +303,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:  # typed by the overlo
     # R12.1, R15.2
 
     def decorate(target: F) -> F:
-        if not inspect.isroutine(target):
-            kind = type(target).__name__
-            raise ToolDefinitionError(f"tool needs a function, not {kind}: decorate the function itself with @tool")
+        check_target(target, "tool", ToolDefinitionError, objects=False)
         setattr(target, REGISTERED, describe(target, **options))
         return target
 
@@ -312,9 +311,15 @@ def tool(function: Any = None, /, **options: Any) -> Any:  # typed by the overlo
 
 
 def tool_function(target: object) -> ToolFunction | None:
-    """Return the tool of a decorated function, or `None`."""
+    """Return the tool of a decorated function, or `None`. Raises `ToolDefinitionError` if another decorator is above
+    `@tool`.
+    """
     found = getattr(target, REGISTERED, None)
-    return found if isinstance(found, ToolFunction) else None
+    if not isinstance(found, ToolFunction):
+        return None
+    if found is not target:
+        check_outermost(target, found.function, "tool", ToolDefinitionError)
+    return found
 
 
 def with_undos(functions: Iterable[ToolFunction]) -> list[ToolFunction]:
@@ -326,7 +331,7 @@ def with_undos(functions: Iterable[ToolFunction]) -> list[ToolFunction]:
 def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # those of `tool`
     """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
     name = options.pop("name", None) or getattr(function, "__name__", "")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_generator_function(function):
         raise ToolDefinitionError(f"tool {name!r} is a generator function: return one value, such as a list")
     arguments, result, context_parameter = read_signature(function, name)
     undo = tool_function(options.get("undo"))

@@ -240,6 +240,16 @@ def test_what_does_not_fit_the_tool_changes_nothing() -> None:
     assert take_changed(call, {"to": "ann", "sum": True}) is not None  # which Python takes for 1
 
 
+def test_a_hook_whose_tools_can_be_read_once_guards_them() -> None:
+    @hook("before_tool_call", tools=(name for name in ["pay"]))  # type: ignore[call-overload,untyped-decorator]
+    def guard(event: BeforeToolCall) -> None:
+        del event
+
+    (found,) = hook_functions(guard)
+    assert matches_tool(found.ref, ["pay"])
+    assert not matches_tool(found.ref, ["order"])
+
+
 def test_what_is_no_hook_is_refused_in_one_line() -> None:
     def two(one: Any, other: Any) -> None: ...
     def end(event: AgentEnd) -> AgentEnd:
@@ -252,6 +262,9 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
         ("agent_end", {"timeout": 0}, "its timeout is 0, but must be seconds, up to 300"),
         ("agent_end", {"tools": ["send"]}, "agent_end is not an event of a call: leave tools out"),
         ("after_tool_call", {"tools": "send"}, "tools is 'send', but must be a list of names"),
+        ("after_tool_call", {"tools": 5}, "tools is 5, but must be a list of names"),
+        ("after_tool_call", {"tools": []}, r"tools is \[\], but must be a list of names"),
+        ("after_tool_call", {"tools": ["send", ""]}, r"tools is \['send', ''\], but must be a list of names"),
     ]
     for event, options, words in cases:
         with pytest.raises(HookDefinitionError, match=words):

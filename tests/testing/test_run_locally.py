@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, Reply, ToolContext, ToolError, hook, reply_route, tool
-from perdure.errors import ToolDefinitionError
+from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.hooks import BeforeToolCall
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
@@ -734,3 +735,67 @@ async def test_a_function_without_a_route_is_refused_as_one() -> None:
     with pytest.raises(ToolDefinitionError, match="is not a route: decorate the function with @reply_route"):
         async with run_locally(payer, routes=[pay]):
             raise AssertionError
+
+
+async def test_a_check_of_a_tool_or_parameter_that_does_not_exist_is_refused() -> None:
+    """Else the check that a payment never happened passes for a mistyped name."""
+    other = Agent("other", tools=[{"name": "transfer", "_activity": "pay", "properties": {"amount": {}}}])
+    async with run_locally(payer, model=[PLAN], people=[approve("pay")], tools=[pay]) as local:
+        await local.run()
+        with pytest.raises(ProtocolError, match=r'^"pya" is not a known tool; did you mean "pay"\?$'):
+            local.assert_never("pya")
+        with pytest.raises(ProtocolError, match='"pya" is not a known tool'):
+            local.executions("pya")
+        with pytest.raises(ProtocolError, match=r'^pay: "amuont" is not a known parameter; did you mean "amount"\?$'):
+            local.assert_never("pay", amuont=40)
+        with pytest.raises(ProtocolError, match="is not a known parameter"):
+            local.assert_once("pay", euros=40)
+        local.assert_never("pay", amount=41)
+        local.session("ann", agent=other)
+        local.assert_never("transfer")
+
+
+async def test_an_async_function_in_a_wrapper_is_a_tool_and_a_route() -> None:
+    told: list[str] = []
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def logging(*args: Any, **named: Any) -> Any:
+            return function(*args, **named)
+
+        return logging
+
+    @tool
+    @logged
+    async def note(text: str) -> str:
+        return f"noted {text}"
+
+    @reply_route("desk")
+    @logged
+    async def deliver(reply: Reply) -> None:
+        told.append(reply.text)
+
+    class Shop:
+        async def __call__(self, reply: Reply) -> None:
+            told.append(reply.text)
+
+    @reply_route("list")
+    @logged
+    def many(reply: Reply) -> Iterator[str]:
+        yield reply.text
+
+    turns = [
+        {"calls": [{"_tool": "note", "text": text, "_outputPath": "†state.noted"}], "output": "†state.noted"}
+        for text in ("one", "two", "three")
+    ]
+    talker = Agent("talker", tools=[note], output=str)
+    routes: list[Callable[..., Any]] = [deliver, reply_route("shop")(Shop()), many]
+    async with run_locally(talker, model=turns, routes=routes) as local:
+        session = local.session("ann")
+        for route in ("desk", "shop", "list"):
+            await session.reply(await session.send("note", sender="ann", route=route))
+        await local.settle()
+        replies = [each["status"] for each in (await session.show()).entries if each["type"] == "delivery"]
+        assert all(each.ended for each in local.executions("note"))
+    assert told == ["noted one", "noted two"]
+    assert replies == ["delivered", "delivered", "unknown"]
