@@ -323,7 +323,9 @@ class SessionWorkflow:
         """Accept a message and return its receipt; `text`: its text after the hooks."""
         kept = self._kept
         if message.document is not None and kept.names_another_agent(message):
-            kept.change_agent(message)
+            known = kept.message_queue.judge(message) is not None
+            if not (known and self._driver.follows_rules()):  # a message that comes again changes nothing
+                kept.change_agent(message)
         accepted = kept.message_queue.accept(message, workflow.time(), now(), text)
         if accepted.queued is not None:
             self._note(accepted, accepted.queued)

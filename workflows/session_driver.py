@@ -154,7 +154,7 @@ class SessionDriver:
         if not kept.webhooks.kept:
             return
         status, error = kept.status_of(run_id)
-        if status == "cancelled" and kept.never_began(run_id) and not self._follows_rules():
+        if status == "cancelled" and kept.never_began(run_id) and not self.follows_rules():
             return
         about = {"session": kept.key, "tenant": kept.tenant, "agent": kept.agent}
         for wanted in kept.webhooks.report(run_id, status, now(), error=error, **about):
@@ -166,7 +166,7 @@ class SessionDriver:
         The audit log has the deletion at once: a client terminates a session that takes long to end.
         """
         self._deleted_by = by
-        if self._follows_rules():
+        if self.follows_rules():
             self._auditing = asyncio.create_task(self._audit())
         self._end("the session is deleted")
 
@@ -358,10 +358,10 @@ class SessionDriver:
 
     def _separate(self, ended: ActiveRun) -> None:
         """Give waiting messages of a run that begins, or has ended, without them a run of their own."""
-        if (messages := self.kept.message_queue.separated(ended.number)) and self._follows_rules():
+        if (messages := self.kept.message_queue.separated(ended.number)) and self.follows_rules():
             self.kept.separate(messages)
 
-    def _follows_rules(self) -> bool:
+    def follows_rules(self) -> bool:
         """Whether this execution follows the rules since 0.2.0. Call it only where they differ: it records a marker."""
         return not self.hooks.records_locally and workflow.patched(SESSION_RULES_PATCH)
 

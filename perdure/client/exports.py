@@ -16,7 +16,7 @@ from perdure.agents.media import Media
 from perdure.client.histories import audit_run
 from perdure.client.recorded_runs import fork_input, start_fork
 from perdure.client.run_operations import AgentHandle, describe
-from perdure.client.session_operations import Address, clear_session_errors, first_line, start_session
+from perdure.client.session_operations import Address, clear_session_errors, first_line, new_mark, start_session
 from perdure.errors import JsonError, MediaError, ProtocolError, RunError, RunExistsError
 from perdure.plan import Returned
 from perdure.queries import SessionReader, answer_of, read_segment, start_segment
@@ -126,7 +126,7 @@ async def import_session(client: Client, exported: Exported, key: str, tenant: s
         raise RunError(f"the file has the run {exported.run!r}, not a session: use import_run")
     target = Address(client, key, tenant)
     try:
-        restored = RestoredSession(exported.restore_session, key, tenant)
+        restored = RestoredSession(exported.restore_session, key, tenant, new_mark())
         session_input, segments = restored.input, [*restored.segments()]
     except ProtocolError as error:
         raise RunError(f"this file cannot be restored: {error}") from None

@@ -373,6 +373,11 @@ async def start_session(session: Address, given: SessionInput, task_queue: str, 
                     registered = True
 
 
+def new_mark() -> str:
+    """Return a mark for the ids of a session's runs, which no other session of its key has."""
+    return f"{uuid.uuid4().hex[:6]}-"
+
+
 async def begin_fork(source: Address, at: str, target: Address) -> None:
     """Start the `target` with the conversation of the `source` up to `at`.
 
@@ -389,7 +394,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
         number for entry in carried.entries if (number := run_number(getattr(entry, "run_id", None) or "")) is not None
     ]
     # Run numbers continue, so that `R` names one run of either session.
-    message_queue = QueueState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
+    message_queue = QueueState(born=new_mark(), number=max(runs, default=0))
     # It is no longer known which parts others wrote.
     places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
     sources = {str(place): ["!tool:fork"] for place in places}

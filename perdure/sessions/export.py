@@ -9,6 +9,7 @@ from pydantic import Field
 
 from perdure.runs.events import CarriedEvents
 from perdure.sessions.entries import Entry
+from perdure.sessions.message_queue import MessageQueue
 from perdure.sessions.transcript import SESSION_FORM, EntryList, Segment, SessionSnapshot
 from perdure.sessions.wire import SessionInput, session_id
 from perdure.values.json import WireModel, pack
@@ -35,10 +36,14 @@ class SessionExport(WireModel):
 
 
 class RestoredSession:
-    """An exported session under a key and a tenant. Runs and segments get ids of the new session."""
+    """An exported session under a key and a tenant. Runs and segments get ids of the new session.
 
-    def __init__(self, exported: SessionExport, key: str, tenant: str) -> None:
+    `born`: the mark in the ids of its further runs.
+    """
+
+    def __init__(self, exported: SessionExport, key: str, tenant: str, born: str) -> None:
         self._exported = exported
+        self._born = born
         self.id = session_id(tenant, key)
         self._key, self._tenant = key, tenant
 
@@ -52,6 +57,7 @@ class RestoredSession:
         assert exported.snapshot is not None
         snapshot = exported.snapshot.read(SessionSnapshot, SESSION_FORM, "the exported session")
         snapshot.events, snapshot.webhooks = CarriedEvents(), []
+        MessageQueue(self.id, exported.rules, snapshot.message_queue).import_runs(self._born)
         self._rename(snapshot.transcript.entries)
         for span in snapshot.transcript.spans:
             span.name = self._name(span.name)

@@ -136,6 +136,8 @@ class QueueState(WireModel):
 
     born: str = ""
     """Mark that separates this session's run ids from those of an earlier session with the same key."""
+    earlier: dict[str, int] = Field(default_factory=dict, exclude_if=operator.not_)
+    """Earlier marks of an imported session, each with the number of the last run that has it."""
     seq: int = 0
     number: int = 0
     """Number of the last promised run."""
@@ -274,12 +276,22 @@ class MessageQueue:
 
     def run_id(self, number: int) -> str:
         """Return a run's id. It stays unique, even if a new session has the same key."""
-        return f"{self.session}/{self.state.born}{number}"
+        earlier = self.state.earlier.items()
+        mark = next((mark for mark, last in earlier if number <= last), self.state.born)
+        return f"{self.session}/{mark}{number}"
 
     def number_of(self, run_id: str) -> int | None:
         """Return the number of a run of this session."""
-        number = run_id.removeprefix(f"{self.session}/{self.state.born}")
-        return int(number) if number != run_id and number.isdecimal() and len(number) < 10 else None
+        for mark in (*self.state.earlier, self.state.born):
+            number = run_id.removeprefix(f"{self.session}/{mark}")
+            if number.isdecimal() and len(number) < 10 and self.run_id(int(number)) == run_id:
+                return int(number)
+        return None
+
+    def import_runs(self, born: str) -> None:
+        """Use another mark for the ids of further runs: the exported session may have given the next numbers."""
+        self.state.earlier[self.state.born] = self.state.number
+        self.state.born = born
 
     @property
     def cap(self) -> int:

@@ -70,6 +70,8 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
         await idles(session)
         exported = written(await session.export())
         before = await session.read_entries()
+        later = await session.send("later", sender="ann")
+        assert await session.reply(later, HANG)
     asked: list[ChatRequest] = []
 
     def answer(request: ChatRequest) -> Any:
@@ -85,7 +87,12 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
             await restored.send("other", sender="ann", id="1")
         assert (await restored.wait("1", HANG)).status == "ok"
         assert not asked
-        assert await restored.ask("two", sender="ann", timeout=HANG)
+        second = await restored.send("two", sender="ann")
+        assert await restored.reply(second, HANG)
+        assert (await restored.wait(second.run_id or "", HANG)).status == "ok"
+        assert (later.run_id or "").endswith("-2")
+        assert (second.run_id or "").endswith("-2")
+        assert second.run_id != later.run_id
         assert users(asked[0]) == ["ann: one", "ann: two"] or "one" in "".join(users(asked[0]))
         with pytest.raises(RunExistsError, match="use another key"):
             await perdure.import_session(exported)

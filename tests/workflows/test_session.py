@@ -661,6 +661,16 @@ async def test_an_agent_file_without_its_digest_changes_no_agent_and_ends_no_ses
         assert (await session.show()).agent == "echo"
 
 
+async def test_a_message_that_is_sent_again_changes_no_agent(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, _):
+        receipt = await session.send("hello", sender="ann", id="m")
+        await session.reply(receipt, HANG)
+        document = {**ECHO, "name": "other"}
+        message = {"messageId": "m", "sender": "ann", "text": "hello", "document": document, "agent": "?"}
+        assert (await session.handle.execute_update(SEND, message))["runId"] == receipt.run_id
+        assert (await session.show()).agent == "echo"
+
+
 async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
         receipt = await session.send("hello | there", sender="ann")
