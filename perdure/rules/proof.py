@@ -118,8 +118,6 @@ class _Use:
     """Maximum number of its begins, if its home begins."""
     certain: bool = True
     """Whether it begins in each iteration of the loop."""
-    keys: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict, compare=False)
-    """The keys of its literal values, by the names of their parameters: they never change."""
 
 
 @dataclass(slots=True)
@@ -166,6 +164,8 @@ class PlanJudge:
         self._begun: dict[int, dict[int, bool]] = {}
         """Whether a call begins, by the calls that fail."""
         self._other_calls: dict[str, _OtherCalls] = {}
+        self._keys: dict[tuple[int, tuple[str, ...]], tuple[str, str] | None] = {}
+        """The keys of the uses' values, by the names of their parameters."""
         self._sums: dict[str, _SumScan] = {}
 
     def is_of(self, plan: Plan) -> bool:
@@ -264,14 +264,16 @@ class PlanJudge:
     def _file(self) -> None:
         """Add the calls that have arrived, and drop facts that begun or ended calls have made invalid."""
         if (now := (self._plan.ended, self._book.begun)) != self._seen:
-            if now[0] != self._seen[0]:
-                self._other_calls = {}  # a begin changes none of them
+            if now[0] != self._seen[0]:  # a begin changes none of these
+                self._other_calls, self._keys = {}, {}
             self._seen = now
             self._begun, self._sums = {}, {}
             if any(use.call.spec is not use.spec for use in self._arrived):
                 self._uses, self._arrived, self._below = {}, [], []
                 self._facts, self._filed, self._other_calls = {}, 0, {}
         calls = self._plan.calls
+        if self._filed < len(calls):
+            self._keys = {}
         for call in calls[self._filed :]:
             for use in _uses_in(call):
                 tool = use.call.spec.tool
@@ -545,10 +547,12 @@ class PlanJudge:
         if key == _MISSING:
             return _PROVEN  # no call has the same value
         unknown: _Finding | None = None
+        firsts = [first for first, _ in rule.pairs]
         if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
             unknown = _Finding("unknown", f"{words}, with a value that is only compared at the call")
         for after in self._uses.get(rule.after, ()):
-            if not self._may_begin(after) or (equal := self._same(rule, after, use)) is False:
+            equal = _are_equal(self._key(after, firsts), key)
+            if equal is False or (unknown is not None and equal is None) or not self._may_begin(after):
                 continue
             found = self._after(rule, use, after)
             if found.status == "violated" and equal:
@@ -636,21 +640,20 @@ class PlanJudge:
 
     def _same(self, rule: Precedes | FollowedBy | NeverAfter, first: _Use, then: _Use) -> bool | None:
         """Whether the values of `same` are equal in both; `None` if that is unknown."""
-        keys = self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
-        if _MISSING in keys:
-            return False
-        if keys[0] is None or keys[1] is None:
-            return None
-        if keys[0] == keys[1]:
-            return True
-        return False if keys[0][0] == keys[1][0] == "value" else None
+        return _are_equal(
+            self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
+        )
 
     def _key(self, use: _Use, names: Sequence[str]) -> tuple[str, str] | None:
         """Return a key that is equal for equal values of parameters: the values, or their references."""
         if not names:
             return ("value", "")
-        if (known := use.keys.get(tuple(names))) is not None:
-            return known
+        place = id(use), tuple(names)
+        if place not in self._keys:
+            self._keys[place] = self._find_key(use, names)
+        return self._keys[place]
+
+    def _find_key(self, use: _Use, names: Sequence[str]) -> tuple[str, str] | None:
         parts: list[Json] = []
         literals: list[Json] = []
         params = _written_params(use.call)
@@ -677,10 +680,7 @@ class PlanJudge:
             if place is None:
                 return None
             parts.append([str(reference), place])
-        if len(literals) < len(parts):
-            return ("reference", digest_of(parts))
-        key = use.keys[tuple(names)] = ("value", digest_of(literals))
-        return key
+        return ("value", digest_of(literals)) if len(literals) == len(parts) else ("reference", digest_of(parts))
 
     def _place_of(self, use: _Use, reference: Reference) -> Json:
         """Return a key that distinguishes values of one reference: its writers, and the list or iteration that reads
@@ -699,6 +699,17 @@ class PlanJudge:
             return ["data", request]
         writers = self._plan.writers_of(use.home, reference)
         return None if writers is None else ["state", request, *writers]
+
+
+def _are_equal(first: tuple[str, str] | None, then: tuple[str, str] | None) -> bool | None:
+    """Whether two keys stand for equal values; `None` if that is unknown."""
+    if _MISSING in (first, then):
+        return False
+    if first is None or then is None:
+        return None
+    if first == then:
+        return True
+    return False if first[0] == then[0] == "value" else None
 
 
 @dataclass(slots=True)

@@ -440,3 +440,20 @@ def _tasks_of_followed_calls(pairs: int) -> list[float]:
         for name in started:
             loop.report(CallEnded(loop.running[name], Returned(1)))
     raise AssertionError("no call waits for a person")
+
+
+@pytest.mark.parametrize("event", ["begun", "failed"])
+def test_r18_5_no_task_of_many_calls_whose_values_are_compared_is_long(event: str) -> None:
+    """A rule compared each call with each other one, by references: a task took seconds."""
+    assert any(_judging_of_compared_calls(event, 249) < 60 for _ in range(3))
+
+
+def _judging_of_compared_calls(event: str, pairs: int) -> float:
+    loop = loop_of(rules=[{"rule": "never_after", "call": "t", "after": "then", "same": "x", "event": event}])
+    firsts: list[Any] = [{"_tool": "t", "x": f"†state.s.k{index}"} for index in range(pairs)]
+    thens = [{"_tool": "then", "x": f"†state.s.k{index}", "_after": [f"1.{index + 1}"]} for index in range(pairs)]
+    loop.answer(RequestResult(calls=[{"_tool": "lists", "x": [], "_outputPath": "†state.s"}, *firsts, *thens]))
+    cpu = Cpu()
+    assert Driver(loop).step() == ["1.0"]
+    assert not any(call.state.error for call in loop.plan.calls)
+    return cpu.laps()
