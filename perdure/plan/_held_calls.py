@@ -137,25 +137,37 @@ class HeldCalls:
             yield plan.held_calls
 
 
-def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
-    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without an output
-    path, one call with the same parameters replaces one.
+def written_anew(held: Iterable[Call], calls: Iterable[Call], *, by_method: bool = True) -> list[Call]:
+    """Return the held calls that new calls replace.
+
+    A call that sets an output path of its own replaces all calls of its tool that set the same. Another call, such as
+    one that adds to a list, replaces one with the same parameters and path. `by_method=False` compares all calls with a
+    path by it.
     """
-    paths = {(call.spec.tool_name, call.spec.paths) for call in calls if call.spec.paths}
-    left = [call for call in calls if not call.spec.paths]
+
+    def is_by_path(call: Call) -> bool:
+        fixed = call.spec.tool is not None and call.spec.tool.output_path is not None
+        return bool(call.spec.paths) and not (by_method and (fixed or call.spec.method != "set"))
+
+    calls = list(calls)
+    paths = {(call.spec.tool_name, call.spec.paths) for call in calls if is_by_path(call)}
+    left = [call for call in calls if not is_by_path(call)]
     found = []
     for call in held:
-        same = None if call.spec.paths else next((each for each in left if _is_same(call, each)), None)
+        by_path = is_by_path(call)
+        same = None if by_path else next((each for each in left if _is_same(call, each)), None)
         if same is not None:
             left.remove(same)
-        if same is not None or (call.spec.tool_name, call.spec.paths) in paths:
+        if same is not None or (by_path and (call.spec.tool_name, call.spec.paths) in paths):
             found.append(call)
     return found
 
 
 def _is_same(call: Call, other: Call) -> bool:
-    """Whether both calls have the same tool and parameters, as written or as resolved."""
-    if call.spec.tool_name != other.spec.tool_name or _looped(call) != _looped(other):
+    """Whether both calls have the same tool, output path and parameters, as written or as resolved."""
+    if (call.spec.tool_name, call.spec.paths) != (other.spec.tool_name, other.spec.paths):
+        return False
+    if _looped(call) != _looped(other):
         return False
     written = (dumps(each.spec.written_params, sort_keys=True) for each in (call, other))
     resolved = (dumps(each.inputs.params, sort_keys=True) for each in (call, other))

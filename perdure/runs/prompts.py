@@ -63,7 +63,7 @@ REVISED: Final = (
 )
 KEEP: Final = (
     'What is "{held}" was not begun, and waits for you to say what becomes of each: {call} keeps the calls that it names, as they are, '
-    "and drops others (write it first). To change one, write it anew with its output path, or drop it and write another."
+    "and drops others (write it first). To change one that sets a value, write it anew with its output path; for any other, drop it and write another."
 )
 HOSTED: Final = "{names}: use these while you write, not in calls. Others write what they return."
 PRESSED: Final = (

@@ -32,6 +32,7 @@ from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.run import RunState
 from perdure.runs.version_switches import (
+    ADDED_ONE_BY_ONE,
     DECIDED_CALLS_STOP,
     HELD_CALLS_STAY,
     JUDGED_ANEW,
@@ -651,7 +652,8 @@ class RequestLoop:
         """
         held, request = self.plan.held_calls.held, self.plan.request
         gone = [call for call in held if call.hold.unwanted]
-        gone += written_anew([call for call in held if not call.hold.unwanted], self.plan.own)
+        unnamed = [call for call in held if not call.hold.unwanted]
+        gone += written_anew(unnamed, self.plan.own, by_method=self._is_patched(ADDED_ONE_BY_ONE))
         silent = [call for call in held if call not in gone]
         if silent and not self._is_patched(HELD_CALLS_STAY):
             gone, silent = held, []

@@ -13,6 +13,8 @@ from typing import Final
 from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
+ADDED_ONE_BY_ONE: Final = "added-one-by-one"
+"""A new call that adds to a value replaces one held call with the same parameters, not all of its path (R10.5)."""
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """After its start a run uses no local activities: commands after a local activity may have another order in a replay.
 """
@@ -127,6 +129,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECIDED_CALLS_STOP: 6,
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
+        ADDED_ONE_BY_ONE: 9,
         COUNTS_LOOP_RUNS: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,

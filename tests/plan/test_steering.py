@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, Reque
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
-from perdure.tools.tool import parse_tool
+from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.state import State
 from tests.soak import share
@@ -40,7 +40,13 @@ TOOLS = [
 class World:
     """A run driven as its workflow does it, one task a step."""
 
-    def __init__(self, dialect: str = "solution", schema: JsonObject | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        dialect: str = "solution",
+        schema: JsonObject | None = None,
+        tools: Sequence[Tool] = TOOLS,
+        **config: Any,
+    ) -> None:
         policy = {"ask": "never", **config.pop("approval", {})}
         document: JsonObject = {
             "name": "a",
@@ -49,7 +55,7 @@ class World:
             **({} if schema is None else {"schema": schema}),
         }
         agent = parse_agent(document)
-        self.run = RunState(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
+        self.run = RunState(agent, Context(agent), PreparedWorker(tools=list(tools), models=Models()))
         self.run.approval_queue.guard.policy = agent.config.approval
         self.loop: RequestLoop
         self.written: list[Any] = []
@@ -334,6 +340,39 @@ def test_r10_5_a_call_without_an_output_path_is_written_anew_with_its_parameters
     assert (world.statuses["1.1"], world.number) == ("skipped" if gone else "held", 2 if gone else 3)
 
 
+NOTE = parse_tool(
+    {
+        "name": "note",
+        "properties": {"x": {}},
+        "_activity": "note",
+        "_outputPath": {"const": "†state.log"},
+        "_outputMethod": {"const": "push"},
+    },
+    activities=["note"],
+)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda x: act("log", x, _outputMethod="push"), lambda x: {"_tool": "note", "x": x}], ids=["push", "fixed"]
+)
+def test_r10_5_a_call_that_adds_to_a_value_replaces_only_one_with_its_parameters(
+    made: Callable[[int], dict[str, Any]],
+) -> None:
+    world = World(tools=[*TOOLS, NOTE])
+    world.answer(act("z"), *[{**made(x), "_after": ["1.0"]} for x in (1, 2, 2)])
+    world.steer("m1")
+    world.step()
+    world.answer(made(3), made(2))
+    assert world.statuses | {"2.0": "", "2.1": ""} == {
+        "1.0": "running",
+        "1.1": "held",
+        "1.2": "skipped",
+        "1.3": "held",
+        "2.0": "",
+        "2.1": "",
+    }
+
+
 def test_r10_5_a_reference_written_anew_is_the_value_that_it_had() -> None:
     world = World(parallel=1)
     world.answer(act("a"), act(x="†state.a"), act(x="†state.a"))
@@ -346,22 +385,28 @@ def test_r10_5_a_reference_written_anew_is_the_value_that_it_had() -> None:
 
 
 _CALLS = st.lists(
-    st.tuples(st.sampled_from(["act", "see"]), st.integers(0, 2), st.sampled_from(["", "a", "b"])), max_size=8
+    st.tuples(
+        st.sampled_from(["act", "see"]),
+        st.integers(0, 2),
+        st.sampled_from([("", "set"), ("a", "set"), ("b", "set"), ("a", "push"), ("b", "concat")]),
+    ),
+    max_size=8,
 )
 
 
 @given(_CALLS, _CALLS)
 def test_r10_5_each_call_takes_the_place_of_one_call_or_of_those_of_its_path(
-    held: list[tuple[str, int, str]], calls: list[tuple[str, int, str]]
+    held: list[tuple[str, int, tuple[str, str]]], calls: list[tuple[str, int, tuple[str, str]]]
 ) -> None:
-    def made(which: list[tuple[str, int, str]]) -> list[Call]:
+    def made(which: list[tuple[str, int, tuple[str, str]]]) -> list[Call]:
         plan = Plan(1, tools={tool.name: tool for tool in TOOLS}, state=State())
-        return [plan.add(act(path, x, _tool=tool)) for tool, x, path in which]
+        return [plan.add(act(path, x, _tool=tool, _outputMethod=method)) for tool, x, (path, method) in which]
 
     found = Counter(held[call.index] for call in written_anew(made(held), made(calls)))
     for each, count in Counter(held).items():
-        tool, _, path = each
-        there = calls.count(each) if not path else count * any((tool, path) == (to, at) for to, _, at in calls)
+        tool, _, (path, method) = each
+        by_path = path and method == "set"
+        there = count * any((tool, each[2]) == (to, at) for to, _, at in calls) if by_path else calls.count(each)
         assert found[each] == min(count, there)
 
 
