@@ -17,7 +17,16 @@ from perdure.rules import RuleRecord, names_of
 from perdure.runs.agent import Config, parse_agent
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
-from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part_document, part_remembered, part_sources
+from perdure.runs.loops import (
+    LoopInput,
+    LoopState,
+    most_at_once,
+    most_items,
+    part_call,
+    part_document,
+    part_remembered,
+    part_sources,
+)
 from perdure.runs.provenance import references_of
 from perdure.runs.run import RunState
 from perdure.runs.wire import RunInput
@@ -314,12 +323,12 @@ def _parts(
     record = below.pop("rule_record")
     return LoopInput.model_construct(
         kind="each",
-        agent=part_document(call, form, run.tools, base, guard),
+        agent=part_document(call, form, run.tools, base, guard, run.agent.config.parallel),
         params={},
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],
         items=call.inputs.items or [],
-        parallel=form.parallel,
+        parallel=most_at_once(form, run.agent.config.parallel),
         until="",
         title=call.spec.tool_name,
         max_payload=prepared.max_payload,

@@ -50,10 +50,15 @@ _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 
 def part_document(
-    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard
+    call: Call,
+    loop: LoopForm,
+    tools: Mapping[str, Tool],
+    base: Mapping[str, Json],
+    guard: Guard,
+    parallel: int | None = None,
 ) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that the call reads, and the run's
-    policy.
+    policy. `parallel`: the most calls of the run at a time, as in its config (R5.12).
     """
     used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
@@ -62,7 +67,9 @@ def part_document(
     ]
     context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
-    config = {"start": "plan", "approval": guard.base.as_change(), "deadline": PART_DEADLINE}
+    config: JsonObject = {"start": "plan", "approval": guard.base.as_change(), "deadline": PART_DEADLINE}
+    if parallel is not None:
+        config["parallel"] = min(parallel, MAX_INSIDE)
     return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
 
@@ -94,6 +101,11 @@ def part_call(call: Call, loop: LoopForm) -> JsonObject:
     by_item = {"_if": call.spec.raw["_if"]} if "_if" in call.spec.raw and not call.spec.has_condition else {}
     parallel = min(loop.parallel, MAX_INSIDE)
     return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
+
+
+def most_at_once(loop: LoopForm, parallel: int | None) -> int:
+    """Return the most items of all parts at a time, so that the parts together keep to the run's `parallel` (R5.12)."""
+    return loop.parallel if parallel is None else min(loop.parallel, MAX_INSIDE * max(1, parallel // MAX_INSIDE))
 
 
 def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:

@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 from perdure.approvals.decisions import Decision
 from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
+from perdure.models.requests import RequestResult
 from perdure.plan import Plan
+from perdure.runs.agent import Context, Models, parse_agent
+from perdure.runs.delegates import child_input
+from perdure.runs.limits import Budget
 from perdure.runs.loops import LoopInput, most_items, part_document
+from perdure.runs.request_loop import RequestLoop
+from perdure.runs.run import RunState
+from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.provenance import USER, Sources
 from perdure.values.sizes import Sizes
 from perdure.values.state import State
+from tests.plan.test_steering import World, act
 from tests.soak import share
 
 TEXTS = st.sampled_from(["x", "é", "語", "\x01", '"', "👩"])
@@ -190,3 +198,19 @@ def test_r23_3_parts_judge_the_sources_that_a_standing_approval_allows(tools: An
     assert asks(part, frozenset({"!tool:read_mail"}))
     part.change_policy(parse_policy({"tools": {"clerk": "always"}}))
     assert asks(part)
+
+
+@pytest.mark.parametrize(("parallel", "at_once"), [(1, 1), (5, 5), (150, 100), (250, 200), (None, 200)])
+def test_r5_12_the_parts_of_a_loop_keep_to_the_parallel_of_their_run(parallel: int | None, at_once: int) -> None:
+    world = World(parallel=parallel)
+    world.answer(act(x="†item", _each=list(range(1000)), _parallel=200))
+    assert world.run.plan is not None
+    (call,) = world.run.plan.calls
+    child: Any = child_input(call, world.run.plan.values(call), world.run, Budget())
+    agent = parse_agent(child.iteration(0)[0])
+    part = RunState(agent, Context(agent), PreparedWorker(tools=list(world.run.tools.values()), models=Models()))
+    part.open_plan(0)
+    loop = RequestLoop(part)
+    loop.answer(RequestResult(calls=list(part.context.plan)))
+    loop.work(1, TIME)
+    assert child.concurrency * len(loop.starts(TIME)) == at_once
