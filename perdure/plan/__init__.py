@@ -28,7 +28,7 @@ from perdure.plan._calls import (
     is_satisfied,
 )
 from perdure.plan._dependency_graph import is_order
-from perdure.plan._held_calls import written_anew
+from perdure.plan._held_calls import WRITERS_STAY, written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
 from perdure.plan._plan import Plan
@@ -91,6 +91,7 @@ __all__ = [
     "SHOWN_FAILURES",
     "UNTIL",
     "WHILE",
+    "WRITERS_STAY",
     "WritersOf",
     "again",
     "body_requirements",

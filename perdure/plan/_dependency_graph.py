@@ -218,17 +218,24 @@ class Binding:
         if self.open:
             self.bind_forward(writers, final=False)
 
-    def lose(self, gone: Set[int], writers: WriterIndex, calls: Sequence[Call]) -> None:
+    def lose(self, gone: Set[int], writers: WriterIndex, calls: Sequence[Call], *, keeps_others: bool = True) -> None:
         """Replace writers that will never write by others; those that have ended stay.
 
-        If one of the lost writers would have set the path, no value from before it may be read.
+        If one of the lost writers would have set the path, no value from before it may be read. If they would only have
+        added to what others write, the reader keeps those (`keeps_others`).
         """
+        lost, left = max(gone & {*self.writers}), [each for each in self.writers if each not in gone]
         if self.covered and self.writers[-1 if self.forward else 0] in gone:
             self.base = MISSING
+        elif left and keeps_others:
+            self.writers, self.first = left, [each for each in self.first if each not in gone]
+            return
         ended = [index for index in self.writers if index not in gone and calls[index].state.ended]
         self.writers, self.covered = (), False
         self.bind_anew(writers)
         self.writers = sorted({*ended, *self.writers})
+        if self.any_end and keeps_others:
+            self.passed = lost  # a dropped call has ended, and that is enough
 
     def bind_forward(self, writers: WriterIndex, *, final: bool) -> None:
         """Search for later writers: settled once one covers the path, or when no further call can arrive (`final`)."""
@@ -659,14 +666,17 @@ class DependencyGraph:
         self._file(node)
         return self._bind_open(node)
 
-    def forget(self, gone: Set[int]) -> None:
-        """Drop these calls. A reader of a dropped call searches for another writer, unless it is dropped itself."""
+    def forget(self, gone: Set[int], *, keeps_others: bool = True) -> None:
+        """Drop these calls. A reader of a dropped call searches for another writer, unless it is dropped itself.
+
+        `keeps_others`: see `Binding.lose`.
+        """
         for node in self.nodes:
             if node.call.state.ended or node.call.index in gone:
                 continue
             for binding in node.all_bindings():
                 if not gone.isdisjoint(binding.writers):
-                    binding.lose(gone, self._writers, [each.call for each in self.nodes])
+                    binding.lose(gone, self._writers, [each.call for each in self.nodes], keeps_others=keeps_others)
                     self._note_open(node, binding)
                     self._wait_for(node, binding.writers)
             node.waiting -= set(gone).difference(node.after)

@@ -11,17 +11,22 @@ from perdure.plan._dependency_graph import DependencyGraph
 from perdure.plan._loops import Loops
 from perdure.plan._scheduler import Scheduler, Slots
 from perdure.values.json import Json, dumps, shorten
+from perdure.values.limits import CheckBudget
 
 NOT_HELD: Final = "not_held"
 """Code of a call of `keep` that names a call that cannot be kept."""
+WRITERS_STAY: Final = "writers-stay"
+"""Patch: in runs of 0.2.0 a kept reader of a dropped call that only adds to a value loses the other writers too."""
 _REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
 
 
 class HeldCalls:
     """The held calls of one plan. A loop is held, kept and dropped with its calls."""
 
-    def __init__(self, graph: DependencyGraph, scheduler: Scheduler, slots: Slots, loops: Loops) -> None:
-        self._graph, self._scheduler, self._slots, self._loops = graph, scheduler, slots, loops
+    def __init__(
+        self, graph: DependencyGraph, scheduler: Scheduler, slots: Slots, loops: Loops, checks: CheckBudget
+    ) -> None:
+        self._graph, self._scheduler, self._slots, self._loops, self._checks = graph, scheduler, slots, loops, checks
 
     @property
     def held(self) -> list[Call]:
@@ -92,7 +97,8 @@ class HeldCalls:
                 A loop whose calls still run ends with them.
         """
         gone = self.held if calls is None else list(calls)
-        self._graph.forget({call.index for call in gone})
+        keeps_others = self._checks.is_patched(WRITERS_STAY)
+        self._graph.forget({call.index for call in gone}, keeps_others=keeps_others)
         dropped: list[Call] = []
         for call in gone:
             call.hold.held = False

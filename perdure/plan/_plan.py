@@ -97,7 +97,7 @@ class Plan:
             self._graph, state, self.checks, texts, self.provenance.known, step=self._step, dry_run=dry_run
         )
         self.calls = self._scheduler.calls
-        self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops)
+        self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops, self.checks)
         """Its held calls."""
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES
+from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, WRITERS_STAY
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
@@ -140,6 +140,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OUTAGE_STOPS_CLOCK: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,
+        WRITERS_STAY: 9,
     }
 )
 """By rule the number that is recorded since its introduction. 0 is 0.1.0, 1 to 7 are 0.2.0, and 8 and 9 are unreleased. A rule after a release has

@@ -199,6 +199,35 @@ def test_r10_5_what_nobody_writes_any_more_is_an_error_of_its_reader() -> None:
     assert world.statuses == {"1.0": "running", "1.1": "skipped", "1.2": "invalid", "2.0": "done"}
 
 
+@pytest.mark.parametrize("method", ["set", "push"])
+def test_r10_5_a_dropped_addition_leaves_its_reader_the_other_writers(method: str) -> None:
+    world = World()
+    first = {**see("order"), "_outputMethod": method}
+    world.answer(first, see("slow"), act("order", "†state.slow", _outputMethod="push"), act("sent", "†state.order"))
+    world.end("1.0")
+    world.steer("m1")
+    world.step()
+    assert world.answer(keep("1.3", drop=["1.2"]), act("order", "†state.sent")) == ["1.3"]
+    assert world.loop.running["1.3"].inputs.params == {"x": "of 1.0" if method == "set" else ["of 1.0"]}
+    assert world.end("1.3") == ["2.1"]
+
+
+@pytest.mark.parametrize("item", ["ended 1.0", "ended †state.a"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_r10_5_a_call_that_waits_for_any_end_runs_after_a_drop(item: str, anew: bool) -> None:
+    world = World()
+    world.answer(act("a", "†state.z"), see("z"), act("b", _after=[item]))
+    world.steer("m1")
+    world.step()
+    new = [act("a", "†state.c"), see("c")] if anew else []
+    started = world.answer(keep("1.2", drop=["1.0"]), *new)
+    waits = anew and "†" in item
+    assert ("1.2" in started) != waits
+    if waits:
+        assert world.end("2.2") == ["2.1"]
+        assert world.end("2.1") == ["1.2"]
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("second", ["kept", "dropped", "silent"])
 def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(second: str, dialect: str) -> None:
