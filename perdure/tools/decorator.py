@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Final, Generic, Literal, TypeAlias, get_args, get_origin, get_type_hints, overload
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, get_args, get_origin, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.fields import FieldInfo
 from typing_extensions import TypeVar
 
 from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
@@ -19,9 +20,9 @@ from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.tools.undo import as_undo
 from perdure.values.decorated import check_outermost, check_target, is_generator_function
-from perdure.values.json import Json, JsonObject, SchemaPart, dumps, to_json
+from perdure.values.json import Json, JsonObject, SchemaPart, check, dumps, to_json
 from perdure.values.limits import MAX_PROGRESS
-from perdure.values.problems import first_problem
+from perdure.values.problems import first_problem, none_of
 from perdure.values.schemas import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -330,11 +331,15 @@ def with_undos(functions: Iterable[ToolFunction]) -> list[ToolFunction]:
 
 def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # those of `tool`
     """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
-    name = options.pop("name", None) or getattr(function, "__name__", "")
+    given_name = options.pop("name", None)
+    name = getattr(function, "__name__", "") if given_name is None else given_name
     if is_generator_function(function):
         raise ToolDefinitionError(f"tool {name!r} is a generator function: return one value, such as a list")
     arguments, result, context_parameter = read_signature(function, name)
     undo = tool_function(options.get("undo"))
+    sent, known = options.get("message"), [str(each.alias) for each in arguments.model_fields.values()]
+    if isinstance(sent, str) and sent not in known and arguments.model_config.get("extra") != "allow":
+        raise ToolDefinitionError(f"tool {name!r}: message: {none_of(sent, 'parameter', known)}")
     definition = {
         "name": name,
         "description": docstring_text(function),
@@ -343,7 +348,13 @@ def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # t
     }
     if output := None if result is None else plain_schema(result.json_schema(mode="serialization")):
         definition["_output"] = output
-    parse_tool(definition, activities=[name])
+    try:
+        check(definition, source=f"the definition of the tool {name!r}")
+    except JsonError as error:
+        raise ToolDefinitionError(str(error)) from None
+    undone_by = parse_tool(definition, activities=[name]).undo
+    if undone_by is not None and undone_by.tool == name:
+        raise ToolDefinitionError(f"tool {name!r} cannot be its own undo: name the tool that takes its effect back")
     if context_parameter is not None and arguments.model_config.get("extra") == "allow":
         definition[CONTEXT_PARAMETER] = context_parameter
     context_type = _context_type(function, name, context_parameter)
@@ -377,24 +388,43 @@ def read_signature(
     fields: dict[str, Any] = {}  # as `create_model` takes them
     context_parameter: str | None = None
     open_ended = False
-    for parameter in list(inspect.signature(function).parameters.values())[method:]:
+    for number, parameter in enumerate(list(inspect.signature(function).parameters.values())[method:]):
         annotation = hints.get(parameter.name, Any)
-        if ToolContext in (annotation, get_origin(annotation)):
-            context_parameter = parameter.name
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        takes_context = ToolContext in (annotation, get_origin(annotation))
+        if number == 0 and parameter.name in ("self", "cls") and parameter.name not in hints and not method:
+            raise ToolDefinitionError(
+                f"{where}: {parameter.name!r} is the parameter of a method: decorate a function, or leave @tool out and "
+                "give an object's method, as in tools=[desk.order]"
+            )
+        if takes_context and (context_parameter is not None or parameter.kind is inspect.Parameter.VAR_KEYWORD):
+            raise ToolDefinitionError(f"{where}: {parameter.name!r} must not be a ToolContext: one parameter takes it")
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             open_ended = True
         elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise ToolDefinitionError(
                 f"{where}: {parameter.name!r} is a positional-only parameter; tools are called by name"
             )
+        elif takes_context:
+            context_parameter = parameter.name
         elif parameter.name.startswith("_"):
             raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
         else:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            about: JsonObject = {"default": ... if parameter.default is inspect.Parameter.empty else parameter.default}
+            if isinstance(parameter.default, FieldInfo):  # `count: int = Field(gt=0)`, as in a model
+                annotation = Annotated[annotation, parameter.default]
+                made, default = parameter.default.default_factory, parameter.default.default
+                about = (
+                    {"default_factory": made}
+                    if made
+                    else {}
+                    if parameter.default.is_required()
+                    else {"default": default}
+                )
+            if text := descriptions.get(parameter.name):
+                about["description"] = text
             # Fields get names of their own, so that a parameter called `schema` or `copy` hides no method of the
             # model.
-            field_info = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
-            fields[f"p_{parameter.name}"] = (annotation, field_info)
+            fields[f"p_{parameter.name}"] = (annotation, Field(alias=parameter.name, **about))
     extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
     try:
         arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
@@ -402,9 +432,12 @@ def read_signature(
     except _NO_SCHEMA as error:
         for field_name, (annotation, _) in fields.items():
             if _adapter(annotation, "validation") is None:
+                instead = "Use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
+                if isinstance(error, PydanticUserError) and error.code == "typed-dict-version":
+                    instead = "Import TypedDict from typing_extensions"
                 raise ToolDefinitionError(
                     f"{where}: the parameter {field_name.removeprefix('p_')!r} is annotated as {_name_of(annotation)}, which has no "
-                    "JSON Schema. Use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
+                    f"JSON Schema. {instead}"
                 ) from None
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
     returns = hints.get("return", Any)
@@ -470,6 +503,8 @@ def docstring_text(documented: object) -> str:
 def meta_properties(options: JsonObject) -> JsonObject:
     """Return the options of `@tool` as meta-properties of a definition."""
     undo, mapping = options.pop("undo", None), options.pop("undo_params", None)
+    if undo is None and mapping is not None:
+        raise ToolDefinitionError(f"undo_params={clip(repr(mapping), 60)}: name the tool that they are for, as undo=…")
     if undo is not None:
         options["undo"] = as_undo(undo, mapping)
     return {

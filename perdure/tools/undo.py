@@ -128,6 +128,6 @@ def as_undo(undo: object, params: JsonObject | None = None) -> Json:
     """Return the meta-property of an option `undo`: a decorated function, or a tool's name. Raises `ToolDefinitionError` for neither."""
     found = getattr(undo, "__perdure_tool__", undo)
     name = found if isinstance(found, str) else getattr(found, "name", None)
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name.isprintable() or name.strip() != name or not name:
         raise ToolDefinitionError(f"undo={shorten(repr(undo), 60)}: expected a function with @tool, or a tool's name")
     return name if params is None else {"tool": name, "params": params}

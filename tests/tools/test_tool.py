@@ -370,3 +370,98 @@ def test_r18_6_no_time_is_without_end(key: str) -> None:
     for seconds in (1e300, float("inf"), float("nan"), -1):
         with pytest.raises(ToolDefinitionError, match=key):
             parse_tool({"name": "t", key: seconds}, activities=["t"])
+
+
+def definition(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    found = tool_function(tool(**options)(function))
+    assert found is not None
+    return found.definition
+
+
+def test_a_field_as_a_default_describes_the_parameter() -> None:
+    def order(
+        fruit: str = Field(description="What to order."),
+        count: int = Field(3, gt=0),
+        price: Annotated[float, Field(gt=0, description="In euros.")] = 1.0,
+        notes: list[str] = Field(default_factory=list),  # noqa: B008  # as applications write it
+    ) -> str:
+        return f"{count} {fruit} {price} {notes}"
+
+    found = definition(order)
+    assert found["required"] == ["fruit"]
+    assert found["properties"] == {
+        "fruit": {"type": "string", "description": "What to order."},
+        "count": {"type": "integer", "default": 3, "exclusiveMinimum": 0},
+        "price": {"type": "number", "default": 1.0, "exclusiveMinimum": 0, "description": "In euros."},
+        "notes": {"type": "array", "items": {"type": "string"}},
+    }
+    function = tool_function(order)
+    assert function is not None
+    assert order(**function.bind({"fruit": "plum"}, ToolContext("order", {}, {}, "1.0", "k"))) == "3 plum 1.0 []"
+    with pytest.raises(ToolError, match="greater than 0"):
+        function.bind({"fruit": "plum", "count": 0}, ToolContext("order", {}, {}, "1.0", "k"))
+
+
+def test_a_parameters_docstring_describes_it_above_its_field() -> None:
+    def order(count: Annotated[int, Field(description="Of the type.")]) -> None:
+        """Order.
+
+        Args:
+            count: How many.
+        """
+        del count
+
+    assert definition(order)["properties"]["count"]["description"] == "How many."
+
+
+def test_parameters_that_cannot_be_those_of_a_tool_are_named() -> None:
+    class Desk:
+        def order(self, fruit: str) -> str:
+            return fruit
+
+    def two(context: ToolContext, other: ToolContext) -> None: ...
+    def first(context: ToolContext, /) -> None: ...
+    def many(*context: ToolContext) -> None: ...
+    def named(**context: ToolContext) -> None: ...
+
+    for function, words in (
+        (Desk.order, "'self' is the parameter of a method: decorate a function, or leave @tool out"),
+        (two, "'other' must not be a ToolContext: one parameter takes it"),
+        (first, "'context' is a positional-only parameter"),
+        (many, "'context' is a positional-only parameter"),
+        (named, "'context' must not be a ToolContext"),
+    ):
+        with pytest.raises(ToolDefinitionError, match=words):
+            tool(function)
+    (found,) = Agent("desk", tools=[Desk().order]).functions
+    assert list(found.definition["properties"]) == ["fruit"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"message": "txt"}, 'message: "txt" is not a known parameter; did you mean "text"'),
+        ({"undo_params": {"x": "†result.id"}}, "name the tool that they are for, as undo="),
+        ({"undo": "send"}, "cannot be its own undo"),
+        ({"undo": " "}, "expected a function with @tool, or a tool's name"),
+        ({"undo": "take\n"}, "expected a function with @tool, or a tool's name"),
+        ({"name": ""}, "tool ''"),
+        ({"name": []}, "'name' that is a string"),
+        ({"timeout": b"1"}, "the definition of the tool 'send' has bytes, which is not JSON"),
+        ({"task_queue": b"n"}, "the definition of the tool 'send' has bytes, which is not JSON"),
+    ],
+)
+def test_an_option_without_an_effect_is_refused(options: dict[str, Any], words: str) -> None:
+    def send(text: str) -> None:
+        del text
+
+    with pytest.raises(ToolDefinitionError, match=words):
+        tool(**options)(send)
+
+
+def test_a_default_that_is_not_json_is_refused() -> None:
+    def pay(euros: float = float("nan")) -> None:
+        del euros
+
+    with pytest.raises(ToolDefinitionError, match="has a number outside the range"):
+        tool(pay)
