@@ -13,14 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.files import agent_path, read_agent
+from perdure.agents.files import agent_path, offline_tool, read_agent
 from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, lost_parts, read_framework_agents
 from perdure.agents.json_files import AGENTS
 from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
 from perdure.agents.rollouts import Rollout, read_rollouts, versions_of
 from perdure.approvals.policy import policy_problems
-from perdure.errors import AgentError, JsonError, OutputError, ProtocolError, SettingsError, clip
+from perdure.errors import AgentError, JsonError, OutputError, ProtocolError, SettingsError, ToolDefinitionError, clip
 from perdure.hooks.decorator import HookFunction
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent, read_input
 from perdure.runs.caller_context import read_context
@@ -28,10 +28,11 @@ from perdure.runs.partial_output import PartialText
 from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
-from perdure.values.json import Json, JsonObject, check, dumps, to_json
+from perdure.values.json import Json, JsonObject, check, dumps, shorten, to_json
 from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import first_problem
 from perdure.values.references import MISSING, Missing
+from perdure.values.schemas import Schema
 
 ValueT = TypeVar("ValueT", default=Any)
 
@@ -198,8 +199,13 @@ class Agent(Generic[OutputT]):
                 f"{where}: context must be a type or a JSON Schema of the data about the caller; pass messages as messages=[…]"
             )
         asks = JsonType[Any](context, f"{where}: context")
-        if isinstance(tools, str) or not isinstance(tools, Iterable):
-            raise AgentError(f"{where}: tools must be a list, not {clip(repr(tools), 80)}")
+        if isinstance(asks.schema, dict) and isinstance(kind := asks.schema.get("type"), str) and kind != "object":
+            raise AgentError(
+                f"{where}: context must be the type of an object, such as a TypedDict, not {shorten(asks.schema, 80)}"
+            )
+        for key, listed in (("tools", tools), ("messages", messages)):
+            if isinstance(listed, str | Mapping) or not isinstance(listed, Iterable):
+                raise AgentError(f"{where}: {key} must be a list, not {clip(repr(listed), 80)}")
         named = list(tools)
         own: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
         own += [{"type": "tool", "tool": each} for tool in named for each in _named(tool, where)]
@@ -221,6 +227,9 @@ class Agent(Generic[OutputT]):
             raise AgentError(str(error)) from None
         self.parsed = parse_agent(self._document, source=where)
         """Agent as a run parses it."""
+        for each in self.parsed.messages():
+            if isinstance(each, InputMessage) and each.data_schema and (wrong := Schema(each.data_schema).problem):
+                raise AgentError(f"{where}: the schema of the input is not a JSON Schema: {wrong}")
         self._output = output
         self._functions: dict[str, ToolFunction] = {}
         self._delegates: dict[str, JsonObject] = {}
@@ -307,6 +316,10 @@ class Agent(Generic[OutputT]):
         ```
         """
         # R24.10
+        if isinstance(tenants, str) or not isinstance(tenants, Iterable):
+            raise AgentError(f"agent {self.name!r}: tenants must be a list of names, not {clip(repr(tenants), 80)}")
+        if not isinstance(candidate, Agent):
+            raise AgentError(f"agent {self.name!r}: the candidate must be an Agent, not {clip(repr(candidate), 80)}")
         try:
             rollout = Rollout(candidate=candidate.name, share=share, tenants=tuple(tenants))
         except ValidationError as error:
@@ -567,9 +580,13 @@ class Agent(Generic[OutputT]):
 
 def _named(tool: AgentTool, where: str) -> list[str] | list[JsonObject]:
     """Return a tool, or the tools of a toolset, as an agent file names them."""
-    if isinstance(tool, str):
+    if isinstance(tool, str) and tool.strip():
         return [tool]
     if isinstance(tool, Mapping):
+        try:
+            offline_tool(dict(tool), ())
+        except ToolDefinitionError as error:
+            raise AgentError(f"{where}: {error}") from None
         return [dict(tool)]
     if isinstance(tool, Agent):
         return [_delegation(tool, where)]

@@ -32,7 +32,7 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.client.versions import VersionFigures, compare
-from perdure.errors import MediaError, ProtocolError, RunExistsError, RunNotFoundError, clip
+from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, connect_with_retry, with_converter
 from perdure.hosting.settings import in_force
 from perdure.queries import find_missing_worker, list_accounts, list_standing_approvals
@@ -152,6 +152,8 @@ class Perdure:
         ```
         """
         # R2.3, R7.1, R10.19, R15.2, R24.10
+        if key is not None and id is not None:
+            raise RunError(f"give id={clip(repr(id), 60)} or key={clip(repr(key), 60)}, not both: a key names the run")
         if key is not None:
             run_id = key.run_id if isinstance(key, IdempotentStart) else IdempotentStart.id_of(tenant, sender, key)
         else:

@@ -151,6 +151,14 @@ class Unreadable:
         (lambda: Agent("a", output="a text"), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output="Fruit"), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is not a JSON Schema"),
+        (lambda: Agent("a", input={"type": "thing"}), "agent 'a': the schema of the input is not a JSON Schema"),
+        (lambda: Agent("a", context=str), "agent 'a': context must be the type of an object, such as a TypedDict"),
+        (lambda: Agent("a", messages=5), "agent 'a': messages must be a list, not 5"),  # type: ignore[call-overload]
+        (lambda: Agent("a", tools=[{"name": "x", "_dangeros": True}]), "_dangeros"),
+        (lambda: Agent("a", tools=[{"nme": "x"}]), "agent 'a': a tool's definition needs a 'name'"),
+        (lambda: Agent("a", tools=[""]), "agent 'a': '' is not a tool"),
+        (lambda: Agent("a").with_candidate(Agent("b"), tenants="acme"), "tenants must be a list of names, not 'acme'"),
+        (lambda: Agent("a").with_candidate(None), "candidate must be an Agent, not None"),  # type: ignore[arg-type]
         (lambda: Agent("a", messages=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", messages=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
-from perdure.errors import InputError
+from perdure.errors import InputError, RunError
 from perdure.runs.wire import REQUEST_ACTIVITY
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import DONE, harness, until_queue
@@ -101,3 +101,10 @@ async def test_r24_3_a_priority_that_is_none_is_one_line(wrong: Any) -> None:
         await perdure.start(answering("a", INPUT), "x", priority=wrong)
     with pytest.raises(InputError, match="priority: expected"):
         perdure.session("a", priority=wrong)
+
+
+async def test_a_start_takes_an_id_or_a_key() -> None:
+    """Else the run has another id than its caller names."""
+    perdure = Perdure(await Client.connect("127.0.0.1:1", lazy=True))
+    with pytest.raises(RunError, match="^give id='mine' or key='order-17', not both: a key names the run$"):
+        await perdure.start(Agent("shopper"), id="mine", key="order-17")
