@@ -409,22 +409,9 @@ def read_signature(
         elif parameter.name.startswith("_"):
             raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
         else:
-            about: JsonObject = {"default": ... if parameter.default is inspect.Parameter.empty else parameter.default}
-            if isinstance(parameter.default, FieldInfo):  # `count: int = Field(gt=0)`, as in a model
-                annotation = Annotated[annotation, parameter.default]
-                made, default = parameter.default.default_factory, parameter.default.default
-                about = (
-                    {"default_factory": made}
-                    if made
-                    else {}
-                    if parameter.default.is_required()
-                    else {"default": default}
-                )
-            if text := descriptions.get(parameter.name):
-                about["description"] = text
             # Fields get names of their own, so that a parameter called `schema` or `copy` hides no method of the
             # model.
-            fields[f"p_{parameter.name}"] = (annotation, Field(alias=parameter.name, **about))
+            fields[f"p_{parameter.name}"] = _field(parameter, annotation, descriptions.get(parameter.name))
     extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
     try:
         arguments = create_model(f"{name}_arguments", __config__=extra, **fields)
@@ -445,6 +432,23 @@ def read_signature(
     if result is None and returns not in (Any, Branch):
         _hint(where, f"{_name_of(returns)}, which has no JSON Schema")
     return arguments, result, context_parameter
+
+
+def _field(
+    parameter: inspect.Parameter, annotation: Annotation, description: str | None
+) -> tuple[Annotation, Any]:  # as `create_model` takes it
+    """Return the type and the field of a parameter. `description`: the docstring's, if it has one."""
+    default = parameter.default
+    about: JsonObject = {} if description is None else {"description": description}
+    if not isinstance(default, FieldInfo):
+        about["default"] = ... if default is inspect.Parameter.empty else default
+    else:  # `count: int = Field(gt=0)`, as in a model
+        annotation = Annotated[annotation, default]
+        if default.default_factory is not None:
+            about["default_factory"] = default.default_factory
+        elif not default.is_required():
+            about["default"] = default.default
+    return annotation, Field(alias=parameter.name, **about)
 
 
 _NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError)

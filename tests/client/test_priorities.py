@@ -106,5 +106,5 @@ async def test_r24_3_a_priority_that_is_none_is_one_line(wrong: Any) -> None:
 async def test_a_start_takes_an_id_or_a_key() -> None:
     """Else the run has another id than its caller names."""
     perdure = Perdure(await Client.connect("127.0.0.1:1", lazy=True))
-    with pytest.raises(RunError, match="^give id='mine' or key='order-17', not both: a key names the run$"):
+    with pytest.raises(RunError, match=r"^give id='mine' or key='order-17', not both: a key names the run$"):
         await perdure.start(Agent("shopper"), id="mine", key="order-17")
