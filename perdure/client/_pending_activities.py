@@ -17,7 +17,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError
 
-from perdure.errors import NoWorkerError, RunError
+from perdure.errors import NoWorkerError, RunError, ServerError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
 from perdure.queries import cannot_replay, find_missing_worker, name_missing_worker
 from perdure.runs.wire import REQUEST_ACTIVITY, WAITING_ATTRIBUTE, RunView
@@ -194,7 +194,9 @@ async def check_ends(client: Client, run_id: str, within: float = 0.0) -> None:
         await asyncio.sleep(_LOOKS)
 
 
-async def unanswered(client: Client, workflow_id: str, otherwise: RunError, name: str = "") -> RunError:
+async def unanswered(
+    client: Client, workflow_id: str, otherwise: RunError | ServerError, name: str = ""
+) -> RunError | ServerError:
     """Return the error of a run or session that did not answer: its tasks' failure, or else `otherwise` (R18.8).
 
     A `NoWorkerError` gets the remedy as its last sentence. `name`: the caller's name for it (default: its workflow id).

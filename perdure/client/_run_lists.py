@@ -79,6 +79,8 @@ _KEYWORDS: Final = {
     name: SearchAttributeKey.for_keyword(name) for name, kind in ATTRIBUTES.items() if kind == "Keyword"
 }
 _KNOWS_PAGE: Final = timedelta(seconds=5)
+_NOT_A_PAGE: Final = {RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN}
+"""The statuses for a token that the server cannot read. They depend on its database."""
 WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 AGENT: Final = _KEYWORDS[AGENT_ATTRIBUTE]
 SENDER: Final = _KEYWORDS[SENDER_ATTRIBUTE]
@@ -388,7 +390,7 @@ async def read_page(client: Client, query: str, page: str | None) -> bytes | Non
         )
         await client.workflow_service.list_workflow_executions(asked, retry=False, timeout=_KNOWS_PAGE)
     except RPCError as error:
-        if error.status in UNANSWERED:
+        if error.status not in _NOT_A_PAGE:
             raise
         raise RunError(f"{shorten(page, 40)} is not a page: give the token of the previous page") from None
     except (binascii.Error, ValueError):

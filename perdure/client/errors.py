@@ -91,11 +91,17 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
             raise RunNotFoundError(f"there is no {kind} {id!r} in namespace {client.namespace!r}") from None
         if error.status in UNANSWERED:
             raise silent_server(client, error.message) from None
-        raise ServerError(f"the Temporal server answered: {error.message}") from None
+        raise _busy_server(error) from None
 
 
-def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError:
+def _busy_server(error: RPCError) -> ServerError:
+    return ServerError(f"the Temporal server answered: {error.message}")
+
+
+def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError | ServerError:
     """Return the error of a run that did not answer: no worker answered, and `more`; or the server's own error (R18.8)."""
+    if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
+        return _busy_server(error)
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
     return ServerRefusalError(f"{run_id!r} cannot be queried: {error.message or error.status.name}")

@@ -35,7 +35,7 @@ from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, s
 from perdure.client.errors import no_answer
 from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, queue_priority
-from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError, pluralize
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError, ServerError, pluralize
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
 from perdure.plan import ENDED
@@ -286,7 +286,7 @@ async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
             continue  # it was deleted, or has not started
 
 
-def not_shown(error: RPCError | WorkflowQueryFailedError, run_id: str) -> RunError:
+def not_shown(error: RPCError | WorkflowQueryFailedError, run_id: str) -> RunError | ServerError:
     """Return the reason why a run that has not ended cannot be shown."""
     if isinstance(error, RPCError):
         return no_answer(error, run_id)

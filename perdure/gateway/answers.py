@@ -15,8 +15,8 @@ from perdure.client.session import MessageOptions, Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
 from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.callers import APPROVE, SEND, Caller
-from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import poll, stream_problem, with_pauses
+from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.streams import poll, with_pauses
 from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_stream import EventAdapter, Form
 from perdure.runs.events import Event, is_silence
@@ -402,7 +402,7 @@ class AnswerStream(Generic[Form]):
                 async for form in forms:
                     yield self.as_frame(form)
         except Exception as error:
-            for event in self.events.problem(stream_problem(error)):
+            for event in self.events.problem(logged_problem(error)):
                 yield self.as_frame(event)
 
     async def forms(self) -> AsyncGenerator[Form, None]:

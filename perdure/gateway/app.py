@@ -25,11 +25,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.activities.secrets import mask_value
 from perdure.client.perdure import Perdure
-from perdure.errors import PerdureError, SettingsError, clip
+from perdure.errors import PerdureError, SettingsError
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
 from perdure.gateway.callers import READ, UNSIGNED, Caller, NoTokens, OneToken, TokenFile, Tokens
-from perdure.gateway.errors import HttpError, as_problem_json, problem_of
+from perdure.gateway.errors import HttpError, as_problem_json, logged_problem
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
@@ -208,7 +208,7 @@ class _Framed(BaseRoute):
             if started:
                 raise
             ends = not await body.discard()
-            await self.adapter.problem(request, self._problem(error, id))(scope, receive, sending)
+            await self.adapter.problem(request, logged_problem(error, id))(scope, receive, sending)
         finally:
             self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
@@ -218,7 +218,7 @@ class _Framed(BaseRoute):
         try:
             await self._audit(scope, caller, id, CLIENT_GONE)
         except Exception as error:
-            self._problem(error, id)  # writes a log line
+            logged_problem(error, id)
 
     async def _audit(self, scope: Scope, caller: Caller | None, id: str, status: int) -> None:
         """Record the rights that a request used or lacked in the audit log, before the answer. The right to read is left out."""
@@ -303,19 +303,6 @@ class _Framed(BaseRoute):
             raise HttpError(
                 400, "the address has a token, which proxies may log: send the token in the header Authorization"
             )
-
-    def _problem(self, error: Exception, id: str) -> HttpError:
-        problem = problem_of(error)
-        if problem is None or problem.status >= 500:
-            _log.log(
-                logging.ERROR if problem is None else logging.WARNING,
-                "a request failed: %s: %s",
-                type(error).__name__,
-                "a bug" if problem is None else clip(str(error)),
-                exc_info=error if problem is None else None,
-                extra={"perdure": {"request": id}},
-            )
-        return problem or HttpError(500, f"the request failed; the gateway's log has the error at request {id}")
 
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
         # The route and not the URL: people choose the keys of sessions.

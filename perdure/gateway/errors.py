@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -56,6 +57,7 @@ KINDS: Final = {
 """The title of a status without a known problem: some of Python's own titles differ between versions."""
 AGAIN: Final = 2
 """Seconds after which a client may retry an unanswered request."""
+_log: Final = logging.getLogger("perdure.gateway")
 
 
 class HttpError(Exception):
@@ -125,6 +127,25 @@ def problem_of(error: Exception) -> HttpError | None:
         more={"problems": problems} if len(problems) > 1 else {},
         headers={"Retry-After": str(AGAIN)} if status == 503 else {},
     )
+
+
+def logged_problem(error: BaseException, request: str = "") -> HttpError:
+    """Return an error's problem for clients. Log an error whose details they must not see, a bug with its traceback.
+
+    `request`: the request's id.
+    """
+    problem = problem_of(error) if isinstance(error, Exception) else None
+    if problem is None or problem.status >= 500:
+        _log.log(
+            logging.ERROR if problem is None else logging.WARNING,
+            "a request failed: %s: %s",
+            type(error).__name__,
+            "a bug" if problem is None else clip(str(error)),
+            exc_info=error if problem is None else None,
+            extra={"perdure": {"request": request}} if request else None,
+        )
+    at = f" at request {request}" if request else ""
+    return problem or HttpError(500, f"the request failed; the gateway's log has the error{at}")
 
 
 def as_problem_json(problem: HttpError) -> Response:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller
-from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.errors import logged_problem
 from perdure.runs.events import Event
 from perdure.values.json import dumps
 
@@ -180,7 +180,7 @@ class _Coming:
         if isinstance(error, StopAsyncIteration):
             return None
         text = (
-            self.next.result() if error is None else encode_event(dumps(stream_problem(error).as_json()), event="error")
+            self.next.result() if error is None else encode_event(dumps(logged_problem(error).as_json()), event="error")
         )
         self.next = asyncio.ensure_future(anext(self._frames))
         return text
@@ -189,15 +189,6 @@ class _Coming:
         self.next.cancel()
         await asyncio.gather(self.next, return_exceptions=True)
         await self._frames.aclose()
-
-
-def stream_problem(error: BaseException) -> HttpError:
-    """Return the client's problem for an error that ends its stream. Log a bug with its traceback."""
-    problem = problem_of(error) if isinstance(error, Exception) else None
-    if problem is None:
-        _log.error("a stream failed", exc_info=error)
-        return HttpError(500, "the stream failed; the gateway's log has the error")
-    return problem
 
 
 async def until_disconnected(receive: Receive) -> None:

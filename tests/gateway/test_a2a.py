@@ -441,6 +441,9 @@ async def test_wrong_input_is_one_line(dev_server: WorkflowEnvironment, tmp_path
             return found
 
         assert await code("{") == -32700
+        part = '{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": %s}]}}}'
+        for value in ('{"data": NaN}', '{"data": 1e999}', "[" * 3_000 + "]" * 3_000):
+            assert await code(part % value) == -32700
         assert await code("[]") == -32600
         assert await code('{"jsonrpc": "2.0", "id": 1, "method": "Nothing"}') == -32601
         assert await code('{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": 1}}') == -32602

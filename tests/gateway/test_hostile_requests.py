@@ -27,6 +27,7 @@ from perdure.gateway.guards import Guards
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.gateway.streams import until_disconnected
+from perdure.hosting.server import embedded_server
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.gateway.test_bounds import opened
 from tests.timeouts import HANG
@@ -210,7 +211,12 @@ async def test_a_503_says_nothing_of_what_stands_behind_the_gateway() -> None:
     assert told is not None
     assert (told.status, told.detail) == (503, "the gateway's Temporal server does not answer")
     words = "role perdure-prod lacks access to 10.1.2.3"
-    for status, code in ((RPCStatusCode.PERMISSION_DENIED, 502), (RPCStatusCode.UNAVAILABLE, 503)):
+    codes = (
+        (RPCStatusCode.PERMISSION_DENIED, 502),
+        (RPCStatusCode.UNAVAILABLE, 503),
+        (RPCStatusCode.RESOURCE_EXHAUSTED, 503),
+    )
+    for status, code in codes:
         told = problem_of(no_answer(RPCError(words, status, b""), "r1"))
         assert told is not None
         assert (told.status, words in told.detail) == (code, False)
@@ -224,6 +230,14 @@ async def test_a_page_that_was_made_up_is_refused_at_once(dev_server: WorkflowEn
                 await perdure.page_of_runs(Selection(), size=10, page=page)
             with pytest.raises(RunError, match="is not a page"):
                 await perdure.approvals(page=page)
+
+
+async def test_a_page_that_the_server_has_no_time_for_is_read_later() -> None:
+    settings = {"frontend.namespaceRPS.visibility": 1}
+    async with embedded_server(ui=False, settings=settings) as server, gateway(server.client, [api]) as it:
+        answers = await asyncio.gather(*(it.http.get("/v1/runs", params={"page": "AAAA"}) for _ in range(8)))
+    assert {answer.status_code for answer in answers} == {422, 503}, [answer.text for answer in answers]
+    assert {answer.headers.get("retry-after") for answer in answers if answer.status_code == 503} == {"2"}
 
 
 async def test_wrong_tokens_keep_no_right_one_out(tmp_path: Any) -> None:

@@ -19,12 +19,14 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, ElicitResult, ResourceTemplateReference
+from temporalio.client import Client as Temporal
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Image, Media, Perdure, tool
 from perdure.gateway.mcp._context import TASKS
 from perdure.gateway.mcp._elicitation import read_state
 from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.support import ROOT, harness, storage_fixture
@@ -444,3 +446,49 @@ async def test_r20_3_the_files_of_an_output_are_contents(dev_server: WorkflowEnv
     assert (picture.type, base64.b64decode(picture.data)) == ("image", PNG)  # type: ignore[union-attr]
     assert base64.b64decode(document.resource.blob) == PDF  # type: ignore[union-attr]
     assert values[0]["_media"] in text.text  # type: ignore[union-attr,index,call-overload]
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r18_3_a_large_output_is_returned_whole(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    temporal = await connect(dev_server)
+    [token] = write_tokens(tmp_path / "tokens.json", ("shop", "ann", ["*"]))
+    agents = write_agents(tmp_path / "agents", {"name": "lister", "context": [{"type": "tool", "tool": "read_rows"}]})
+    given: dict[str, Any] = {"agents": agents, "gateway_tokens": tmp_path / "tokens.json"}
+    rows = ["x" * 100] * 20_000
+
+    @tool(safe=True)
+    def read_rows() -> list[str]:
+        """Read all rows."""
+        return rows
+
+    script = [
+        {"calls": [{"_tool": "read_rows", "_outputPath": "†state.rows"}], "output": None},
+        {"calls": [], "output": {"rows": "†state.rows"}},
+    ]
+    async with (
+        harness(temporal, [read_rows], script) as it,
+        gateway(temporal, [mcp_adapter], task_queue=it.task_queue, **given) as at,
+        client(at, token) as mcp,
+    ):
+        result = await mcp.call_tool("lister", {})
+    assert not result.is_error, result.content
+    assert result.structured_content == {"rows": rows}
+
+
+async def test_an_answer_says_nothing_of_what_stands_behind_the_gateway(
+    dev_server: WorkflowEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = dev_server.client.service_client.config.target_host
+    temporal = await Temporal.connect(address, namespace="hidden", data_converter=data_converter())
+    [token] = write_tokens(tmp_path / "tokens.json", ("shop", "ann", ["*"]))
+    given: dict[str, Any] = {
+        "agents": write_agents(tmp_path / "agents", ADDS),
+        "gateway_tokens": tmp_path / "tokens.json",
+    }
+    async with gateway(temporal, [mcp_adapter], **given) as at:
+        error = (await rpc(at, token, "resources/list"))["error"]
+        called = (await rpc(at, token, "tools/call", name="adder", arguments={"a": 1, "b": 2}))["result"]
+    words = "the gateway's Temporal server does not answer"
+    assert (error["code"], error["message"]) == (-32603, words)
+    assert (called["isError"], called["content"][0]["text"]) == (True, words)
+    assert caplog.text.count("'hidden'") == 2

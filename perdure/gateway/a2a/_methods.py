@@ -87,7 +87,7 @@ from perdure.gateway.a2a._objects import (
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.answers import AnswerStream, deliver, id_below, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
-from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.errors import HttpError, logged_problem
 from perdure.gateway.files import load_files
 from perdure.gateway.streams import until_disconnected
 from perdure.runs.notifications import check_callback
@@ -135,9 +135,7 @@ def _as_a2a() -> Any:
     except RunNotFoundError:
         raise TaskNotFoundError("the task does not exist") from None
     except Exception as error:
-        if (problem := problem_of(error)) is None:
-            _log.exception("an A2A method failed")
-            raise InternalError("the request failed; the gateway's log has the error") from None
+        problem = logged_problem(error)
         kind = InternalError if problem.status >= 500 else _KINDS.get(problem.status, InvalidParamsError)
         raise kind(problem.detail, {"kind": problem.kind, "status": problem.status}) from None
 

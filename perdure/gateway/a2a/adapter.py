@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 
 
+_PARSE_ERROR: Final = -32700
+"""JSON-RPC's code for a body that is not JSON."""
 _INVALID_PARAMS: Final = -32602
 """JSON-RPC's code for invalid parameters."""
 _CONTENT_TYPE: Final = -32005
@@ -55,11 +56,14 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
             words = f"the request's Content-Type is {clip(kind, 60)!r}; it must be application/json"
             return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": _CONTENT_TYPE, "message": words}})
         library = dispatcher()
-        with suppress(JsonError):  # the protocol has its own error for invalid JSON
+        try:
             sent = await read_value(request)
-            if isinstance(sent, dict) and (words := _problem_of_0_3(sent)):
-                error = {"code": _INVALID_PARAMS, "message": f"Invalid params: {words}"}
-                return JSONResponse({"jsonrpc": "2.0", "id": sent.get("id"), "error": error})
+        except JsonError as invalid:  # the protocol has its own error; the library accepts NaN, and any depth
+            error = {"code": _PARSE_ERROR, "message": f"Parse error: {invalid}"}
+            return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+        if isinstance(sent, dict) and (words := _problem_of_0_3(sent)):
+            error = {"code": _INVALID_PARAMS, "message": f"Invalid params: {words}"}
+            return JSONResponse({"jsonrpc": "2.0", "id": sent.get("id"), "error": error})
         response: Response = await library.handle_requests(request)
         if not isinstance(response, StreamingResponse):
             return response

@@ -23,7 +23,7 @@ from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.answers import AnswerStream, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
-from perdure.gateway.errors import HttpError, as_problem_json, problem_of
+from perdure.gateway.errors import HttpError, as_problem_json, logged_problem
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream
 from perdure.runs.caller_context import read_context
@@ -189,6 +189,4 @@ def _caller(sender: str, tenant: str, rights: Iterable[str], roles: Iterable[str
 
 
 def _refusal(error: Exception) -> Response:
-    problem = problem_of(error)
-    assert problem is not None
-    return as_problem_json(problem)
+    return as_problem_json(logged_problem(error))

@@ -21,9 +21,9 @@ from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.selection import Selection
 from perdure.errors import PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, decide, judge
+from perdure.gateway.answers import AnswerStream, decide, judge, with_output
 from perdure.gateway.callers import APPROVE, Caller
-from perdure.gateway.errors import HttpError
+from perdure.gateway.errors import HttpError, logged_problem
 from perdure.gateway.files import load_files
 from perdure.gateway.mcp._context import (
     TASKS,
@@ -156,7 +156,7 @@ class McpMethods:
             else:
                 run = await self._start(context, given, beginning)
         except (PerdureError, HttpError) as error:
-            return error_of(str(error))
+            return error_of(logged_problem(error).detail)
         if beginning:
             self._calls[beginning] = run
         try:
@@ -170,7 +170,7 @@ class McpMethods:
                 await asyncio.shield(run.cancel())
             raise
         except PerdureError as error:
-            return error_of(str(error))
+            return error_of(logged_problem(error).detail)
         finally:
             self._calls.pop(beginning, None)
 
@@ -245,7 +245,7 @@ class McpMethods:
 
     async def _result(self, context: McpContext, run: Run[Any]) -> types.CallToolResult:
         """Return the result of a run once it has ended, with the files of its output (R20.3)."""
-        view = await run.wait()
+        view = await with_output(run, await run.wait())
         result = result_of(view)
         tenant = caller_in(context).tenant
         files = [] if view.status != "completed" else await load_files(self._gateway.perdure, view.output, tenant)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.gateway._idempotency import REUSED
 from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name, parse_result
-from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.errors import HttpError, logged_problem
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, shorten
 from perdure.values.messages import parse_messages
@@ -24,7 +23,6 @@ from perdure.values.problems import close_names
 NOT_AGAIN: Final = "invalid_request_error"
 """The `type` of errors that clients do not retry."""
 _RETRIED_STATUSES: Final = (408, 409, 429)
-_log = logging.getLogger("perdure.gateway")
 _ERROR_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ERROR_CODES: Final = {
     401: "invalid_api_key",
@@ -62,11 +60,7 @@ def ended_badly(message: str, code: str) -> HttpError:
 
 def after_start(error: Exception, id: object) -> HttpError:
     """Return such an error for a failure outside of the run: the run continues."""
-    problem = problem_of(error)
-    if problem is None:
-        _log.error("a run's answer was not delivered", exc_info=error)
-        problem = HttpError(500, "the request failed; the gateway's log has the error")
-    return _not_retried(problem, id)
+    return _not_retried(logged_problem(error), id)
 
 
 def _not_retried(problem: HttpError, id: object) -> HttpError:
