@@ -46,7 +46,6 @@ _HEADERS: Final = {
 """The default headers of every response."""
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-_OF_MCP: Final = ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name")
 _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 CLIENT_GONE: Final = 499
 """The status in the audit log for a client that disconnected before the answer, as in nginx."""
@@ -133,8 +132,8 @@ def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "Last-Event-ID", *_OF_MCP],
-        expose_headers=["Location", "Retry-After", "X-Request-Id", "Mcp-Session-Id"],
+        allow_headers=["*"],  # OpenAI's client sends a dozen of its own; without cookies no header has a user's rights
+        expose_headers=["Location", "Retry-After", "X-Request-Id", "X-Should-Retry", "Mcp-Session-Id"],
     )
     return [cors]
 

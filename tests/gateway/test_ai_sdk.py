@@ -213,8 +213,8 @@ async def test_an_application_has_routes_of_its_own(dev_server: WorkflowEnvironm
             )
 
         @app.get("/api/chat/{id}/stream")
-        async def resume(id: str, who: Annotated[str, Header()]) -> Response:
-            return await resume_response(perdure, id, sender=who)
+        async def resume(id: str, who: Annotated[str, Header()], may: Annotated[str, Header()] = "*") -> Response:
+            return await resume_response(perdure, id, sender=who, rights=may.split())
 
         async with (
             serve_app(app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address,
@@ -233,5 +233,8 @@ async def test_an_application_has_routes_of_its_own(dev_server: WorkflowEnvironm
             resumed = UiPage(page.messages, resumes=True)
             take(resumed, chunks(await http.get(path, headers={"who": "ann"})))
             assert resumed.parts[-1]["state"] == "approval-requested"
+            assert (await http.get(path, headers={"who": "ann", "may": "approve"})).status_code == 403
+            slash = await http.post("/api/chat", json={**body, "id": "bob/7"}, headers={"who": "ann"})
+            assert (slash.status_code, "has a slash" in slash.json()["detail"]) == (422, True)
             wrong = await http.post("/api/chat", json={"id": "x"}, headers={"who": "ann"})
             assert (wrong.status_code, "messages must be" in wrong.json()["detail"]) == (422, True)

@@ -251,10 +251,14 @@ async def test_pages_of_named_sites_may_ask_with_a_token(tmp_path: Path) -> None
     async with gateway(None, [echo], gateway_tokens=file, gateway_origins=(site,)) as it:
         allowed = await it.http.options("/who", headers={"Origin": site, **asks})
         assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, site)
+        for names in ("idempotency-key", "a2a-version,a2a-extensions", "x-stainless-os,x-stainless-lang"):
+            more = {"Access-Control-Request-Headers": f"authorization,content-type,{names}"}
+            assert (await it.http.options("/who", headers={"Origin": site, **asks, **more})).status_code == 200
         assert (await it.http.options("/who", headers={"Origin": "https://evil.example", **asks})).status_code == 400
         answer = await it.http.get("/who", headers={"Origin": site, **bearer(token)})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, site)
         assert "access-control-allow-credentials" not in answer.headers
+        assert "X-Should-Retry" in answer.headers["access-control-expose-headers"]
         other = await it.http.get("/who", headers={"Origin": "https://evil.example", **bearer(token)})
         assert (other.status_code, "access-control-allow-origin" in other.headers) == (403, False)
 

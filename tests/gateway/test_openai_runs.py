@@ -24,7 +24,7 @@ from perdure.hooks import BeforeAgentStart
 from perdure.pages.adapter import pages, sign_in
 from perdure.testing.scripted_model import ChatRequest, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
-from tests.gateway.support import gateway
+from tests.gateway.support import gateway, write_agents
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -204,6 +204,20 @@ async def test_rights_in_conversations(dev_server: WorkflowEnvironment, tmp_path
             await kim.responses.cancel(answer.id)
         with pytest.raises(openai.PermissionDeniedError):
             await bob.responses.delete(answer.id)
+
+
+async def test_an_agent_whose_file_has_another_name_goes_on_in_a_conversation(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """The candidate of a rollout has its agent's name."""
+    folder = write_agents(tmp_path / "agents", SHOPPER)
+    (folder / "shopper-2.json").write_text(json.dumps(SHOPPER), encoding="utf-8")
+    who = [("acme", "bob", ["read", "send"])]
+    async with door(dev_server.client, tmp_path, [says("One."), says("Two.")], who=who) as it:
+        conversation = (await it.ai.conversations.create()).id
+        for answer in ("One.", "Two."):
+            response = await it.ai.responses.create(model="shopper-2", conversation=conversation, input="Go on.")
+            assert response.output_text == answer
 
 
 async def test_a_question_to_a_person_is_answered_with_a_reason(

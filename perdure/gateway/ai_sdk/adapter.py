@@ -15,7 +15,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
-from perdure.errors import PerdureError, RunNotFoundError
+from perdure.errors import PerdureError, RunNotFoundError, clip
 from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
@@ -161,16 +161,24 @@ async def chat_response(
 
 
 async def resume_response(
-    perdure: Perdure, chat: str, *, sender: str, tenant: str = "", key: str | None = None
+    perdure: Perdure,
+    chat: str,
+    *,
+    sender: str,
+    tenant: str = "",
+    rights: Iterable[str] = (READ, SEND, APPROVE),
+    key: str | None = None,
 ) -> Response:
     """Return the response of an application's own route to `useChat({resume: true})`: the active answer, or 204.
+
+    `rights`, `key`: as in `chat_response`.
 
     @app.get("/api/chat/{id}/stream")
     async def resume(id: str, who: Annotated[Customer, Depends(signed_in)]) -> Response:
         return await resume_response(perdure, id, sender=who.name)
     """
     try:
-        frames = await _Chats(perdure, _caller(sender, tenant, (READ, SEND, APPROVE))).resume(
+        frames = await _Chats(perdure, _caller(sender, tenant, rights)).resume(
             _own_key(sender, chat) if key is None else key
         )
     except (HttpError, PerdureError) as error:
@@ -181,6 +189,10 @@ async def resume_response(
 
 
 def _own_key(sender: str, chat: str) -> str:
+    if "/" in chat:  # it could be the chat of a sender whose name has a slash
+        raise HttpError(
+            422, f"the chat's id {clip(chat, 60)!r} has a slash: use another id, or name the session with key="
+        )
     return f"{sender}/{chat}"
 
 

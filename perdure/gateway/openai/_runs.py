@@ -527,8 +527,11 @@ class RunStarter:
             return id, None, view.agent  # another adapter started the run
 
     def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
-        """Check the right to change the agent, if the request's differs from the one that `answers` (R10.9)."""
-        if answers != request.model:
+        """Check the right to change the agent, if the request's differs from the one that `answers` (R10.9).
+
+        `answers`: that agent's file, or its name, which a rollout's candidate shares.
+        """
+        if answers not in (request.model, self._agent(request.model).name):
             caller.check("agent", "change a conversation's agent")
 
     async def _send(

@@ -309,9 +309,9 @@ class Routes:
         caller = caller_of(request)
         id = _id(request)
         found = await self._stored(caller, id)
-        if found.record.sender != caller.sender:
+        if found.record.sender != caller.sender or caller.may("stop"):
             caller.check("stop", "cancel other senders' runs")
-        elif not caller.may("stop"):  # a sender may also have read-only tokens
+        else:  # a sender may also have read-only tokens
             caller.check(SEND, "cancel responses")
         if not is_settled(found, id) or (found.view.status == "running" and id.leg == found.leg):
             with contextlib.suppress(TimeoutError):
