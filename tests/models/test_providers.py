@@ -243,6 +243,36 @@ def test_a_file_that_the_model_cannot_read_is_one_line() -> None:
     assert kinds == [("image", None), ("text", "[a file is left out: this model reads no audio]")]
 
 
+@pytest.mark.parametrize(
+    ("model", "fetches"),
+    [
+        (SONNET, True),
+        ("openai-responses:gpt-5", True),
+        ("google:gemini-2.5-pro", False),
+        ("bedrock:amazon.nova-pro-v1:0", False),
+        ("bedrock:anthropic.claude-sonnet-4-5-20250929-v1:0", False),
+    ],
+)
+def test_a_picture_at_an_address_goes_to_a_server_that_fetches_it(model: str, *, fetches: bool) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://img.example.com/a.png"}}
+    body = str(write_request(model, "m", {"messages": [{"role": "user", "content": [picture, IMAGE]}]}))
+    assert ("https://img.example.com/a.png" in body, "reads no images from addresses" in body) == (fetches, not fetches)
+    assert "QUJD" in body
+
+
+@pytest.mark.parametrize("model", ["anthropic:claude-haiku-4-5", "bedrock:anthropic.claude-haiku-4-5-20251001-v1:0"])
+@pytest.mark.parametrize(
+    ("most", "budget"), [(20_000, 16_384), (16_384, 8192), (4096, 2048), (2047, None), (None, 16_384)]
+)
+def test_a_budget_of_thoughts_is_below_the_limit_of_the_answer(
+    model: str, most: int | None, budget: int | None
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "one"}], "reasoning_effort": "high", "max_tokens": most}
+    body = write_request(model, model.partition(":")[2], chat)
+    fields = body.get("additionalModelRequestFields", body)
+    assert fields.get("thinking", {}).get("budget_tokens") == budget
+
+
 GEMINI = "google:gemini-3-pro"
 NOVA = "bedrock:amazon.nova-pro-v1:0"
 CLAUDE = "bedrock:eu.anthropic.claude-opus-5-v1:0"

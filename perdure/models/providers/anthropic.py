@@ -49,7 +49,7 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
     claude = claude_of(model) or Claude(model)
     conversation = read_conversation(chat["messages"])
     tools, callable_ = known_tools(chat, conversation)
-    thoughts = claude.thoughts(chat.get("reasoning_effort"), conversation.turns)
+    thoughts = claude.thoughts(chat.get("reasoning_effort"), conversation.turns, chat.get("max_tokens"))
     contents = [list(_blocks(turn)) for turn in conversation.turns]
     turns = zip(conversation.turns, contents, strict=True)
     body: JsonObject = {

@@ -40,7 +40,11 @@ def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> Js
     claude = claude_of(model)
     conversation = read_conversation(chat["messages"])
     tools, _ = known_tools(chat, conversation)
-    thoughts = {} if claude is None else claude.thoughts(chat.get("reasoning_effort"), conversation.turns)
+    thoughts = (
+        {}
+        if claude is None
+        else claude.thoughts(chat.get("reasoning_effort"), conversation.turns, chat.get("max_tokens"))
+    )
     contents = [list(_blocks(turn)) for turn in conversation.turns]
     turns = zip(conversation.turns, contents, strict=True)
     system: list[JsonObject] = [{"text": text} for text in conversation.system]

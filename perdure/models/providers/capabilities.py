@@ -29,6 +29,8 @@ class Capabilities:
     """Whether one answer may have several native calls."""
     images: bool = False
     """Whether it reads pictures."""
+    image_addresses: bool = True
+    """Whether its server fetches a picture from an address."""
     documents: bool = False
     """Whether it reads PDF files."""
     audio: bool = False
@@ -102,15 +104,19 @@ def _anthropic(name: str) -> Capabilities:
 
 def _google(name: str) -> Capabilities:
     thinking, hosted = google.is_thinking_model(name), _HOSTED if _GEMINI_HOSTS.match(name) else ()
-    return Capabilities(images=True, documents=True, audio=True, thinking=thinking, hosted_tools=hosted)
+    return Capabilities(
+        images=True, image_addresses=False, documents=True, audio=True, thinking=thinking, hosted_tools=hosted
+    )
 
 
 def _bedrock(name: str) -> Capabilities:
     claude = claude_of(name)
     if claude is None:
         nova = _NOVA.search(name) is not None
-        return Capabilities(strict_schemas=False, images=nova, documents=nova, caching="marked" if nova else "none")
-    return Capabilities(strict_schemas=False, images=True, documents=True, caching="marked", thinking=claude.thinking)
+        found = Capabilities(images=nova, documents=nova, caching="marked" if nova else "none")
+    else:
+        found = Capabilities(images=True, documents=True, caching="marked", thinking=claude.thinking)
+    return replace(found, strict_schemas=False, image_addresses=False)
 
 
 _OF: Final = {

@@ -22,6 +22,7 @@ _TOKENS_LATER: Final = 128_000
 _ROOM: Final = 4096
 """Tokens of an answer beyond its thoughts."""
 _BUDGET: Final = {"minimal": 1024, "low": 2048, "medium": 10_000, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+_LEAST_BUDGET: Final = 1024
 NO_THINKING: Final = ("none", "off")
 """Efforts that disable thinking."""
 
@@ -68,14 +69,20 @@ class Claude:
             return {}
         return dict([*sampling.items()][:1]) if self.version >= (4, 1) else sampling
 
-    def thoughts(self, effort: str | None, turns: Sequence[ChatTurn]) -> JsonObject:
-        """Return `thinking`, and `effort` if the model accepts one; an empty object keeps the model's default."""
+    def thoughts(self, effort: str | None, turns: Sequence[ChatTurn], most: int | None = None) -> JsonObject:
+        """Return `thinking`, and `effort` if the model accepts one; an empty object keeps the model's default.
+
+        `most`: the limit of the answer's tokens. The server requires a smaller budget of thoughts.
+        """
         if effort in NO_THINKING:
             return self._no_thoughts()
         if effort is None or not self.thinking or not self._may_think(turns):
             return {}
         if not self.adaptive:
-            return {"thinking": {"type": "enabled", "budget_tokens": _BUDGET.get(effort, _BUDGET["medium"])}}
+            budget = _BUDGET.get(effort, _BUDGET["medium"])
+            if most is not None and most <= budget:
+                budget = most // 2
+            return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= _LEAST_BUDGET else {}
         known = {"minimal": "low", **({"xhigh": "max"} if self.version < (4, 7) else {})}
         return {"thinking": {"type": "adaptive", "display": "summarized"}, "effort": known.get(effort, effort)}
 

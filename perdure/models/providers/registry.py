@@ -54,12 +54,14 @@ def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [
-        part
-        if (needed := _FILES.get(part.get("type", ""))) is None or getattr(capabilities, needed)
-        else {"type": "text", "text": f"[a file is left out: this model reads no {needed}]"}
-        for part in content
-    ]
+    parts = []
+    for part in content:
+        needed = _FILES.get(part.get("type", ""))
+        if needed is not None and not getattr(capabilities, needed):
+            part = {"type": "text", "text": f"[a file is left out: this model reads no {needed}]"}
+        elif needed == "images" and not (capabilities.image_addresses or part["image_url"]["url"].startswith("data:")):
+            part = {"type": "text", "text": "[a file is left out: this model's server reads no images from addresses]"}
+        parts.append(part)
     return {**message, "content": parts}
 
 
