@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from perdure.errors import CallError
 from perdure.plan import DEFAULT_ITERATIONS, EACH, Call
@@ -53,12 +53,32 @@ class RuleRecord(WireModel):
     lost: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the record of an earlier run was lost: then the worst case is assumed."""
 
+    _sums: dict[str, Fraction] = PrivateAttr(default_factory=dict)
+    """The sums that were asked for so far."""
+
     def note(self, rule: Rule, entry: str, amount: float) -> None:
         """Set an entry of the rule."""
+        self.remove(rule, entry)
         self.entries.setdefault(rule.key, {})[entry] = amount
+        if rule.key in self._sums:
+            self._sums[rule.key] += exact_fraction(amount)
+
+    def remove(self, rule: Rule, entry: str) -> None:
+        """Remove an entry of the rule, if it exists."""
+        amount = self.entries.get(rule.key, {}).pop(entry, None)
+        if amount is not None and rule.key in self._sums:
+            self._sums[rule.key] -= exact_fraction(amount)
+
+    def sum_of(self, rule: Rule) -> Fraction:
+        """Return the sum of the rule's entries."""
+        sums = self._sums
+        if rule.key not in sums:
+            sums[rule.key] = sum(map(exact_fraction, self.entries.get(rule.key, {}).values()), Fraction())
+        return sums[rule.key]
 
     def join(self, other: RuleRecord) -> None:
         """Add the other record's entries."""
+        self._sums.clear()
         self.lost = self.lost or other.lost
         for key, entries in other.entries.items():
             self.entries.setdefault(key, {}).update(entries)
@@ -68,8 +88,7 @@ class RuleRecord(WireModel):
         found = self.of(rules)
         for rule in rules:
             if isinstance(rule, AtMost | CountAtMost) and rule.key in found.entries:
-                total = sum(map(exact_fraction, found.entries[rule.key].values()), Fraction())
-                found.entries[rule.key] = {_TOTAL: float(total)}
+                found.entries[rule.key] = {_TOTAL: float(self.sum_of(rule))}
         return found
 
     def of(self, rules: Iterable[Rule]) -> RuleRecord:
@@ -203,13 +222,14 @@ class RuleBook:
 
     def forget_expected(self) -> None:
         """Judge calls by the record alone again."""
-        self._expected.entries.clear()
+        self._expected = RuleRecord()
 
     def _note_begin(self, call: Call, record: RuleRecord) -> None:
+        entry = self._entry(call)
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
                 amount = self._amount(rule, call)
-                record.note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
+                record.note(rule, entry, float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun", record)
 
     def note_held(self, call: Call) -> None:
@@ -222,7 +242,7 @@ class RuleBook:
         """Remove a call's amounts from the sums and counts."""
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost):
-                self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
+                self.record.remove(rule, self._entry(call))
 
     def note_ended(self, call: Call) -> None:
         """Record the end of a call, and end the exclusive use of rules by its child runs."""
@@ -261,9 +281,7 @@ class RuleBook:
 
     def used(self, rule: AtMost | CountAtMost) -> Fraction:
         """Return the sum, or the count, so far."""
-        records = (self.record, self._expected)
-        amounts = (amount for record in records for amount in record.entries.get(rule.key, {}).values())
-        return sum(map(exact_fraction, amounts), Fraction())
+        return self.record.sum_of(rule) + self._expected.sum_of(rule)
 
     def has(self, rule: Precedes | NeverAfter, key: str = _TOTAL) -> bool:
         """Whether the record has the event of an order, for a value of `same`."""
@@ -291,7 +309,9 @@ class RuleBook:
         one = (
             Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, _params_of(call))
         )
-        return one if isinstance(one, str) or not self._counts_loop_runs else one * _max_runs(call)
+        if isinstance(one, str) or not self._counts_loop_runs or (runs := _max_runs(call)) == 1:
+            return one
+        return one * runs
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
         params = _params_of(call)

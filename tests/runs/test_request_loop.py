@@ -457,3 +457,21 @@ def _judging_of_compared_calls(event: str, pairs: int) -> float:
     assert Driver(loop).step() == ["1.0"]
     assert not any(call.state.error for call in loop.plan.calls)
     return cpu.laps()
+
+
+@pytest.mark.parametrize(
+    "rule", [{"rule": "count_at_most", "count": 1_000, "of": "t"}, {"rule": "at_most", "sum": 1e9, "of": "t.x"}]
+)
+def test_r18_5_no_task_of_many_calls_under_a_limit_is_long(rule: dict[str, Any]) -> None:
+    """Each call added up the amounts of all calls before it: a task of 500 calls took seconds."""
+    assert any(_begin_of_limited_calls(rule, 499) < 50 for _ in range(3))
+
+
+def _begin_of_limited_calls(rule: dict[str, Any], count: int) -> float:
+    loop = loop_of(rules=[rule])
+    loop._run.approval_queue.guard = Guard(Policy(ask="never"))
+    loop.answer(RequestResult(calls=[{"_tool": "t", "x": index} for index in range(count)]))
+    cpu = Cpu()
+    started = Driver(loop).step()
+    assert [loop.begin(loop.running[name]) for name in started] == [None] * count
+    return cpu.laps()
