@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, TypeAlias, cast
 from zoneinfo import ZoneInfo
@@ -43,6 +43,7 @@ from perdure.client.selection import of_tenant, schedule_id, schedule_name
 from perdure.client.tenancy import TENANT_MEMO, owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
+from perdure.hosting.codec import UnboundCodec
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import read_input
 from perdure.runs.caller_context import read_context
@@ -207,7 +208,7 @@ class Schedule:
         self.tenant: str = tenant
         self.id: str = schedule_id(name, tenant)
         """Temporal's id of the schedule; the ids of its runs begin with it."""
-        self._client = client
+        self._client = unbound_client(client)
         self._task_queue = task_queue
 
     async def create(
@@ -463,6 +464,20 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"Schedule({self.name!r})"
+
+
+def unbound_client(client: Client) -> Client:
+    """Return the client with a codec that binds no value to a run.
+
+    The SDK encodes a schedule's input for the schedule's id, but each of its runs has an id of its own.
+    """
+    config = client.config(active_config=True)
+    converter = config["data_converter"]
+    if converter.payload_codec is None:
+        return client
+    config["data_converter"] = replace(converter, payload_codec=UnboundCodec(converter.payload_codec))
+    config["plugins"] = []  # the configuration holds their changes already
+    return Client(**config)
 
 
 async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSchedule, None]:

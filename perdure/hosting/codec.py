@@ -185,6 +185,21 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
         return None if found.data == _PROBE.data else RuntimeError("the codec does not decode a value that it encoded")
 
 
+class UnboundCodec(PayloadCodec):
+    """A codec that binds no value to a run, for values that several runs read."""
+
+    def __init__(self, inner: PayloadCodec) -> None:
+        self._inner = inner
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Encode the payloads. See `PayloadCodec`."""
+        return await self._inner.encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Decode the payloads. See `PayloadCodec`."""
+        return await self._inner.decode(payloads)
+
+
 def _is_away(error: Exception) -> bool:
     return any(isinstance(each, _AWAY) for each in causes_of(error))
 

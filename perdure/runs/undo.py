@@ -368,7 +368,10 @@ def plan_order(
         order.link(call.id, loop)
     for loop in loops:
         order.link(head(loop), loop)
-    order.fence([*dict.fromkeys([*order.nodes(), *by_id])], start, end)
+    nodes = [*dict.fromkeys([*order.nodes(), *by_id])]
+    order.fence(nodes, start, end)
+    if not nodes:  # the plans before and after are still in order
+        order.link(start, end)
     for _ in range(2):
         for node in order.nodes():
             if node not in kept and node not in (start, end):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Perdure, RunError, RunExistsError, RunNotFoundError, Selection, ToolContext, tool
 from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
 from perdure.errors import ScheduleError, ServerRefusalError
+from perdure.hosting.connection import data_converter
 from perdure.runs.schedules import check_agent_name, with_time
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.testing import approve, run_locally
@@ -98,6 +100,31 @@ async def test_r19_6_a_triggered_run_says_by_which_schedule_and_for_when(
         assert [(row.id, row.schedule, row.agent) for row in rows] == [(run.id, name, "reporter")]
         case = await record_run(api.client, run.id)
         assert (case["agent"]["name"], case["input"]) == ("reporter", {"day": at})
+
+
+async def test_r19_6_each_run_of_a_schedule_reads_its_encrypted_input(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps({"k": base64.b64encode(bytes(32)).decode()}))
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
+    monkeypatch.setenv("PERDURE_STORAGE_THRESHOLD", "2000")
+    client = await Client.connect(dev_server.client.service_client.config.target_host, data_converter=data_converter())
+    write(tmp_path, "reporter", schema={"const": {"ok": True}}, context=[{"type": "input", "schema": {}}])
+    name = unique()
+    async with harness(client, [], lambda _: DONE, agents=tmp_path) as it:
+        nightly = Perdure(client, task_queue=it.task_queue).schedule(name, tenant="acme")
+        for number, text in ((1, "small"), (2, "large" * 1_000)):
+            await nightly.create("reporter", {"text": text}, overlap="allow-all", replace=True, **NEVER)
+            assert (await nightly.show()).input == {"text": text}
+            await nightly.trigger()
+            view = await until(nightly, lambda view, number=number: len(view.runs) == number)  # type: ignore[misc]
+            run = Perdure(client).get_run(view.runs[0].run_id)
+            assert await run.result(HANG) == {"ok": True}
+            assert ((await run.origin()).input, (await run.view()).schedule) == ({"text": text}, name)
+            history = await run.handle.fetch_history()
+            assert "small" not in str(history)
+        await nightly.delete()
 
 
 async def until_listed(api: Perdure, selection: Selection) -> list[Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
@@ -33,7 +34,7 @@ TOOLS = {
     for name in ("a", "b", "c")
 }
 _TOKENS = 1_000
-"""Results are numbers from here on, each of one call: who has one in its parameters depends on that call."""
+"""Results are numbers from a multiple of this on, each of one call. A call with one in its parameters depends on that call."""
 
 
 @dataclass
@@ -51,7 +52,9 @@ class Played:
         return next((at for at, (event, call) in enumerate(self.log) if (event, call.id) == (what, id)), None)
 
 
-def play(calls: list[dict[str, Any]], tools: dict[str, Tool], chance: random.Random, request: int) -> Played:
+def play(
+    calls: list[dict[str, Any]], tools: dict[str, Tool], chance: random.Random, request: int, first_token: int
+) -> Played:
     """Play a plan: calls begin, end and fail in any order."""
     plan = Plan(request, tools=tools, state=State([Write(path=(), value=STATE)]))
     for raw in calls:
@@ -65,7 +68,7 @@ def play(calls: list[dict[str, Any]], tools: dict[str, Tool], chance: random.Ran
             played.log.append(("begun", call))
             continue
         call = running.pop(chance.randrange(len(running)))
-        token = _TOKENS + len(played.tokens)
+        token = first_token + len(played.tokens)
         outcome: Outcome = Returned({"n": token})
         if chance.random() < 0.2:
             outcome = Failed(CallError("boom", "it broke"))
@@ -88,15 +91,22 @@ def numbers_in(value: Any) -> Iterator[int]:
         yield value
 
 
+@example(38)  # a Request without a call between two others
 @given(st.integers(0, 2**32))
 def test_r23_4_an_undo_follows_the_reverse_data_flow_and_stops_where_one_fails(seed: int) -> None:
     chance = random.Random(seed)
-    ran = play(random_calls(chance), TOOLS, chance, 1)
+    requests = [random_calls(chance)]
+    if chance.random() < 0.5:
+        requests += [chance.choice([[], [{"_tool": "unknown"}], random_calls(chance)]), random_calls(chance)]
     log = EffectLog(TOOLS.values(), [UNDO], Sizes())
-    log.add(ran.plan)
+    plans = [play(calls, TOOLS, chance, number, _TOKENS * number) for number, calls in enumerate(requests, 1)]
+    for ran in plans:
+        log.add(ran.plan)
+    events = [event for ran in plans for event in ran.log]
+    tokens = {token: id for ran in plans for token, id in ran.tokens.items()}
     chunk = log.chunk(0, None)
     found = RunEffects("run", UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None), chunk.effects, chunk.order)
-    done = {call.id for event, call in ran.log if event == "done"}
+    done = {call.id for event, call in events if event == "done"}
     assert {each.call for each in found.effects} == done
     undo, run_input = plan_undo(found)
     assert sorted(each.call for each in undo.undoes) == sorted(done)
@@ -108,25 +118,30 @@ def test_r23_4_an_undo_follows_the_reverse_data_flow_and_stops_where_one_fails(s
     entries = [
         entry | ({"what": data[entry["what"].split(".")[1]]["what"]} if "what" in entry else {}) for entry in written
     ]
-    back = play(entries, {"undo": UNDO}, chance, 0)
-    takes_back = {
-        call.id: ran.tokens[call.inputs.params["what"]] for _, call in back.log if "what" in call.inputs.params
-    }
+    back = play(entries, {"undo": UNDO}, chance, 0, _TOKENS)
+    takes_back = {call.id: tokens[call.inputs.params["what"]] for _, call in back.log if "what" in call.inputs.params}
     begun = [takes_back[call.id] for event, call in back.log if event == "begun" and call.id in takes_back]
     assert len(begun) == len({*begun}), "each effect is undone once"
     by_effect = {effect: id for id, effect in takes_back.items()}
-    for event, call in ran.log:
-        if event != "done":
-            continue
-        for token in numbers_in(call.inputs.params):
-            writer = ran.tokens.get(token)
-            if writer is None or writer not in by_effect:
-                continue
-            reader = by_effect.get(call.id)
-            assert reader is not None, f"{writer} is undone although the undo of {call.id} never began"
-            ended, began = back.place("done", reader), back.place("begun", by_effect[writer])
-            assert ended is not None, f"{writer} is undone although that of {call.id} failed"
-            assert began is not None
-            assert ended < began, f"{writer} is undone before {call.id}"
-    if not ran.plan.named_edges() and not any(call.spec.loop for call in ran.plan.calls):
+
+    def check_order(first: str, second: str) -> None:
+        """Check that `first` is undone only after `second`, which read its result, or is of a later Request."""
+        if first not in by_effect:
+            return
+        assert second in by_effect, f"{first} is undone although the undo of {second} never began"
+        ended, began = back.place("done", by_effect[second]), back.place("begun", by_effect[first])
+        assert ended is not None, f"{first} is undone although that of {second} failed"
+        assert began is not None
+        assert ended < began, f"{first} is undone before {second}"
+
+    for event, call in events:
+        if event == "done":
+            for token in numbers_in(call.inputs.params):
+                if token in tokens:
+                    check_order(tokens[token], call.id)
+    for earlier, later in combinations(plans, 2):
+        for first, second in product(earlier.tokens.values(), later.tokens.values()):
+            check_order(first, second)
+    [ran, *others] = plans
+    if not others and not ran.plan.named_edges() and not any(call.spec.loop for call in ran.plan.calls):
         assert sorted(takes_back[id] for id in back.first) == sorted(done), "what is independent is undone at once"
