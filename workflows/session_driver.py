@@ -104,7 +104,9 @@ class SessionDriver:
         info = workflow.info()
         # Not the first task's time: a query may be answered by a task that is then tried again, later.
         began = info.workflow_start_time.isoformat(timespec="milliseconds")
-        self.kept = SessionState(argument, info.workflow_id, info.original_execution_run_id[-6:], began)
+        self.kept = SessionState(
+            argument, info.workflow_id, info.original_execution_run_id[-6:], began, self.follows_rules
+        )
         self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
         self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered)

@@ -7,7 +7,7 @@ starts it. Without an active run, messages wait until a time (`WaitUntil`). So n
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -62,9 +62,9 @@ class Queued(WireModel):
         return message_key(self.sender, self.message_id)
 
     def joins(self, other: Queued) -> bool:
-        """Whether one run may take both messages: their rights, routes and contexts are the same (R10.4)."""
-        own = bool(self.settings or other.settings) or not same_context(self.context, other.context)
-        return set(self.rights) == set(other.rights) and self.route == other.route and not own
+        """Whether one run may take both messages: their rights, routes, settings and contexts are the same (R10.4)."""
+        same = (set(self.rights), self.route, self.settings) == (set(other.rights), other.route, other.settings)
+        return same and same_context(self.context, other.context)
 
 
 class ActiveRun(WireModel):
@@ -267,9 +267,19 @@ def judge_context(message: Message, schema: JsonObject | bool = True) -> None:
 
 
 class MessageQueue:
-    """The message queue. `rules` are the session's over its agent's; `session` is its workflow's id."""
+    """The message queue. `rules` are the session's over its agent's; `session` is its workflow's id.
 
-    def __init__(self, session: str, rules: SessionRules, state: QueueState | None = None) -> None:
+    `joins_settings`: whether messages with the same settings share a run, which 0.2.0 did not do.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        rules: SessionRules,
+        state: QueueState | None = None,
+        joins_settings: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._joins_settings = joins_settings
         self.session = session
         self.rules = rules
         self.state = state or QueueState()
@@ -446,7 +456,7 @@ class MessageQueue:
         last = self.state.queue[-1] if self.state.queue else None
         if last is None or last.mode != "collect" or last.number is None:
             return None
-        if not last.joins(queued):
+        if not self._share_run(last, queued):
             return "earlier messages have other rights, settings, context or route, so this message is handled alone"
         queued.number = last.number
         return None
@@ -611,10 +621,14 @@ class MessageQueue:
             if message.key not in keys:
                 before = None
                 continue
-            message.number = before.number if before is not None and before.joins(message) else self._promise()
+            shares = before is not None and self._share_run(before, message)
+            message.number = before.number if before is not None and shares else self._promise()
             if (known := self.state.known.get(message.key)) is not None:
                 known.number = message.number
             before = message
+
+    def _share_run(self, first: Queued, second: Queued) -> bool:
+        return first.joins(second) and (not first.settings or self._joins_settings())
 
     def _hold(self, key: str, request: int | None) -> None:
         if (known := self.state.known.get(key)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from perdure.errors import MessageRefusedError, clip
@@ -67,9 +67,17 @@ class SessionState:
     """The state of a session, without its active run.
 
     `born` separates its runs from those of an earlier session with its key. `at` is the time when this execution began.
+    `joins_settings` is the message queue's.
     """
 
-    def __init__(self, argument: SessionInput, session_id: str, born: str, at: str) -> None:
+    def __init__(
+        self,
+        argument: SessionInput,
+        session_id: str,
+        born: str,
+        at: str,
+        joins_settings: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._input = argument
         if not argument.created_at and argument.snapshot is None:
             self._input = argument.model_copy(update={"created_at": at})
@@ -87,7 +95,7 @@ class SessionState:
         """Sources of the state and the conversation, by reference (R15.1)."""
         message_queue = QueueState(born=f"{born}-") if snapshot is None else snapshot.message_queue
         message_queue.known = self._by_sender(message_queue)
-        self.message_queue = MessageQueue(session_id, argument.rules, message_queue)
+        self.message_queue = MessageQueue(session_id, argument.rules, message_queue, joins_settings)
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies

@@ -437,6 +437,14 @@ def test_r19_1_a_steer_with_another_context_follows() -> None:
     ]
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_r10_4_collect_joins_messages_of_the_same_settings(joins: bool) -> None:
+    it = MessageQueue(SESSION, SessionRules(mode="collect"), joins_settings=lambda: joins)
+    note = {"context": [{"role": "user", "content": "from the trigger"}]}
+    numbers = [say(it, text, settings=settings).queued for text, settings in (("a", note), ("b", note), ("c", {}))]
+    assert [None if each is None else each.number for each in numbers] == ([1, 1, 2] if joins else [1, 2, 3])
+
+
 def test_r19_1_collect_joins_messages_of_one_context() -> None:
     it = message_queue(mode="collect")
     first, joined = say(it, "a", context={"a": 1, "b": 2}), say(it, "b", context={"b": 2, "a": 1})

@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from perdure import Agent, Perdure, tool
 from perdure.cli.app import app
+from perdure.client.histories import execution_histories
 from perdure.client.selection import ListedRun, Selection
 from perdure.client.session import Session
 from perdure.errors import (
@@ -47,7 +48,7 @@ from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import COMPACT, DESCRIBE, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionInfo, SessionView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values._formula_functions import FUNCTIONS
-from tests.support import Harness, harness
+from tests.support import Harness, check_replays, harness
 from tests.timeouts import HANG
 from tests.workflows.test_notifications import SECRET, receiving
 
@@ -340,6 +341,17 @@ async def test_r10_4_collected_messages_are_one_run(time_skipping: WorkflowEnvir
         assert users(it.model.requests[0])[-2:] == ["ann: a", "bob: b"]
         messages = [entry for entry in (await session.show()).entries if entry["type"] == "message"]
         assert [(one["sender"], one["text"]) for one in messages] == [("ann", "a"), ("bob", "b"), ("eve", "c")]
+
+
+async def test_r10_4_collected_messages_of_the_same_settings_are_one_run(time_skipping: WorkflowEnvironment) -> None:
+    settings: dict[str, Any] = {"context": [{"type": "system", "text": "Answer the trigger."}]}
+    async with desk(time_skipping, rules={"mode": "collect", "quiet": 60}) as (session, it):
+        receipts = [await session.send(text, sender="ci", settings=settings) for text in "ab"]
+        await time_skipping.sleep(61)
+        assert await answers(session, *receipts) == ["re: ci: b", "re: ci: b"]
+        assert len(it.model.requests) == 1
+        async for history in execution_histories(it.client, session.id):
+            await check_replays(history)
 
 
 @pytest.mark.parametrize("how", ["interrupt", "stop", "cancel", "terminate"])
