@@ -135,13 +135,15 @@ async def test_tools_of_the_page_and_questions(dev_server: WorkflowEnvironment, 
         {"calls": [{"_tool": "read_cart", "_outputPath": "†state.cart"}]},
         {"calls": [ask], "output": "{†state.cart.fruit} {†state.size}"},
     ]
-    who = [("acme", "ann", ["send"]), EVERYTHING]
+    who = [("acme", "ann", ["send"]), EVERYTHING, ("acme", "kim", ["read", "approve"])]
     async with chats(dev_server, tmp_path, script, who) as it:
         chat = some_name()
         page = await it.page([user("Order.")], id=chat, tools=tools)
         (part,) = [each for each in page.parts if each["type"] == "tool-read_cart"]
         assert (part["state"], part["providerExecuted"]) == ("input-available", False)
         page.give(part["toolCallId"], {"fruit": "apple"})
+        refused = await it.post(page.messages, 2, id=chat, tools=tools)
+        assert (refused.status_code, "right 'send'" in refused.json()["detail"]) == (403, True)
         # A page carries its tools out with the right to send; a question is answered with the right to approve.
         page = await it.page(page.messages, 1, id=chat, tools=tools)
         (question,) = [each for each in page.parts if each["type"] == "tool-ask_person"]

@@ -21,6 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.client.histories import replay_history
 from perdure.gateway.api.adapter import api
+from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hosting.connection import data_converter
 from perdure.rules import count_at_most
 from perdure.runs.audit import audit_id, verify_chain
@@ -173,7 +174,7 @@ async def test_the_gateway_records_rights_and_a_session_its_deletion(
         harness(dev_server.client, [], [DONE] * 4, agents=agents, **sink) as it,
         gateway(
             dev_server.client,
-            [api],
+            [api, openai_adapter],
             task_queue=it.task_queue,
             agents=agents,
             gateway_tokens=tmp_path / "tokens.json",
@@ -186,13 +187,18 @@ async def test_the_gateway_records_rights_and_a_session_its_deletion(
         body = {"agent": "greeter", "text": "hello"}
         assert (await gate.http.post("/v1/sessions/s/messages", json=body, headers=ann)).status_code < 300
         assert (await gate.http.delete("/v1/sessions/s", headers=ann)).status_code == 204
-        found = await entries(path, 4)
+        response = await gate.http.post("/v1/responses", json={"model": "greeter", "input": "hello"}, headers=ann)
+        cancelled = await gate.http.post(f"/v1/responses/{response.json()['id']}/cancel", headers=ann)
+        assert cancelled.status_code == 200, cancelled.text
+        found = await entries(path, 6)
     told = [(each["action"], each["by"], each["tenant"], each["data"].get("right")) for each in found]
     assert told == [
         ("refusal", "eve", "acme", "delete"),
         ("right_used", "ann", "acme", "send"),
         ("session_deletion", "ann", "acme", None),
         ("right_used", "ann", "acme", "delete"),
+        ("right_used", "ann", "acme", "send"),
+        ("right_used", "ann", "acme", "stop"),
     ]
     assert found[3]["data"]["status"] == 204
 
