@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.active_executions import not_begun
 from perdure.activities.queries import AttemptState, client, fetch_attempt_state
-from perdure.queries import TIMEOUT
+from perdure.queries import TIMEOUT, cancel_all
 
 SHORTEST: Final = 1.0
 """Minimum of seconds between two looks or heartbeats."""
@@ -201,5 +201,4 @@ async def supervised_heartbeat() -> AsyncIterator[Heartbeat]:
         heart.end()
         raise
     finally:
-        supervisor.cancel()
-        await asyncio.gather(supervisor, return_exceptions=True)
+        await cancel_all(supervisor)

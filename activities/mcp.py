@@ -45,6 +45,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import mask_text
 from perdure.agents.media import Media
 from perdure.errors import JsonError, MediaError, ToolDefinitionError, ToolError, clip
+from perdure.queries import cancel_all
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
 from perdure.values.json import Json, JsonObject, dumps, loads, shorten
 from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
@@ -205,8 +206,7 @@ class _ServerTools:
 
     async def close(self) -> None:
         if self.trying is not None:
-            self.trying.cancel()
-            await asyncio.gather(self.trying, return_exceptions=True)
+            await cancel_all(self.trying)
         await self._connection.close()
 
     def _register(self, offered: list[Tool]) -> None:

@@ -74,6 +74,7 @@ from pydantic import (
 from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
 from perdure.activities.secrets import keep_secret, mask_text
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
+from perdure.queries import cancel_all
 from perdure.runs.caller_context import looks_secret
 from perdure.tools.server_input import ServerInput, ServerInputError
 from perdure.values.json import JsonObject
@@ -400,8 +401,7 @@ class StderrTail:
                 file.close()
                 # Its last output has arrived by now, or does not matter.
                 await asyncio.wait([listener], timeout=0.1)
-                listener.cancel()
-                await asyncio.gather(listener, return_exceptions=True)
+                await cancel_all(listener)
                 transport.close()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -615,8 +615,7 @@ class Connection:
             data = error.data if isinstance(error.data, dict) else {}
             asked = flight.requests.ask(*as_requests(data.get("elicitations")))
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            await cancel_all(sending)
             self._flights.discard(flight)
             self._ended.set()
         if isinstance(asked, ToolError):
@@ -734,8 +733,7 @@ class Connection:
                             await self._read(client)
                     await asyncio.sleep(_SETTLE)
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await cancel_all(listening)
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes: newer servers report them only to subscribers, older ones always."""
@@ -782,8 +780,7 @@ class Connection:
             if self._current is not None:
                 with contextlib.suppress(TimeoutError, Exception):
                     await asyncio.wait_for(asyncio.shield(self._task), 5)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_all(self._task)
         self._client = self._task = self._current = None
 
     def _reason(self, error: BaseException) -> str:

@@ -36,7 +36,7 @@ from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import Capabilities
 from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
 from perdure.models.response_stream import ResponseStream, interruption, join_chunks
-from perdure.queries import answer_of
+from perdure.queries import answer_of, cancel_all
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import MASK
 from perdure.runs.claim_check import CONTEXT, NEIGHBOURS
@@ -376,9 +376,7 @@ class WritingReporter:
             yield
         finally:
             self._heart.on_look = self._heart.renew = None
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel_all(*self._tasks)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

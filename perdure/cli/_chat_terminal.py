@@ -17,6 +17,7 @@ from rich.text import Text
 from perdure.cli._chat import Chat
 from perdure.cli._console import strip_control_characters
 from perdure.cli._execute import INTERRUPTED
+from perdure.queries import cancel_all
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -60,9 +61,7 @@ class _Terminal:
             return await self._read()
         finally:
             self._talk.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*tasks)
 
     async def _read(self) -> int:
         """Read typed lines until the input ends."""

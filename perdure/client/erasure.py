@@ -45,7 +45,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
 from perdure.sessions.wire import END, ENDED, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
-from perdure.values.json import JsonObject, loads
+from perdure.values.json import JsonObject, fields_as_json, loads
 from perdure.values.limits import read_duration
 
 __all__ = ["ErasureReport", "Remaining"]
@@ -90,7 +90,7 @@ class Remaining:
         print(Remaining("session", "team", "other senders have written to it").as_json())
         ```
         """
-        return {"what": self.what, "id": self.id, "why": self.why, "until": self.until or None}
+        return fields_as_json(self) | {"until": self.until or None}
 
 
 @dataclass
@@ -131,20 +131,7 @@ class ErasureReport:
         print((await perdure.erase(sender="ann", dry_run=True)).as_json())
         ```
         """
-        return {
-            "tenant": self.tenant,
-            "sender": self.sender,
-            "before": self.before,
-            "dryRun": self.dry_run,
-            "runs": [*self.runs],
-            "sessions": [*self.sessions],
-            "sessionRuns": [*self.session_runs],
-            "evaluations": [*self.evaluations],
-            "executions": self.executions,
-            "values": self.values,
-            "files": self.files,
-            "remaining": [each.as_json() for each in self.remaining],
-        }
+        return fields_as_json(self)
 
 
 @dataclass(frozen=True)

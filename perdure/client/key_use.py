@@ -26,7 +26,7 @@ from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.wire import REWRITE
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import SESSION_WORKFLOW
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, fields_as_json
 
 __all__ = ["KeyRewrite", "KeyUse", "key_uses", "rewrite_keys"]
 
@@ -103,7 +103,7 @@ class KeyRewrite:
         print(KeyRewrite("2026-11", workflows=3).as_json())
         ```
         """
-        return {"key": self.key, "workflows": self.workflows, "files": self.files, "remaining": [*self.remaining]}
+        return fields_as_json(self)
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:

@@ -28,7 +28,7 @@ from perdure.client.evaluations import fetch_score
 from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
-from perdure.queries import answer_of, was_undone
+from perdure.queries import answer_of, cancel_all, was_undone
 from perdure.runs.agent import read_input
 from perdure.runs.evaluation import RunScore
 from perdure.runs.events import Event
@@ -87,8 +87,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
             changed.clear()
         following.result()
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        await cancel_all(following)
     yield await fetch_run(client, run_id)
 
 

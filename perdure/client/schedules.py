@@ -51,7 +51,7 @@ from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
 from perdure.values.arguments import check_arguments
-from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.json import Json, JsonObject, fields_as_json, shorten
 from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text, read_duration
 from perdure.values.messages import Priority, check_priority
 from perdure.values.problems import first_problem
@@ -94,11 +94,7 @@ class ScheduledRun:
     started_at: datetime
 
     def as_json(self) -> JsonObject:
-        return {
-            "runId": self.run_id,
-            "scheduledAt": self.scheduled_at.isoformat(),
-            "startedAt": self.started_at.isoformat(),
-        }
+        return fields_as_json(self)
 
 
 @dataclass(frozen=True)
@@ -128,17 +124,7 @@ class ListedSchedule:
     """The last runs, the newest first; some may be deleted."""
 
     def as_json(self) -> JsonObject:
-        return {
-            "schedule": self.name,
-            "agent": self.agent,
-            "cron": [*self.cron],
-            "every": self.every,
-            "timezone": self.timezone,
-            "paused": self.paused,
-            "note": self.note,
-            "next": [time.isoformat() for time in self.next],
-            "runs": [run.as_json() for run in self.runs],
-        }
+        return fields_as_json(self, name="schedule")
 
 
 @dataclass(frozen=True)
@@ -174,20 +160,14 @@ class ScheduleView(ListedSchedule):
     """How many runs it missed, because the server was down for longer than `catchup`."""
 
     def as_json(self) -> JsonObject:
-        more: JsonObject = {
-            "overlap": self.overlap,
-            "catchup": self.catchup,
-            "jitter": self.jitter,
-            "taskQueue": self.task_queue,
-            "running": [*self.running],
-            "started": self.started,
-            "skipped": self.skipped,
-            "missed": self.missed,
-        }
-        more |= {"input": self.input} if self.has_input else {}
-        more |= {} if self.priority is None else {"priority": self.priority}
-        owner = {"sender": self.sender, "tenant": self.tenant}
-        return super().as_json() | more | {name: value for name, value in owner.items() if value}
+        shown = super().as_json()
+        del shown["hasInput"]
+        for name in ("sender", "tenant", "priority"):
+            if not shown[name]:
+                del shown[name]
+        if not self.has_input:
+            del shown["input"]
+        return shown
 
 
 @check_arguments

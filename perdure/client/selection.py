@@ -25,7 +25,7 @@ from perdure.runs.wire import (
 )
 from perdure.sessions.wire import SESSION_PREFIX, digest
 from perdure.values.arguments import check_arguments
-from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.json import Json, JsonObject, fields_as_json, shorten
 from perdure.values.limits import read_duration
 
 STATUSES: Final = {
@@ -228,27 +228,8 @@ class ListedRun:
     """The version of its agent, if it has one."""
 
     def as_json(self) -> JsonObject:
-        plain: JsonObject = {
-            "runId": self.id,
-            "status": self.status,
-            "startedAt": self.started_at.isoformat(),
-            "endedAt": None if self.ended_at is None else self.ended_at.isoformat(),
-        }
-        more = {
-            "agent": self.agent,
-            "version": self.version,
-            "stopReason": self.stop_reason,
-            "cost": self.cost,
-            "tokens": self.tokens,
-            "sender": self.sender,
-            "tenant": self.tenant,
-            "waiting": self.waiting or None,
-            "wait": None if self.wait is None else self.wait.as_json(),
-            "trouble": self.trouble,
-            "schedule": self.schedule,
-            "scheduledAt": None if self.scheduled_at is None else self.scheduled_at.isoformat(),
-        }
-        return plain | {name: value for name, value in more.items() if value is not None}
+        shown = fields_as_json(self, id="runId") | {"waiting": self.waiting or None}
+        return {name: value for name, value in shown.items() if value is not None or name == "endedAt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,13 +361,7 @@ class ListedSession:
     """The first line of its first message; empty: its Perdure version kept no titles."""
 
     def as_json(self) -> JsonObject:
-        plain: JsonObject = {
-            "session": self.session,
-            "id": self.id,
-            "agent": self.agent,
-            "since": self.since.isoformat(),
-        }
-        return plain | ({"title": self.title} if self.title else {})
+        return {name: value for name, value in fields_as_json(self).items() if name != "title" or value}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from perdure.client.selection import ListedRun
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, fields_as_json
 
 __all__ = ["VersionFigures", "compare"]
 
@@ -102,20 +102,8 @@ class VersionFigures:
         print(VersionFigures("2").as_json())
         ```
         """
-        names = (
-            "version",
-            "runs",
-            "running",
-            "completed",
-            "failed",
-            "stopped",
-            "waiting",
-            "tokens",
-            "cost",
-            "seconds",
-            "score",
-        )
-        return {name: getattr(self, name) for name in names}
+        means = {name: getattr(self, name) for name in ("tokens", "cost", "seconds", "score")}
+        return fields_as_json(self) | means
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import logged_problem
+from perdure.queries import cancel_all
 from perdure.runs.events import Event
 from perdure.values.json import dumps
 
@@ -67,8 +68,7 @@ async def with_pauses(
             yield event
     finally:
         if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            await cancel_all(coming)
         await events.aclose()
 
 
@@ -153,9 +153,7 @@ class EventStream(Response):
                 elif not left.done():
                     await write(": still here\n\n")
         finally:
-            for each in (left, stops):
-                each.cancel()
-            await asyncio.gather(left, stops, return_exceptions=True)
+            await cancel_all(left, stops)
 
 
 class _Coming:
@@ -186,8 +184,7 @@ class _Coming:
         return text
 
     async def close(self) -> None:
-        self.next.cancel()
-        await asyncio.gather(self.next, return_exceptions=True)
+        await cancel_all(self.next)
         await self._frames.aclose()
 
 

@@ -40,6 +40,7 @@ from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
 from perdure.hosting.worker import leave
 from perdure.hosting.worker_group import LEAVES_AFTER
+from perdure.queries import cancel_all
 from perdure.values.json import JsonObject
 
 DEPLOYMENT: Final = "perdure-dev"
@@ -170,8 +171,7 @@ class _Workers:
         )
         await _first(starting, stopped)
         if not starting.done():
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await cancel_all(starting)
             return False
         try:
             self._current = starting.result()
@@ -193,9 +193,7 @@ class _Workers:
                 if changes.done():
                     await self._reload_until(stopped, changes.result())
             finally:
-                for each in (gone, changes):
-                    each.cancel()
-                await asyncio.gather(gone, changes, return_exceptions=True)
+                await cancel_all(gone, changes)
 
     async def _reload_until(self, stopped: asyncio.Future[int], names: list[str]) -> None:
         """Reload, unless an interrupt comes first: a module may hang while it is imported."""
@@ -203,8 +201,7 @@ class _Workers:
         await _first(stopped, reloading)
         if reloading.done():
             reloading.result()
-        reloading.cancel()
-        await asyncio.gather(reloading, return_exceptions=True)
+        await cancel_all(reloading)
 
     async def _drained(self, interrupted: asyncio.Queue[int]) -> bool:
         """Let all workers drain; forward each further interrupt. Return whether all have ended without an error."""

@@ -68,6 +68,13 @@ def failed_result(run_id: str, error: WorkflowFailureError) -> RunResult:
     return RunResult(run_id=run_id, status="failed", error=message)
 
 
+async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel these tasks, and wait until they have ended, whatever their results."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @contextmanager
 def cancellable() -> Iterator[None]:
     """Raise `CancelledError` if the caller cancels an update, or its time is over. The SDK raises a server error
@@ -136,9 +143,7 @@ async def answer_of(
                 await (asyncio.wait(asking, timeout=pause, return_when=ends_with) if asking else asyncio.sleep(pause))
                 pause *= 2
     finally:
-        for question in asking:
-            question.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancel_all(*asking)
 
 
 async def find_missing_worker(

@@ -8,6 +8,8 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
@@ -18,6 +20,8 @@ from pydantic_core import to_jsonable_python
 from perdure.errors import JsonError, ProtocolError, TooLargeError, clip
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
     ReadOnlyJson: TypeAlias = "Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson] | str | int | float | bool | None"
     """JSON that is only read: it accepts also a `list[str]`, which is not a `list[Json]`."""
@@ -311,6 +315,23 @@ class WireModel(BaseModel):
 
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def fields_as_json(instance: DataclassInstance, **names: str) -> JsonObject:
+    """Return a dataclass's public fields with the keys that a `WireModel` has. `names`: other keys, by field."""
+    return {
+        names.get(field.name, to_camel(field.name)): _plain_field(getattr(instance, field.name))
+        for field in fields(instance)
+        if not field.name.startswith("_")
+    }
+
+
+def _plain_field(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list):
+        return [_plain_field(each) for each in value]
+    return value.as_json() if hasattr(value, "as_json") else value
 
 
 class ValuePage(WireModel):

@@ -90,6 +90,7 @@ from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, logged_problem
 from perdure.gateway.files import load_files
 from perdure.gateway.streams import until_disconnected
+from perdure.queries import cancel_all
 from perdure.runs.notifications import check_callback
 from perdure.runs.wire import CallView, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
@@ -472,9 +473,7 @@ class _MethodCall:
             if waits[0].done():
                 waits[0].result()
         finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await cancel_all(*waits)
 
     async def task(
         self, session: Session, run_id: str, messages: Sequence[Message] = (), *, with_files: bool = True
