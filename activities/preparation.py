@@ -22,18 +22,13 @@ from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.agents.rollouts import choose_document
-from perdure.approvals.policy import Ask, Flow
 from perdure.errors import PerdureError, ProtocolError, ToolDefinitionError
-from perdure.models.requests import PATIENCE
 from perdure.models.usage import Price, price_of
 from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
-from perdure.rules import Rule
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.schedules import check_agent_name
-from perdure.runs.shared_budgets import SharedBudget
-from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
     NEXT_TASK_ACTIVITY,
@@ -48,7 +43,7 @@ from perdure.runs.wire import (
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool, resolve_tools, undo_tools
 from perdure.values.json import JsonObject, Packed, dumps, loads_commented, pack
-from perdure.values.limits import MAX_PAYLOAD, bytes_text
+from perdure.values.limits import bytes_text
 from perdure.values.problems import close_names
 
 _log: Final = logging.getLogger(__name__)
@@ -114,52 +109,33 @@ class AgentFolder:
 
 
 class PrepareActivity:
+    """The preparation of runs. `worker`: the part of a run's record that is the same for all runs of this worker."""
+
     def __init__(
         self,
         registry: Registry,
-        floor: Ask = "never",
-        agents: Path | None = None,
-        max_payload: int = MAX_PAYLOAD,
-        prices: Mapping[str, Price] | None = None,
-        attribute: SearchAttributes | None = None,
-        functions: NamedFunctions | None = None,
-        models: Mapping[str, str] | None = None,
-        limited: Limited | None = None,
-        untrusted: Iterable[str] = (),
-        flows: Iterable[Flow] = (),
-        shelf: PromptFolders | None = None,
-        pages: str = "",
-        model_patience: float = PATIENCE,
-        routes: NotificationRoutes | None = None,
-        keeps_version: bool = False,
-        rules: Iterable[Rule] = (),
-        budgets: Iterable[SharedBudget] = (),
-        audited: bool = False,
+        worker: PreparedWorker,
+        *,
+        agents: Path | None,
+        attribute: SearchAttributes | None,
+        functions: NamedFunctions,
+        untrusted: Iterable[str],
+        folders: PromptFolders,
+        routes: NotificationRoutes,
     ) -> None:
-        self._audited = audited
-        self._routes = routes or NotificationRoutes({}, registry.notification_routes)
-        self._shelf = shelf or PromptFolders()
-        self._pages = pages
-        self._keeps_version = keeps_version
-        self._rules = list(rules)
-        self._budgets = list(budgets)
-        self._model_patience = model_patience
-        self._untrusted = frozenset(untrusted)
-        self._flows = list(flows)
-        self._limited = limited or Limited()
-        self._models = dict(models or {})
-        self._functions = functions or NamedFunctions()
         self._registry = registry
+        self._worker = worker
         self._folder = AgentFolder(agents)
-        self._max_payload = max_payload
-        self._floor: Ask = floor
-        self._prices = dict(prices or {})
         self._attribute = attribute or SearchAttributes()
+        self._functions = functions
+        self._untrusted = frozenset(untrusted)
+        self._prompt_folders = folders
+        self._routes = routes
 
     @activity.defn(name=LIMITED_ACTIVITY)
     async def limited(self) -> Limited:
         """Return this worker's rate limits as of now."""
-        return self._limited
+        return self._worker.limited
 
     @activity.defn(name=READ_AGENT_ACTIVITY)
     async def read_agent(self, name: str, tenant: str = "") -> JsonObject:
@@ -170,8 +146,8 @@ class PrepareActivity:
             document = await asyncio.to_thread(self._folder.read_version, name, run_id, tenant)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
-        if (size := len(dumps(document).encode())) > self._max_payload:
-            message = f"the agent {name!r} has {bytes_text(size)}; the limit is {self._max_payload:,}"
+        if (size := len(dumps(document).encode())) > self._worker.max_payload:
+            message = f"the agent {name!r} has {bytes_text(size)}; the limit is {self._worker.max_payload:,}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return document
 
@@ -186,7 +162,7 @@ class PrepareActivity:
             raise ApplicationError(problem, type=REFUSED, non_retryable=True)
         try:
             tools = resolve_tools(wanted.tools, definitions)
-            parts = await asyncio.to_thread(self._shelf.read, wanted.prompt, tools)
+            parts = await asyncio.to_thread(self._prompt_folders.read, wanted.prompt, tools)
             if parts.skills:
                 tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
             delegates, problems = self._folder.collect(
@@ -200,40 +176,31 @@ class PrepareActivity:
             takes_back = undo_tools(tools, definitions)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
-        models = Models.model_validate(self._models | wanted.models)
+        models = Models.model_validate(self._worker.models.model_dump() | wanted.models)
         if models.policy not in POLICIES:
             self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:
             self._functions.find(wanted.approver, "config.approval.approver")
         await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
-        prepared = PreparedWorker(
-            rules=NEWEST,
-            tools=[self._declared(tool) for tool in tools.values()],
-            undo_tools=[self._declared(tool) for tool in takes_back.values()],
-            recall=self._recall(definitions),
-            models=models,
-            prices=self._known_prices(models, wanted),
-            model_patience=self._model_patience,
-            floor=self._floor,
-            floor_flows=self._flows,
-            delegates=delegates,
-            delegate_problems=problems,
-            max_payload=self._max_payload,
-            searchable=WAITING_ATTRIBUTE in self._attribute.known,
-            attributes=self._attribute.known,
-            limited=self._limited,
-            hooks=self._registry.hooks.recorded("run"),
-            prompt=parts,
-            pages=self._pages,
-            keeps_version=self._keeps_version,
-            audited=self._audited,
-            worker_rules=self._rules,
-            budgets=self._budgets,
+        prepared = self._worker.model_copy(
+            update={
+                "tools": [self._declared(tool) for tool in tools.values()],
+                "undo_tools": [self._declared(tool) for tool in takes_back.values()],
+                "recall": self._recall(definitions),
+                "models": models,
+                "prices": self._known_prices(models, wanted),
+                "delegates": delegates,
+                "delegate_problems": problems,
+                "searchable": WAITING_ATTRIBUTE in self._attribute.known,
+                "attributes": self._attribute.known,
+                "hooks": self._registry.hooks.recorded("run"),
+                "prompt": parts,
+            }
         )
         packed = pack(prepared, PREPARED_FORM)
-        if len(packed.data) > self._max_payload:
-            message = f"the agent's tools and delegates have {bytes_text(len(packed.data))} packed; the limit is {self._max_payload:,}"
+        if len(packed.data) > self._worker.max_payload:
+            message = f"the agent's tools and delegates have {bytes_text(len(packed.data))} packed; the limit is {self._worker.max_payload:,}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return packed
 
@@ -256,10 +223,10 @@ class PrepareActivity:
 
         A worker's own policy may also choose another model of the worker, or any model with a price.
         """
-        prices = {**self._prices, **wanted.prices}
+        prices = {**self._worker.prices, **wanted.prices}
         named = [models.fast, models.smart, *models.fallback]
         own = models.policy not in POLICIES
-        listed = [*named, *self._models.values()] if own else named
+        listed = [*named, self._worker.models.fast, self._worker.models.smart] if own else named
         known = {name: price for name in listed if (price := price_of(name, prices) or list_price(name)) is not None}
         if own:
             return {**prices, **known}

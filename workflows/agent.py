@@ -16,7 +16,7 @@ from perdure.workflows.arguments import any_arguments, query_arguments, read_inp
 from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallRunner
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.claim_check import ParentRun, fetch_whole_input, payloads_query
+from perdure.workflows.claim_check import ChildWorkflow, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
 from perdure.workflows.dispatch import Dispatcher, Routing, full_reason
 from perdure.workflows.evaluations import start_score
@@ -54,10 +54,9 @@ with workflow.unsafe.imports_passed_through():
         HOOK,
         USAGE,
         Payload,
-        read_payloads,
     )
     from perdure.runs.context import message_fates
-    from perdure.runs.delegates import BUDGET, LATE, SpentBudget
+    from perdure.runs.delegates import SpentBudget
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
@@ -78,9 +77,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
-        CLAIM,
         DECIDE,
-        GRANTED,
         LEDGER_AWAY,
         LIMIT_REACHED,
         MODEL_FAILED,
@@ -97,10 +94,9 @@ with workflow.unsafe.imports_passed_through():
         RunResult,
         RunView,
     )
-    from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.tools.tool import Tool
     from perdure.values.json import Json, JsonObject, Sent, ValuePage
-    from perdure.values.limits import KEPT_EVENTS, MAX_PAYLOAD, NEAR
+    from perdure.values.limits import KEPT_EVENTS, NEAR
 
 
 class RunDriver:
@@ -428,7 +424,7 @@ async def _plan_as_result(plan: Sequence[Json]) -> RequestResult:
 # A protocol error and a value that cannot be decoded would repeat on every replay: they fail the run, not the workflow
 # task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow:
+class AgentWorkflow(ChildWorkflow):
     """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` runs
     it between start and end.
 
@@ -437,6 +433,7 @@ class AgentWorkflow:
     """
 
     def __init__(self) -> None:
+        super().__init__(self._raise_budget)
         approval_queue = ApprovalQueue()
         self._notes = run_journal()
         self._children = ChildRuns()
@@ -444,7 +441,6 @@ class AgentWorkflow:
         self._approvals = RunApprovals(approval_queue, self._notes, self._children, self._waiting_list)
         self._mailbox = Mailbox(self._approvals.refuse)
         self._hooks = ExecutionHooks(self._notes.hook)
-        self._parent = ParentRun(self._raise_budget)
         self._watchers = Watchers()
         self._pages = Pages()
         self._run_input: RunInput | None = None
@@ -467,7 +463,7 @@ class AgentWorkflow:
             run.records.collected = self.collected
             if self.keeps_log:
                 keep_log(run, run_input)
-            sender = Dispatcher(
+            sender = self._sender = Dispatcher(
                 run.sizes,
                 run.prepared.max_payload,
                 self._children,
@@ -655,12 +651,6 @@ class AgentWorkflow:
 
     # Signals and queries of the engine's own activities and runs.
 
-    @payloads_query
-    def payloads(self, kind: str, names: list[str]) -> JsonObject:
-        """Return values that were too large to be sent, for their readers (R18.2)."""
-        most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload
-        return read_payloads(lambda name: self._payload(kind, name), names, most)
-
     def _payload(self, kind: str, name: str) -> Payload | None:
         if kind == HOOK.name:
             return self._hooks.payload(name)
@@ -677,35 +667,6 @@ class AgentWorkflow:
         calls = None if self._driver is None else self._driver.calls
         if calls is not None and (found := read_one(CallDelivery, delivery)) is not None:
             calls.deliver(found)
-
-    @workflow.signal(name=CLAIM, description="Internal: whether the history has room for a large result")
-    @any_arguments
-    def claim(self, claim: Sent[SpaceClaim]) -> None:
-        """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
-        if self._driver is not None:
-            self._driver.sender.claim(claim)
-
-    @workflow.signal(name=GRANTED, description="Internal: the parent run's decision about this run's output")
-    @any_arguments
-    def granted_above(self, grant: Sent[SpaceGrant]) -> None:
-        """Record the answer to a claim of this run."""
-        self._parent.note_grant(grant)
-
-    @workflow.signal(name=BUDGET, description="Internal: a larger share of the parent's budget")
-    @any_arguments
-    def raise_budget(self, budget: Sent[Budget]) -> None:
-        """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
-        (R18.7).
-        """
-        self._parent.note_budget(budget)
-
-    @workflow.signal(name=LATE, description="Internal: the run's deadline has passed")
-    @any_arguments
-    def late(self, _: Sent[None]) -> None:
-        """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
-        people.
-        """
-        self._parent.note_late()
 
     # Views.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -11,20 +12,21 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from perdure.workflows.arguments import query_arguments, read_one
+from perdure.workflows.arguments import any_arguments, query_arguments, read_one
+from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_internal
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.runs.claim_check import PAYLOADS_QUERY
-    from perdure.runs.delegates import GIVEN_ACTIVITY, GivenInput
+    from perdure.runs.claim_check import PAYLOADS_QUERY, Payload, read_payloads
+    from perdure.runs.delegates import BUDGET, GIVEN_ACTIVITY, LATE, GivenInput
     from perdure.runs.limits import Budget
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunState
-    from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
+    from perdure.runs.wire import CLAIM, GRANTED, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
-    from perdure.values.json import Sent
-    from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, bytes_text
+    from perdure.values.json import JsonObject, Sent
+    from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 
 
 _ONE_ATTEMPT: Final = timedelta(minutes=2)
@@ -138,3 +140,50 @@ class ParentRun:
         if self._granted:
             return None
         return f"its output has {bytes_text(size)}, which is too much for the parent run's history"
+
+
+class ChildWorkflow(ABC):
+    """A workflow with child runs, which may be a child run itself: the handlers that activities, its children and its
+    parent run call.
+    """
+
+    def __init__(self, raise_budget: Callable[[Budget], None]) -> None:
+        self._parent = ParentRun(raise_budget)
+        self._sender: Dispatcher | None = None
+        """The dispatcher, once the input is read. Handlers may be called before."""
+
+    @abstractmethod
+    def _payload(self, kind: str, name: str) -> Payload | None: ...
+
+    @payloads_query
+    def payloads(self, kind: str, names: list[str]) -> JsonObject:
+        """Return values that were too large to be sent, for their readers (R18.2)."""
+        most = MAX_PAYLOAD if self._sender is None else self._sender.max_payload
+        return read_payloads(lambda name: self._payload(kind, name), names, most)
+
+    @workflow.signal(name=CLAIM, description="Internal: whether the history has room for a large result")
+    @any_arguments
+    def claim(self, claim: Sent[SpaceClaim]) -> None:
+        """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
+        if self._sender is not None:
+            self._sender.claim(claim)
+
+    @workflow.signal(name=GRANTED, description="Internal: the parent run's decision about this run's output")
+    @any_arguments
+    def granted_above(self, grant: Sent[SpaceGrant]) -> None:
+        """Record the answer to a claim of this workflow."""
+        self._parent.note_grant(grant)
+
+    @workflow.signal(name=BUDGET, description="Internal: a larger share of the parent's budget")
+    @any_arguments
+    def raise_budget(self, budget: Sent[Budget]) -> None:
+        """Raise this workflow's share of the budget: the parent's answer is complete, and fewer runs share the budget
+        (R18.7).
+        """
+        self._parent.note_budget(budget)
+
+    @workflow.signal(name=LATE, description="Internal: the run's deadline has passed")
+    @any_arguments
+    def late(self, _: Sent[None]) -> None:
+        """Record that the deadline has come by the parent's time (R9.5)."""
+        self._parent.note_late()

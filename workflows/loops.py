@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.approvals import SessionReports
 from perdure.workflows.arguments import any_arguments, read_input, single_argument
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import ParentRun, fetch_whole_input, payloads_query
+from perdure.workflows.claim_check import ChildWorkflow, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full_reason
@@ -27,28 +27,27 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Failed, Returned, is_satisfied
     from perdure.rules import RuleBook, RuleRecord
     from perdure.runs.budget import BudgetPool
-    from perdure.runs.claim_check import GONE, USAGE, Payload, read_payloads
-    from perdure.runs.delegates import BUDGET, LATE, SpentBudget
+    from perdure.runs.claim_check import GONE, USAGE, Payload
+    from perdure.runs.delegates import SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.sent_texts import merge_digests
     from perdure.runs.standing_approvals import StandingClaim
     from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
-    from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
-    from perdure.tools.invocation import SpaceClaim, SpaceGrant
+    from perdure.runs.wire import POLICY, RunInput
     from perdure.values.json import Json, JsonObject, Sent
-    from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, MAX_SHARED, NEAR
+    from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
     from perdure.values.sizes import Sizes
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class LoopWorkflow:
+class LoopWorkflow(ChildWorkflow):
     """The iterations of one delegate. `LoopDriver` runs them; the handlers call its parts."""
 
     def __init__(self) -> None:
+        super().__init__(self._raise_budget)
         self._children = ChildRuns()
         self._policy = PolicyChanges(self._children)
-        self._parent = ParentRun(self._raise_budget)
         self._was_reset = False
         on_reset(self._note_reset)
         self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
@@ -60,6 +59,7 @@ class LoopWorkflow:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
         loop = await fetch_whole_input(read_input(LoopInput, arguments))
         self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
+        self._sender = self._driver.sender
         if self._parent.raised is not None:
             self._driver.raise_budget(self._parent.raised)
         if self._was_reset:
@@ -81,37 +81,6 @@ class LoopWorkflow:
     def change_policy(self, change: Sent[Policy]) -> None:
         """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
         self._policy.note(change)
-
-    @workflow.signal(name=CLAIM, description="Internal: whether the history has room for a large result")
-    @any_arguments
-    def claim(self, claim: Sent[SpaceClaim]) -> None:
-        """Record the claim of an iteration for a result above its share of the history."""
-        if self._driver is not None:
-            self._driver.sender.claim(claim)
-
-    @workflow.signal(name=GRANTED, description="Internal: the parent run's decision about this run's output")
-    @any_arguments
-    def granted_above(self, grant: Sent[SpaceGrant]) -> None:
-        """Record the answer to a claim of this loop."""
-        self._parent.note_grant(grant)
-
-    @workflow.signal(name=BUDGET, description="Internal: a larger share of the parent's budget")
-    @any_arguments
-    def raise_budget(self, budget: Sent[Budget]) -> None:
-        """Raise this loop's share of the budget."""
-        self._parent.note_budget(budget)
-
-    @workflow.signal(name=LATE, description="Internal: the run's deadline has passed")
-    @any_arguments
-    def late(self, _: Sent[None]) -> None:
-        """Record that the deadline has come by the parent's time."""
-        self._parent.note_late()
-
-    @payloads_query
-    def payloads(self, kind: str, names: list[str]) -> JsonObject:
-        """Return values that were too large to be sent, for their readers (R18.2)."""
-        most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload
-        return read_payloads(lambda name: self._payload(kind, name), names, most)
 
     def _payload(self, kind: str, name: str) -> Payload | None:
         if kind == USAGE.name:

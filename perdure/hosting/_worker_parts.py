@@ -53,8 +53,10 @@ from perdure.hosting.settings_display import secrets_of
 from perdure.hosting.worker_group import limited_workers, model_rates
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
+from perdure.runs.agent import Models
 from perdure.runs.audit import AUDIT_PATCH
-from perdure.runs.wire import PREPARED_BY_ACTIVITY
+from perdure.runs.version_switches import NEWEST
+from perdure.runs.wire import PREPARED_BY_ACTIVITY, PreparedWorker
 from perdure.sessions.wire import UNLIMITED_RUNS_PATCH
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited, model_queue
@@ -119,26 +121,31 @@ class WorkerParts:
             settings.callback_hosts,
             settings.callback_secret,
         )
+        worker = PreparedWorker(
+            rules=NEWEST,
+            tools=[],
+            models=Models(**models),
+            prices=settings.prices,
+            model_patience=settings.model_patience,
+            floor=settings.approval_floor,
+            floor_flows=settings.approval_flows,
+            worker_rules=settings.rules,
+            budgets=settings.budgets,
+            max_payload=max_payload,
+            limited=limited(model_rates(settings), settings.tool_limits, runs=settings.session_runs > 0),
+            pages=settings.pages_url,
+            audited=settings.audit is not None,
+            keeps_version=settings.keep_version,
+        )
         prepare = PrepareActivity(
             registry,
-            settings.approval_floor,
-            settings.agents,
-            max_payload,
-            settings.prices,
-            attribute,
-            named,
-            models,
-            limited(model_rates(settings), settings.tool_limits, runs=settings.session_runs > 0),
-            settings.untrusted,
-            settings.approval_flows,
-            PromptFolders(settings.skills, settings.workspace, settings.untrusted),
-            settings.pages_url,
-            settings.model_patience,
-            routes,
-            settings.keep_version,
-            settings.rules,
-            settings.budgets,
-            settings.audit is not None,
+            worker,
+            agents=settings.agents,
+            attribute=attribute,
+            functions=named,
+            untrusted=settings.untrusted,
+            folders=PromptFolders(settings.skills, settings.workspace, settings.untrusted),
+            routes=routes,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

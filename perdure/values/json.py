@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
@@ -327,10 +326,10 @@ def fields_as_json(instance: DataclassInstance, **names: str) -> JsonObject:
 
 
 def _plain_field(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
     if isinstance(value, list):
         return [_plain_field(each) for each in value]
+    if hasattr(value, "isoformat"):  # a date or a time
+        return value.isoformat()
     return value.as_json() if hasattr(value, "as_json") else value
 
 

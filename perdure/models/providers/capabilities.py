@@ -25,8 +25,6 @@ class Capabilities:
 
     strict_schemas: bool = True
     """Whether the server may enforce a schema; parts that it rejects are left out."""
-    parallel_calls: bool = True
-    """Whether one answer may have several native calls."""
     images: bool = False
     """Whether it reads pictures."""
     image_addresses: bool = True
