@@ -114,6 +114,13 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
+def permitted_caller(request: Request, right: str, what: str) -> Caller:
+    """Return the caller, who must have a right. Raises as `Caller.check`."""
+    caller = caller_of(request)
+    caller.check(right, what)
+    return caller
+
+
 PREFIX: Final = "perdure"
 """The prefix of each token, so that secret scanners find it."""
 ONE: Final = "token"

@@ -7,14 +7,15 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from perdure.gateway.adapter import Gateway
+from perdure.gateway.bounds import OpenStreams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import logged_problem
+from perdure.gateway.guards import Guards
 from perdure.queries import cancel_all
 from perdure.runs.events import Event
 from perdure.values.json import dumps
@@ -81,6 +82,14 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
     return found
 
 
+class StreamHost(Protocol):
+    """The server of streams: a `Gateway`, or an app of fewer pages."""
+
+    guards: Guards
+    streams: OpenStreams
+    stopping: asyncio.Event
+
+
 class EventStream(Response):
     """A response that streams frames until they end, the client disconnects, or the gateway ends.
 
@@ -92,7 +101,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        gateway: Gateway,
+        host: StreamHost,
         caller: Caller,
         frames: AsyncGenerator[str, None],
         headers: Mapping[str, str] | None = None,
@@ -105,11 +114,11 @@ class EventStream(Response):
         """
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
-        self._gateway = gateway
+        self._host = host
         self._caller = caller
         self._frames = frames
         self._retry = retry
-        self._place = place or gateway.streams.one_of(caller)
+        self._place = place or host.streams.one_of(caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -133,7 +142,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": text.encode(errors="replace"), "more_body": True})
 
         left: asyncio.Future[Any] = asyncio.ensure_future(until_disconnected(receive))
-        stops: asyncio.Future[Any] = asyncio.ensure_future(self._gateway.stopping.wait())
+        stops: asyncio.Future[Any] = asyncio.ensure_future(self._host.stopping.wait())
         looked = asyncio.get_running_loop().time()
         try:
             if self._retry:
@@ -142,7 +151,7 @@ class EventStream(Response):
                 await asyncio.wait({coming.next, left, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
-                    if not self._gateway.guards.is_let_in(self._caller):
+                    if not self._host.guards.is_let_in(self._caller):
                         return
                 if coming.next.done():
                     if (text := coming.taken()) is None:

@@ -17,7 +17,7 @@ from perdure.client.session import Session
 from perdure.client.session_operations import first_line
 from perdure.errors import JsonError, PerdureError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.callers import Caller, caller_of, permitted_caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import NO_PAUSE, EventStream, encode_event, with_pauses
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of
@@ -239,8 +239,7 @@ class Conversations:
         ]
 
     async def _list(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read conversations")
+        caller = permitted_caller(request, "read", "read conversations")
         page = request.query_params.get("page") or None
         found = await self._gateway.perdure.page_of_sessions(tenant=caller.tenant, size=LISTED, page=page)
         return self._site.page(
@@ -255,8 +254,7 @@ class Conversations:
 
     async def _begin(self, request: Request) -> Response:
         """Send a first message, to a new or an existing key. A form that is sent again has no effect: its id names both."""
-        caller = caller_of(request)
-        caller.check("send", "begin conversations")
+        caller = permitted_caller(request, "send", "begin conversations")
         form, files = await self._site.form_with_files(request)
         id = form.get("id") or uuid.uuid4().hex
         key = form.get("key", "").strip() or f"{form.get('agent', '')}-{id[:8]}"
@@ -266,8 +264,7 @@ class Conversations:
         return self._site.go_to(request, f"/conversations/{path(key)}")
 
     async def _show(self, request: Request, **more: Any) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read conversations")
+        caller = permitted_caller(request, "read", "read conversations")
         session = self._session(caller, request)
         view = await session.show()
         talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
@@ -295,8 +292,7 @@ class Conversations:
 
     async def _live(self, request: Request) -> Response:
         """Stream events as parts of the page."""
-        caller = caller_of(request)
-        caller.check("read", "read conversations")
+        caller = permitted_caller(request, "read", "read conversations")
         session = self._session(caller, request)
         await session.show()  # raises if the tenant has no such session
         after = request.query_params.get("after", "")
@@ -309,8 +305,7 @@ class Conversations:
         return self._site.guards.finish(request, EventStream(self._gateway, caller, frames))
 
     async def _send(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("send", "say something")
+        caller = permitted_caller(request, "send", "say something")
         form, files = await self._site.form_with_files(request)
         session = self._session(caller, request)
         mode: Any = form.get("mode") or None
@@ -347,8 +342,7 @@ class Conversations:
         )
 
     async def _decide(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("approve", "decide approval requests")
+        caller = permitted_caller(request, "approve", "decide approval requests")
         form = await self._site.form(request)
         key = self._key(request)
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from html import escape
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import quote, unquote
 
 from markupsafe import Markup
@@ -15,9 +16,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import Receive, Scope, Send
 
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
@@ -27,6 +27,7 @@ from perdure.gateway.bounds import OpenStreams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
+from perdure.gateway.streams import EventStream, StreamHost, encode_event
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of, request_drawing, waiting_request
 from perdure.pages._site import STATIC, Site
 from perdure.values.json import JsonObject, dumps
@@ -37,36 +38,28 @@ _LONGEST_NAME: Final = 200
 _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 
 
-Streamed: TypeAlias = Callable[[Caller, AsyncGenerator[str, None]], Response]
-
-
 STREAMS: Final = 50
 """The most concurrent event streams of a caller of `perdure inbox`: one for each open page."""
 
 
-class _BoundedStream(StreamingResponse):
-    """An event stream that counts towards its caller's limit."""
+@dataclass
+class _Host:
+    """The `StreamHost` of `perdure inbox`."""
 
-    def __init__(self, streams: OpenStreams, caller: Caller, events: AsyncGenerator[str, None]) -> None:
-        super().__init__(events, media_type="text/event-stream")
-        self._streams, self._caller = streams, caller
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.one_of(self._caller):
-            await super().__call__(scope, receive, send)
+    guards: Guards
+    streams: OpenStreams
+    stopping: asyncio.Event
 
 
 class Inbox:
     """The approval requests of a tenant's runs; with `everywhere`, of the whole namespace, for callers with all rights."""
 
-    def __init__(
-        self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed, everywhere: bool = False
-    ) -> None:
-        """`find`: see `Find`. `streamed`: returns the response with a caller's events."""
+    def __init__(self, perdure: Perdure, site: Site, find: Find, host: StreamHost, *, everywhere: bool = False) -> None:
+        """`find`: see `Find`."""
         self._perdure = perdure
         self._site = site
         self._find = find
-        self._streamed = streamed
+        self._host = host
         self._everywhere = everywhere
         self._live: dict[str | None, LiveApprovals] = {}
 
@@ -145,7 +138,7 @@ class Inbox:
         if caller is None:
             return self._site.ask_for_token(request)
         caller.check("read", "read approval requests")
-        return self._site.guards.finish(request, self._streamed(caller, self._live_of(caller).events()))
+        return self._site.guards.finish(request, EventStream(self._host, caller, self._live_of(caller).events()))
 
     async def _decide(self, request: Request) -> Response:
         caller = self._site.guards.caller(request)
@@ -229,10 +222,8 @@ def _key(one: WaitingRow) -> tuple[str, str]:
 
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     """Return an app with the inbox only, for the whole namespace: `perdure inbox`."""
-    site, streams = Site(guards, perdure.client.namespace, home=None), OpenStreams(STREAMS)
-
-    def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:
-        return _BoundedStream(streams, caller, events)
+    site = Site(guards, perdure.client.namespace, home=None)
+    host = _Host(guards, OpenStreams(STREAMS), asyncio.Event())
 
     async def find(_: Caller, run_id: str) -> Run:
         return perdure.get_run(run_id)
@@ -248,7 +239,7 @@ def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     hosts = _LOOPBACK if guards.open else ["*"]
     return Starlette(
         routes=[
-            *Inbox(perdure, site, find, streamed=streamed, everywhere=True).routes(),
+            *Inbox(perdure, site, find, host, everywhere=True).routes(),
             *site.sign_in_routes(),
             Mount("/static", STATIC),
         ],
@@ -261,8 +252,6 @@ INTERVAL: Final = 1.0
 """Seconds between queries while a page is open."""
 SHOWN: Final = 50
 """Runs on a page of the list."""
-KEEP_ALIVE: Final = 15.0
-"""Seconds after which a silent stream sends a keep-alive."""
 
 
 class LiveApprovals:
@@ -296,16 +285,11 @@ class LiveApprovals:
             self._looking = asyncio.create_task(self._look_on())
         seen = [self._fingerprint]
         try:
-            yield "retry: 2000\n\n"
             while True:
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE), self._changed:
-                        await self._changed.wait_for(lambda: self._fingerprint not in seen)
-                except TimeoutError:
-                    yield ": still here\n\n"
-                    continue
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._fingerprint not in seen)
                 seen[:] = [self._fingerprint]
-                yield "event: changed\ndata: {}\n\n"
+                yield encode_event("{}", event="changed")
         finally:
             self._watchers -= 1
 

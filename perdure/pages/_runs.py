@@ -19,7 +19,7 @@ from perdure.client.run import Run
 from perdure.client.selection import STATUSES, RunOrigin, Selection
 from perdure.errors import PerdureError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.callers import SEND, UNDO, Caller, caller_of
+from perdure.gateway.callers import SEND, UNDO, Caller, permitted_caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import NO_PAUSE, EventStream, encode_event, with_pauses
 from perdure.pages._decision_forms import Find
@@ -152,8 +152,7 @@ class RunPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read runs")
+        caller = permitted_caller(request, "read", "read runs")
         asked = {name: value for name in _SEARCH if (value := request.query_params.get(name, "").strip())}
         chosen: dict[str, Any] = dict(asked)
         selection = Selection(**chosen, tenant=caller.tenant, waiting="waiting" in request.query_params)
@@ -180,9 +179,7 @@ class RunPages:
         )
 
     async def _show(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read runs")
-        run = await self._find(caller, self._id(request))
+        caller, run = await self._own_run(request, "read", "read runs")
         view, origin = await run.view(), await run.origin()
         await _prepare(view)
         return self._site.page(
@@ -208,56 +205,44 @@ class RunPages:
         return RunMessages(said, str(forks[-1].get("text", "")) if forks else "")
 
     async def _cancel(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("stop", "cancel runs")
+        _, run = await self._own_run(request, "stop", "cancel runs")
         await self._site.form(request)
-        run = await self._find(caller, self._id(request))
         await run.cancel()
         return self._site.go_to(request, f"/runs/{path(run.id)}")
 
     async def _ask_undo(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(UNDO, "undo runs")
-        run = await self._find(caller, self._id(request))
+        _, run = await self._own_run(request, UNDO, "undo runs")
         return self._site.page(request, "undo.html", id=run.id, plan=await run.undo_plan())
 
     async def _undo(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(UNDO, "undo runs")
+        caller, run = await self._own_run(request, UNDO, "undo runs")
         await self._site.form(request)
-        run = await self._find(caller, self._id(request))
         undo = await run.undo(by=caller.sender)
         return self._site.go_to(request, f"/runs/{path(undo.id)}")
 
     async def _ask_fork(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(SEND, "fork runs")
-        run = await self._forkable(caller, self._id(request))
+        run = await self._forkable(request)
         return self._site.page(request, "fork.html", id=run.id, points=fork_points(await run.view()))
 
     async def _fork(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(SEND, "fork runs")
+        run = await self._forkable(request)
         form = await self._site.form(request)
-        run = await self._forkable(caller, self._id(request))
         try:
             fork = await run.fork(str(form.get("at", "")))
         except RunError as error:
             raise HttpError(422, str(error)) from None
         return self._site.go_to(request, f"/runs/{path(fork.id)}")
 
-    async def _forkable(self, caller: Caller, id: str) -> Run:
+    async def _forkable(self, request: Request) -> Run:
         """Return a run that the caller may fork. Only its sender may, because a fork's tools act for the sender."""
-        run = await self._find(caller, id)
+        caller, run = await self._own_run(request, SEND, "fork runs")
         if not forkable_by(await run.origin(), caller):
             raise HttpError(403, "the run has another sender: only its sender can fork it")
         return run
 
     async def _compare(self, request: Request) -> Response:
         """Show a fork beside its original run."""
-        caller = caller_of(request)
-        caller.check("read", "read runs")
-        fork = await self._find(caller, self._id(request))
+        caller, fork = await self._own_run(request, "read", "read runs")
         after = await fork.view()
         if not after.forked:
             raise HttpError(404, f"{fork.id} is not a fork of another run")
@@ -273,9 +258,7 @@ class RunPages:
         )
 
     async def _live(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read runs")
-        run = await self._find(caller, self._id(request))
+        caller, run = await self._own_run(request, "read", "read runs")
         return self._site.guards.finish(
             request, EventStream(self._gateway, caller, self._frames(run, request.headers.get("last-event-id")))
         )
@@ -310,11 +293,12 @@ class RunPages:
         await _prepare(view)
         return self._site.part("run_body.html", id=run.id, **run_values(view, origin, talk, await _score(run, view)))
 
-    def _id(self, request: Request) -> str:
-        id = str(request.path_params["id"])
+    async def _own_run(self, request: Request, right: str, what: str) -> tuple[Caller, Run]:
+        """Return the caller, who must have a right, and the run that the address names. Raises `HttpError`."""
+        caller, id = permitted_caller(request, right, what), str(request.path_params["id"])
         if not id or len(id) > 1000:
             raise HttpError(404, "the run does not exist")
-        return id
+        return caller, await self._find(caller, id)
 
 
 async def _prepare(view: RunView) -> None:

@@ -17,7 +17,7 @@ from perdure.client.schedules import ListedSchedule
 from perdure.client.selection import ListedRun, Selection
 from perdure.errors import DecisionRefusedError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.callers import GRANT, READ, SEND, STOP, caller_of
+from perdure.gateway.callers import GRANT, READ, SEND, STOP, caller_of, permitted_caller
 from perdure.gateway.errors import HttpError
 from perdure.pages._site import Site
 from perdure.queries.media_store import MediaStore
@@ -183,8 +183,7 @@ class CostsPage(_TenantPage):
         return [Route("/costs", self._show)]
 
     async def _show(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("read", "read the costs of runs")
+        caller = permitted_caller(request, "read", "read the costs of runs")
         days = request.query_params.get("days", "7")
         if days not in map(str, DAYS):
             raise HttpError(400, f"days must be one of {', '.join(map(str, DAYS))}")
@@ -223,8 +222,7 @@ class FilePages(_TenantPage):
 
     async def _file(self, request: Request) -> Response:
         """Return a file. Its type is detected from its bytes. A browser shows pictures, and saves other files."""
-        caller = caller_of(request)
-        caller.check("read", "read files")
+        caller = permitted_caller(request, "read", "read files")
         digest = str(request.path_params["digest"]).removeprefix("sha256:")
         store = MediaStore(self._gateway.perdure.client.data_converter, caller.tenant)
         is_one = store.is_there and is_digest(f"sha256:{digest}")

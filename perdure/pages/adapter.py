@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -15,7 +13,6 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.callers import Caller, check_token
 from perdure.gateway.guards import Guards, is_loopback
 from perdure.gateway.http_server import serve_app
-from perdure.gateway.streams import EventStream
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter
 from perdure.hosting.process import until_interrupted
@@ -35,9 +32,6 @@ def pages(gateway: Gateway) -> Adapter:
     async def find(caller: Caller, run_id: str) -> Run:
         return await gateway.own_run(caller, run_id)
 
-    def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:
-        return EventStream(gateway, caller, events)
-
     async def home(_: Request) -> Response:
         return RedirectResponse("/conversations", 303)
 
@@ -46,7 +40,7 @@ def pages(gateway: Gateway) -> Adapter:
         Route("/inbox", lambda _: RedirectResponse("/inbox/", 308)),
         *Conversations(gateway, site, find).routes(),
         *RunPages(gateway, site, find).routes(),
-        *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
+        *Inbox(gateway.perdure, site, find, gateway).routes("/inbox"),
         *StandingPage(gateway, site).routes(),
         *SchedulesPage(gateway, site).routes(),
         *CostsPage(gateway, site).routes(),
