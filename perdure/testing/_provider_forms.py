@@ -77,6 +77,15 @@ def deltas_of(completion: JsonObject) -> Iterator[JsonObject]:
         yield {"tool_calls": [{"index": index, **call}]}
 
 
+def _written(
+    writer: _ResponsesWriter | _AnthropicWriter | _BedrockWriter, completion: JsonObject, usage: JsonObject | None
+) -> JsonObject:
+    """Return a completion as its writer has it after all deltas."""
+    for delta in deltas_of(completion):
+        writer.delta(delta)
+    return writer.answer(completion["choices"][0]["finish_reason"], usage)
+
+
 class ChatForm:
     """Chat Completions."""
 
@@ -87,25 +96,20 @@ class ChatForm:
         return found
 
     def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
-        del path
         return str(body.get("model", ""))
 
     def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
-        del path
         return bool(body.get("stream"))
 
     def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
-        del usage
         return _ChatWriter(
             {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 0, "model": model}
         )
 
     def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
-        del number, model
         return completion | ({} if usage is None else {"usage": usage})
 
     def error(self, status: int, message: str, code: str) -> JsonObject:
-        del status
         return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
 
 
@@ -134,14 +138,10 @@ class ResponsesForm(ChatForm):
         return [_responses_message(item) for item in body.get("input", [])]
 
     def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
-        del usage
         return _ResponsesWriter(number, model)
 
     def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
-        writer = _ResponsesWriter(number, model)
-        for delta in deltas_of(completion):
-            writer.delta(delta)
-        return writer.response(completion["choices"][0]["finish_reason"], usage)
+        return _written(_ResponsesWriter(number, model), completion, usage)
 
 
 def _responses_message(item: JsonObject) -> JsonObject:
@@ -245,9 +245,9 @@ class _ResponsesWriter:
 
     def end(self, finish: str, usage: JsonObject | None) -> bytes:
         status = "incomplete" if finish in ("length", "content_filter") else "completed"
-        return self._closed() + self._event(f"response.{status}", response=self.response(finish, usage))
+        return self._closed() + self._event(f"response.{status}", response=self.answer(finish, usage))
 
-    def response(self, finish: str, usage: JsonObject | None) -> JsonObject:
+    def answer(self, finish: str, usage: JsonObject | None) -> JsonObject:
         """Return the whole response."""
         cut = finish in ("length", "content_filter")
         found = self._frame("incomplete" if cut else "completed") | {"output": self._items}
@@ -289,13 +289,9 @@ class AnthropicForm(ChatForm):
         return _AnthropicWriter(number, model, usage)
 
     def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
-        writer = _AnthropicWriter(number, model, usage or {})
-        for delta in deltas_of(completion):
-            writer.delta(delta)
-        return writer.message(completion["choices"][0]["finish_reason"], usage)
+        return _written(_AnthropicWriter(number, model, usage or {}), completion, usage)
 
     def error(self, status: int, message: str, code: str) -> JsonObject:
-        del code
         return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
 
 
@@ -403,7 +399,7 @@ class _AnthropicWriter:
         counted = {"usage": {"output_tokens": anthropic_usage(usage)["output_tokens"]}} if usage else {}
         return self._closed() + self._event("message_delta", delta=ended, **counted) + self._event("message_stop")
 
-    def message(self, finish: str, usage: JsonObject | None) -> JsonObject:
+    def answer(self, finish: str, usage: JsonObject | None) -> JsonObject:
         """Return the whole message."""
         self._closed()
         content = [
@@ -435,15 +431,12 @@ class GoogleForm(ChatForm):
         return found
 
     def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
-        del body
         return path["model"].partition(":")[0]
 
     def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
-        del body
         return path["model"].endswith(":streamGenerateContent")
 
     def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
-        del usage
         return _GoogleWriter(number, model)
 
     def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
@@ -452,7 +445,6 @@ class GoogleForm(ChatForm):
         return writer.answer([*parts, *writer.closed()], completion["choices"][0]["finish_reason"], usage)
 
     def error(self, status: int, message: str, code: str) -> JsonObject:
-        del code
         name = _GOOGLE_ERRORS.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
         return {"error": {"code": status, "message": message, "status": name}}
 
@@ -579,26 +571,18 @@ class BedrockForm(ChatForm):
         return found
 
     def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
-        del body
         return path["model"]
 
     def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
-        del body
         return path["how"] == "converse-stream"
 
     def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
-        del model, usage
         return _BedrockWriter(number)
 
     def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
-        del model
-        writer = _BedrockWriter(number)
-        for delta in deltas_of(completion):
-            writer.delta(delta)
-        return writer.answer(completion["choices"][0]["finish_reason"], usage)
+        return _written(_BedrockWriter(number), completion, usage)
 
     def error(self, status: int, message: str, code: str) -> JsonObject:
-        del status, code
         return {"message": message}
 
 
