@@ -12,8 +12,9 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from perdure.runs.agent import AgentSpec, Config
+from perdure.tools.decorator import plain_schema
 from perdure.values.formulas import parse_statements
-from perdure.values.json import JsonObject, SchemaPart, dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
 
 _DATA: Final = (InputMessage, StateMessage, DataMessage)
@@ -107,7 +108,7 @@ def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
         for name, field in kind.model_fields.items():
             if name in words and (field.alias or name) in described_schema.get("properties", {}):
                 described_schema["properties"][field.alias or name]["description"] = words[name]
-    plain: JsonObject = _untitled(schema)
+    plain: JsonObject = plain_schema(schema)
     return plain
 
 
@@ -117,15 +118,6 @@ def _inside(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
             if (inner := _model_of(kind)) is not None:
                 yield inner
                 yield from _inside(inner)
-
-
-def _untitled(schema: SchemaPart) -> SchemaPart:
-    """Remove the titles that pydantic makes from names."""
-    if isinstance(schema, list):
-        return [_untitled(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _untitled(each) for key, each in schema.items() if not (key == "title" and isinstance(each, str))}
 
 
 def _when_type(kind: str, model: type[BaseModel], definitions: JsonObject) -> JsonObject:

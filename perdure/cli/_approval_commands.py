@@ -96,8 +96,8 @@ def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
         return
     console = get_console()
     titles = ("question", "asked by", "agent", "waits", "run", "call")
-    gives, drops = ("question",), ("agent", "asked by", "waits")
-    console.print(make_table(titles, rows, console.width, gives=gives, drops=drops))
+    shrinkable, droppable = ("question",), ("agent", "asked by", "waits")
+    console.print(make_table(titles, rows, console.width, shrinkable=shrinkable, droppable=droppable))
     print(commands[0])
 
 

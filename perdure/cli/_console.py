@@ -112,22 +112,21 @@ def make_table(
     rows: Sequence[Sequence[str | Text]],
     width: int,
     *,
-    gives: Sequence[str] = (),
-    drops: Sequence[str] = (),
+    shrinkable: Sequence[str] = (),
+    droppable: Sequence[str] = (),
     right: Sequence[str] = (),
-    style: str | None = None,
 ) -> Table:
-    """Return a table with one line per row, within the `width`. If it is too wide, columns of `gives` are cut, the widest first. If that is
-    not enough, columns of `drops` are left out, in their order. Other columns are cut by the terminal only."""
+    """Return a table with one line per row, within the `width`. If it is too wide, columns of `shrinkable` are cut, the widest first. If that is
+    not enough, columns of `droppable` are left out, in their order. Other columns are cut by the terminal only."""
     cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
     wanted = {title: max([len(title), *(row[n].cell_len for row in cells)]) for n, title in enumerate(titles)}
-    for title in drops:
-        if _needs(wanted, gives) > width:
+    for title in droppable:
+        if _needs(wanted, shrinkable) > width:
             del wanted[title]
-    while _room(wanted) > width and (wide := [t for t in gives if wanted.get(t, 0) > _LEAST]):
+    while _room(wanted) > width and (wide := [t for t in shrinkable if wanted.get(t, 0) > _LEAST]):
         widest = max(wide, key=lambda title: wanted[title])
         wanted[widest] = max(_LEAST, wanted[widest] - (_room(wanted) - width))
-    made = Table(box=None, padding=(0, _GAP, 0, 0), show_edge=False, header_style="dim", row_styles=[style or ""])
+    made = Table(box=None, padding=(0, _GAP, 0, 0), show_edge=False, header_style="dim")
     for title, wide_ in wanted.items():
         justify: Any = "right" if title in right else "left"
         made.add_column(title, no_wrap=True, overflow="ellipsis", justify=justify, width=wide_)
@@ -145,9 +144,9 @@ def _room(widths: dict[str, int]) -> int:
     return sum(widths.values()) + _GAP * len(widths)
 
 
-def _needs(widths: dict[str, int], gives: Sequence[str]) -> int:
+def _needs(widths: dict[str, int], shrinkable: Sequence[str]) -> int:
     """Return the least width of these columns."""
-    return _room({title: min(each, _LEAST) if title in gives else each for title, each in widths.items()})
+    return _room({title: min(each, _LEAST) if title in shrinkable else each for title, each in widths.items()})
 
 
 def read_key() -> str:

@@ -206,7 +206,7 @@ def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
                 for each in report.remaining
             ]
             out.print("remains:")
-            out.print(make_table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))
+            out.print(make_table(("what", "id", "why", "until"), rows, out.width, shrinkable=("why",)))
 
 
 codec_app = Commands(

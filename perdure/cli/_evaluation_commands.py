@@ -179,7 +179,9 @@ def print_evaluation(console: Console, result: EvaluationResult) -> None:
     cells += [_cells(row, "all cases", several) for row in totals]
     right = ("passed", "95 %", "requests", "tokens", "cost", "seconds")
     console.print(
-        make_table(titles, cells, console.width, gives=("case", "failed"), drops=("requests", "seconds"), right=right)
+        make_table(
+            titles, cells, console.width, shrinkable=("case", "failed"), droppable=("requests", "seconds"), right=right
+        )
     )
     for row in rows:
         for reason in row.reasons[:_REASONS]:

@@ -145,7 +145,7 @@ def _command_help(command: Any, ctx: Any, much: str) -> list[str]:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.get_params(ctx) if each.param_type_name == "option"]
     own = [each for each in options if not getattr(each, "rich_help_panel", None)]
-    lines = [_usage(ctx), *_paragraph(" ".join((command.help or "").split()), "  ")]
+    lines = [_usage(ctx), *_paragraph(" ".join((command.help or "").split()))]
     lines += _section("Arguments:", [(_shape(each), each.help or "") for each in arguments])
     lines += _section("Options:", [(_names(each), _about(each)) for each in own])
     for number, (panel, inside) in enumerate(_panels(command).items()):
@@ -153,7 +153,7 @@ def _command_help(command: Any, ctx: Any, much: str) -> list[str]:
             rows = [(_names(each), each.help if much == "all" else each.help.rpartition(" [")[0]) for each in inside]
             lines += _section(f"{panel}:", rows)
         else:
-            lines += _paragraph(f"{panel}: " + " ".join(each.opts[0] for each in inside), "  ", first="")
+            lines += _paragraph(f"{panel}: " + " ".join(each.opts[0] for each in inside), first="")
     if much != "all":
         lines += ["", f"'{ctx.command_path} {ALL_OPTIONS}' prints each option's variable and default."]
     return lines
@@ -161,7 +161,7 @@ def _command_help(command: Any, ctx: Any, much: str) -> list[str]:
 
 def _group_help(group: Any, ctx: Any) -> list[str]:
     commands = [(name, each) for name, each in group.commands.items() if not each.hidden]
-    lines = [_usage(ctx), *_paragraph(" ".join((group.help or "").split()), "  ")]
+    lines = [_usage(ctx), *_paragraph(" ".join((group.help or "").split()))]
     return lines + _section("Commands:", [(name, _first_sentence(each.help or "")) for name, each in commands])
 
 
@@ -252,19 +252,9 @@ def _row(name: str, words: str, column: int) -> Iterator[str]:
     yield from (" " * (column + 2) + line for line in wrapped)
 
 
-def _paragraph(text: str, indent: str, *, first: str | None = None) -> list[str]:
-    return (
-        []
-        if not text
-        else textwrap.wrap(
-            text,
-            _width(),
-            initial_indent=indent if first is None else first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+def _paragraph(text: str, *, first: str = "  ") -> list[str]:
+    options: Any = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(text, _width(), initial_indent=first, subsequent_indent="  ", **options)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -368,4 +368,6 @@ def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[
         for each in effects
     ]
     if rows:
-        console.print(make_table(("call", "tool", "effect", "undo", "why"), rows, console.width, gives=("why", "undo")))
+        console.print(
+            make_table(("call", "tool", "effect", "undo", "why"), rows, console.width, shrinkable=("why", "undo"))
+        )

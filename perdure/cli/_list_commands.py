@@ -257,8 +257,8 @@ def limits(
             ["account", "since", "used", "times"],
             rows,
             console.width,
-            gives=["account"],
-            drops=["times"],
+            shrinkable=["account"],
+            droppable=["times"],
             right=["times"],
         )
     )
@@ -322,12 +322,12 @@ def _print_rows(rows: list[ListedRun]) -> None:
     console = get_console()
     titles = ["run", "status", "why", "waits", "cost", "started", "ended"]
     shown = [[*_cells(row), _local(row.started_at), _local(row.ended_at)] for row in rows]
-    drops = ["ended", "why", "cost", "started"]
+    droppable = ["ended", "why", "cost", "started"]
     if any(row.version for row in rows):
         titles.insert(1, "version")
         shown = [[cells[0], row.version or "", *cells[1:]] for row, cells in zip(rows, shown, strict=True)]
-        drops.insert(3, "version")
-    console.print(make_table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
+        droppable.insert(3, "version")
+    console.print(make_table(titles, shown, console.width, shrinkable=("why",), droppable=droppable, right=("cost",)))
     if first := next((row for row in rows if row.waiting), None):
         print(f"list the waiting calls: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
 

@@ -257,7 +257,7 @@ def _print_simulation(simulation: Simulation) -> None:
     console = get_console()
     titles = ("level", "call", "tool", "from", "to", "approval", "status")
     rows = [_row(step) for step in sorted(simulation.steps, key=lambda s: (s.start is None, s.level, s.call.index))]
-    console.print(make_table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
+    console.print(make_table(titles, rows, console.width, shrinkable=("tool",), right=("from", "to")))
     for step in simulation.steps:
         if step.inside is not None and step.start is not None:
             console.print(_round(step), highlight=False)

@@ -164,7 +164,9 @@ def list_standing(tenant: Tenant = "", as_json: Json = False) -> None:
         console = get_console()
         titles = ("name", "procedure", "status", "runs", "until", "granted", "bounds", "from")
         rows = [_standing_row(each) for each in found]
-        console.print(make_table(titles, rows, console.width, gives=("bounds", "from"), drops=("from", "bounds")))
+        console.print(
+            make_table(titles, rows, console.width, shrinkable=("bounds", "from"), droppable=("from", "bounds"))
+        )
 
 
 @standing_app.command("revoke")

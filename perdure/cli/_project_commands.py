@@ -200,7 +200,9 @@ def tools(settings: Settings, as_json: Json = False) -> None:
         about = str(definition.get("description", "")).strip().partition("\n")[0]
         rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), danger, about))
     console = get_console()
-    console.print(make_table(("tool", "parameters", "is", "does"), rows, console.width, gives=("does", "parameters")))
+    console.print(
+        make_table(("tool", "parameters", "is", "does"), rows, console.width, shrinkable=("does", "parameters"))
+    )
 
 
 async def _tools(settings: Settings) -> dict[str, JsonObject]:

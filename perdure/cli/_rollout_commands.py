@@ -111,8 +111,8 @@ def show(
             titles,
             [_cells(each) for each in found],
             get_console().width,
-            gives=("version",),
-            drops=("stopped", "waiting", "seconds"),
+            shrinkable=("version",),
+            droppable=("stopped", "waiting", "seconds"),
             right=titles[1:],
         )
     )

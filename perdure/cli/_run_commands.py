@@ -15,7 +15,6 @@ from perdure.agents.json_files import json_option
 from perdure.approvals.policy import ASKS
 from perdure.cli._console import get_console, strip_control_characters
 from perdure.cli._execute import (
-    FAILED,
     INTERRUPTED,
     USAGE,
     CommandError,
@@ -32,9 +31,9 @@ from perdure.cli._help import Commands
 from perdure.cli._options import local_user, with_settings
 from perdure.cli._run_view import (
     LiveRun,
+    finish,
     print_exchanges,
     print_parts,
-    print_result,
     print_run,
     print_waiting,
     run_table,
@@ -140,7 +139,7 @@ def run(
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
-        _finish(view, as_json)
+        finish(view, as_json)
 
 
 def _with_files(value: object, files: Iterable[str]) -> object:
@@ -170,7 +169,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
-    _finish(connected(lambda perdure: perdure.get_run(run_id).wait(timeout)), as_json)
+    finish(connected(lambda perdure: perdure.get_run(run_id).wait(timeout)), as_json)
 
 
 @runs_app.command()
@@ -240,7 +239,7 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run live until it ends."""
-    _finish(connected(lambda perdure: _watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
+    finish(connected(lambda perdure: _watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
 
 
 @runs_app.command()
@@ -267,15 +266,6 @@ def withdraw(
     """Withdraw a message that no Request of the run contains yet."""
     connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
     print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was withdrawn")
-
-
-def _finish(view: RunView, as_json: bool) -> None:
-    """Print a result and exit with its code."""
-    if as_json:
-        print(dumps(view.result().as_json()))
-    else:
-        print_result(get_console(), view)
-    raise SystemExit(0 if view.status == "completed" else FAILED)
 
 
 async def _run_agent(

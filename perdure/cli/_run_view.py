@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -122,8 +122,8 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
         for call in calls
     ]
     titles = ("call", "tool", "reads", "writes", "when", "status")
-    gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
-    shown = make_table(titles, rows, width - _INDENT, gives=gives, drops=drops)
+    shrinkable, droppable = ("reads", "writes", "tool"), ("reads", "when", "writes")
+    shown = make_table(titles, rows, width - _INDENT, shrinkable=shrinkable, droppable=droppable)
     waiting = {request.call: request for request in view.waiting}
     notes = [line for call in calls for line in _lines(call, view.run_id, waiting)]
     return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
@@ -243,6 +243,11 @@ def started_and_shown(
     if view is None:
         print(dumps({"runId": name}) if as_json else name)
         return
+    finish(view, as_json)
+
+
+def finish(view: RunView, as_json: bool) -> NoReturn:
+    """Print a result and exit with its code."""
     if as_json:
         print(dumps(view.result().as_json()))
     else:
@@ -444,7 +449,7 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
         soft_wrap=True,
     )
     rows = [(each["part"], f"{each['characters']:,}", f"{each['tokens']:,}") for each in last["parts"]]
-    out.print(make_table(("part", "characters", "tokens"), rows, out.width, gives=("part",)))
+    out.print(make_table(("part", "characters", "tokens"), rows, out.width, shrinkable=("part",)))
     for line in last.get("leftOut", ()):
         out.print(Text(f"left out: {line}", style="yellow"))
     for each in exchanges:

@@ -167,7 +167,7 @@ def list_schedules(tenant: Tenant = "", as_json: Json = False) -> None:
             for each in schedules
         ]
         titles = ("schedule", "agent", "when", "next", "last run")
-        out.print(make_table(titles, rows, out.width, gives=("last run", "when"), drops=("last run", "agent")))
+        out.print(make_table(titles, rows, out.width, shrinkable=("last run", "when"), droppable=("last run", "agent")))
 
 
 @schedule_app.command("show")

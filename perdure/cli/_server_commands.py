@@ -156,8 +156,8 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
             ("id", "tenant", "sender", "rights", "roles", "until"),
             rows,
             console.width,
-            gives=("rights",),
-            drops=("roles",),
+            shrinkable=("rights",),
+            droppable=("roles",),
         )
     )
 
@@ -202,4 +202,6 @@ def check_triggers(
         [name, each.scheme, each.agent, ", ".join(each.on) or "every event", "message" if each.session else "run"]
         for name, each in sorted(found.items())
     ]
-    console.print(make_table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("agent", "on")))
+    console.print(
+        make_table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, shrinkable=("agent", "on"))
+    )

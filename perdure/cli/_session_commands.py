@@ -252,7 +252,7 @@ def show(
     out.print(f"{view.session}: {view.agent}, {view.status}{whose}", markup=False)
     if view.queue:
         rows = [(each.message_id, each.sender, each.mode, shorten_text(each.text, 80)) for each in view.queue]
-        out.print(make_table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
+        out.print(make_table(("waits", "sender", "mode", "message"), rows, out.width, shrinkable=("message",)))
     if view.archived_through:
         words = (
             f"entries 1 to {view.archived_through:,} are archived: perdure session show {shlex.quote(session)} --all"
@@ -302,7 +302,9 @@ def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
         out = get_console()
         titles = ("session", "first message", "agent", "since")
         out.print(
-            make_table(titles, rows, out.width, gives=("first message", "session", "agent"), drops=("first message",))
+            make_table(
+                titles, rows, out.width, shrinkable=("first message", "session", "agent"), droppable=("first message",)
+            )
         )
     if not as_json and (others or tenant):
         there = "these are" if sessions else "there are none"

@@ -239,11 +239,8 @@ async def cancel_runs(client: Client, selection: Selection, on_run: OnRun) -> in
 
 async def terminate_runs(client: Client, selection: Selection, reason: str, on_run: OnRun) -> int:
     """Terminate all selected runs that are running, and return their number. Runs that end meanwhile are skipped."""
-
-    async def terminate(run_id: str) -> None:
-        await client.get_workflow_handle(run_id).terminate(reason=reason or None)
-
-    return await _each(client, selection, terminate, on_run)
+    handle = client.get_workflow_handle
+    return await _each(client, selection, lambda run_id: handle(run_id).terminate(reason=reason or None), on_run)
 
 
 async def change_policies(
@@ -252,11 +249,8 @@ async def change_policies(
     """Change the policy of all selected runs that are running, by signal, and return their number. No worker has to
     answer.
     """
-
-    async def send_change(run_id: str) -> None:
-        await client.get_workflow_handle(run_id).signal(POLICY, change)
-
-    return await _each(client, selection, send_change, on_run)
+    handle = client.get_workflow_handle
+    return await _each(client, selection, lambda run_id: handle(run_id).signal(POLICY, change), on_run)
 
 
 async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]], on_run: OnRun) -> int:

@@ -87,7 +87,7 @@ def create_app(
             yield
             gateway.stopping.set()
 
-    def nothing_there(request: Request, error: Exception) -> Response:
+    def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         words = "the address does not exist" if error.status_code in (404, 405) else str(error.detail)
         problem = HttpError(error.status_code, words, headers=error.headers)
@@ -97,8 +97,8 @@ def create_app(
         return _finish(as_problem_json(problem) if own is None else own.problem(request, problem))
 
     app = Starlette(
-        routes=[_Framed(gateway, adapter, route, context_of) for adapter in opened for route in adapter.routes],
-        exception_handlers={HTTPException: nothing_there},
+        routes=[_GuardedRoute(gateway, adapter, route, context_of) for adapter in opened for route in adapter.routes],
+        exception_handlers={HTTPException: not_found},
         middleware=[Middleware(_OneLength), *_for_pages_of(settings.gateway_origins)],
         lifespan=lifespan,
     )
@@ -149,7 +149,7 @@ def tokens_of(settings: Settings) -> Tokens | None:
     return None if settings.gateway_oidc is None else NoTokens()
 
 
-class _Framed(BaseRoute):
+class _GuardedRoute(BaseRoute):
     """An adapter's route, with the frame around it."""
 
     def __init__(
@@ -305,7 +305,7 @@ class _Framed(BaseRoute):
 
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
         # The route and not the URL: people choose the keys of sessions.
-        fields = {"door": self.adapter.name, "status": status, "ms": round(seconds * 1000), "request": id}
+        fields = {"adapter": self.adapter.name, "status": status, "ms": round(seconds * 1000), "request": id}
         known = caller is not None and caller.token and not caller.token.startswith(UNSIGNED)
         fields |= {"token": caller.token} if caller is not None and known else {}
         level = logging.DEBUG if self.adapter.access == "open" else logging.INFO  # probes come every few seconds

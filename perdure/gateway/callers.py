@@ -209,7 +209,7 @@ class TokenEntry(BaseModel):
     def caller(self) -> Caller:
         return Caller(self.tenant, self.sender, frozenset(self.rights), self.id, frozenset(self.roles), self.context)
 
-    def is_let_in(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         until = self.expires
         return until is None or (until if until.tzinfo else until.replace(tzinfo=UTC)).timestamp() > now
 
@@ -273,12 +273,12 @@ class TokenFile:
         form = FORM.fullmatch(text)
         entry = self._entries.get(form[1]) if form else None
         same = hmac.compare_digest(digest(text), _NOBODY if entry is None else entry.sha256)
-        return entry.caller if entry is not None and same and entry.is_let_in(self._clock()) else None
+        return entry.caller if entry is not None and same and entry.is_valid(self._clock()) else None
 
     def named(self, id: str) -> Caller | None:
         self._look()
         entry = self._entries.get(id)
-        return entry.caller if entry is not None and entry.is_let_in(self._clock()) else None
+        return entry.caller if entry is not None and entry.is_valid(self._clock()) else None
 
     def _look(self) -> None:
         now = self._clock()

@@ -122,10 +122,6 @@ class Guards:
         """Return the client's scheme: `http` or `https`."""
         return client_address(request, self._proxies)[1]
 
-    def admits(self, request: Request) -> bool:
-        """Whether the request has a valid bearer token or sign-in session. Raises `TooManyGuessesError`."""
-        return self.caller(request) is not None
-
     def caller(self, request: Request) -> Caller | None:
         """Return the caller, by a bearer token or a sign-in session; `None` for an unknown caller. Raises
         `TooManyGuessesError`.
@@ -160,7 +156,7 @@ class Guards:
         who, _, _ = named.partition(".")
         return _person(who.removeprefix(_PERSON)) if who.startswith(_PERSON) else self._tokens.named(who)
 
-    def is_let_in(self, caller: Caller) -> bool:
+    def is_valid(self, caller: Caller) -> bool:
         """Whether the caller's token is still valid, or the person's sign-in still lasts."""
         if self._tokens is None:
             return True
@@ -240,13 +236,13 @@ class Guards:
         session = request.cookies.get(SESSION) or secrets.token_urlsafe(16)
         return session, self._sign(SESSION, session)
 
-    def sign_words(self, request: Request, words: str) -> str:
+    def sign_notice(self, request: Request, words: str) -> str:
         """Return the signature of words in a URL for this browser."""
         return self._sign("words", f"{request.cookies.get(SESSION, '')}:{words}")
 
-    def own_words(self, request: Request, words: str, signature: str) -> str:
+    def verify_notice(self, request: Request, words: str, signature: str) -> str:
         """Return the words if they were signed for this browser, else an empty text: a foreign link must not put words on a page."""
-        same = hmac.compare_digest(signature.encode(), self.sign_words(request, words).encode())
+        same = hmac.compare_digest(signature.encode(), self.sign_notice(request, words).encode())
         return words if same else ""
 
     def is_own_form(self, request: Request, csrf: str) -> bool:

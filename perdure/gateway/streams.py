@@ -82,6 +82,12 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
     return found
 
 
+async def only(*frames: str) -> AsyncGenerator[str, None]:
+    """Yield the frames of an answer whose events are known in advance."""
+    for each in frames:
+        yield each
+
+
 class StreamHost(Protocol):
     """The server of streams: a `Gateway`, or an app of fewer pages."""
 
@@ -123,7 +129,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         with self._place:
-            coming = _Coming(self._frames)
+            coming = _NextFrame(self._frames)
             try:
                 await coming.fails_at_once()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -136,7 +142,7 @@ class EventStream(Response):
             finally:
                 await coming.close()
 
-    async def _send_all(self, coming: _Coming, receive: Receive, send: Send) -> None:
+    async def _send_all(self, coming: _NextFrame, receive: Receive, send: Send) -> None:
         async def write(text: str) -> None:
             async with asyncio.timeout(READS_WITHIN):
                 await send({"type": "http.response.body", "body": text.encode(errors="replace"), "more_body": True})
@@ -151,10 +157,10 @@ class EventStream(Response):
                 await asyncio.wait({coming.next, left, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
-                    if not self._host.guards.is_let_in(self._caller):
+                    if not self._host.guards.is_valid(self._caller):
                         return
                 if coming.next.done():
-                    if (text := coming.taken()) is None:
+                    if (text := coming.take()) is None:
                         return
                     await write(text)
                 elif stops.done():
@@ -165,7 +171,7 @@ class EventStream(Response):
             await cancel_all(left, stops)
 
 
-class _Coming:
+class _NextFrame:
     """The next frame, read ahead while the client reads."""
 
     def __init__(self, frames: AsyncGenerator[str, None]) -> None:
@@ -179,7 +185,7 @@ class _Coming:
         if error is not None and not isinstance(error, StopAsyncIteration):
             raise error
 
-    def taken(self) -> str | None:
+    def take(self) -> str | None:
         """Return the next frame, and begin to read the one after it; `None` at the end. An error is the last frame."""
         if self.next.cancelled():
             return None

@@ -102,7 +102,7 @@ class CodecServer:
                 )
             )
         try:
-            if not self._guards.admits(request):
+            if self._guards.caller(request) is None:
                 return _finish(PlainTextResponse("a token is needed: as a bearer, or sign in at /", 401))
         except TooManyGuessesError as error:
             return _finish(PlainTextResponse(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"}))

@@ -113,12 +113,12 @@ class Site:
 
     def notice_query(self, request: Request, words: str) -> str:
         """Return a query that makes the next page show this notice."""
-        return urlencode({"notice": words, "by": self.guards.sign_words(request, words)})
+        return urlencode({"notice": words, "by": self.guards.sign_notice(request, words)})
 
     def notice_of(self, request: Request) -> str:
         """Return the notice of the query, if this server has signed it."""
         query = request.query_params
-        return self.guards.own_words(request, query.get("notice", ""), query.get("by", ""))
+        return self.guards.verify_notice(request, query.get("notice", ""), query.get("by", ""))
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the texts of a form. Raises `HttpError` if the form is not from our own page, or is too large."""

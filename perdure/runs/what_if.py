@@ -337,9 +337,9 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
         if id not in after.asked and (id not in gone or id in after.started) and (known is None or _request(id) < known)
     }
     report.approvals_removed = [_call_note(each) for id, each in before.asked.items() if id in removed]
-    report.refused = [_refused(each) for id, each in after.refused.items() if id not in before.refused]
+    report.refused = [_call_note(each) for id, each in after.refused.items() if id not in before.refused]
     report.allowed = [
-        _refused(each) for id, each in before.refused.items() if id not in after.refused and id not in lost
+        _call_note(each) for id, each in before.refused.items() if id not in after.refused and id not in lost
     ]
     was, would_be = (_until(graph, known) for graph in (before.graph, after.graph))
     report.output_differs = known is None and before.output != after.output
@@ -373,11 +373,7 @@ def _until(graph: JsonObject, request: int | None) -> JsonObject:
     }
 
 
-def _call_note(each: AskedCall) -> CallNote:
-    return CallNote(call=each.id, tool=each.tool, reason=each.reason)
-
-
-def _refused(each: RefusedCall) -> CallNote:
+def _call_note(each: AskedCall | RefusedCall) -> CallNote:
     return CallNote(call=each.id, tool=each.tool, reason=each.reason)
 
 

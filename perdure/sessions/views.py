@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from perdure.runs.views import escape_markdown
 from perdure.sessions.entries import DeliveryEntry, Entry, MessageEntry, ReplyEntry, RunEntry
 from perdure.sessions.message_queue import MessageQueue, QueueState
 from perdure.sessions.transcript import Transcript
 from perdure.sessions.wire import Fate
 
 _NEWEST: Final = 10
-_MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 
 
 def session_markdown(
     key: str, agent: str, message_queue: QueueState, running: str | None, entries: Sequence[Entry]
 ) -> str:
     """Return the session as Markdown. `running`: the id of the active run."""
-    lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
+    lines = [f"**{escape_markdown(key)}**, answered by {escape_markdown(agent)}", ""]
     run = message_queue.running
     if run is None:
         lines.append("Nothing runs." if not message_queue.queue else "The session collects messages.")
@@ -27,7 +26,7 @@ def session_markdown(
         how = (
             f", ending: {run.ending}" if run.ending else "" if run.begun else ", which waits for a worker with capacity"
         )
-        lines.append(f"Runs: {_cell(running or '')}{_cell(how)}")
+        lines.append(f"Runs: {escape_markdown(running or '')}{escape_markdown(how)}")
     if message_queue.queue:
         lines += ["", "| waits | sender | mode | message |", "|---|---|---|---|"]
         lines += [_row((each.message_id, each.sender, each.mode, each.text)) for each in message_queue.queue]
@@ -49,12 +48,7 @@ def _entry(entry: Entry) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(_cell(cell[:200]) for cell in cells) + " |"
-
-
-def _cell(text: str) -> str:
-    """Return the text so that a table's cell shows it unchanged."""
-    return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
+    return "| " + " | ".join(escape_markdown(cell[:200]) for cell in cells) + " |"
 
 
 def find_fate(message_queue: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:

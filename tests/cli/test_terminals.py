@@ -69,7 +69,7 @@ async def test_no_word_is_broken_however_narrow_it_is(width: int) -> None:
 async def test_columns_give_way_in_their_order() -> None:
     def titles(width: int) -> list[str]:
         made = make_table(
-            ("run", "why", "cost"), [("r" * 20, "w" * 30, "$1")], width, gives=("why",), drops=("cost", "why")
+            ("run", "why", "cost"), [("r" * 20, "w" * 30, "$1")], width, shrinkable=("why",), droppable=("cost", "why")
         )
         return [str(column.header) for column in made.columns]
 

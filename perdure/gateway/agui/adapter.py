@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.client_tools import MOST_TOOLS
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream
+from perdure.gateway.streams import EventStream, only
 from perdure.values.json import JsonObject
 
 if TYPE_CHECKING:
@@ -119,9 +118,3 @@ async def _answer(
     run = gateway.perdure.get_run(run_id)
     following = AnswerStream(run, session, trees, agui_events, as_frame, caller.may(APPROVE), delivery.late)
     return EventStream(gateway, caller, following.frames(), retry=False)
-
-
-async def only(*frames: str) -> AsyncGenerator[str, None]:
-    """Yield the frames of an answer whose events are known in advance."""
-    for each in frames:
-        yield each

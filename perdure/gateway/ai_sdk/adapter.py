@@ -25,7 +25,7 @@ from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, logged_problem
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream
+from perdure.gateway.streams import EventStream, only
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
 
@@ -89,7 +89,7 @@ class _Chats:
             session, caller, self._own_run, message=message, answers=answers, settings=settings, key=key
         )
         if delivery.run_id is None:  # a command
-            return _only(UiMessageEvents(chat_request).done())
+            return only(*map(as_frame, UiMessageEvents(chat_request).done()))
         run = delivery.run_id.rpartition("/")[2]
         events = UiMessageEvents(chat_request, run, delivery.run_id, delivery.before)
         return self._stream(delivery.run_id, session, events, delivery.late)
@@ -118,11 +118,6 @@ class _Chats:
     ) -> AsyncGenerator[str, None]:
         run = self.perdure.get_run(run_id)
         return AnswerStream(run, session, self.trees, events, as_frame, self.caller.may(APPROVE), late).frames()
-
-
-async def _only(chunks: Iterable[JsonObject]) -> AsyncGenerator[str, None]:
-    for chunk in chunks:
-        yield as_frame(chunk)
 
 
 async def chat_response(
