@@ -20,7 +20,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import PerdureError, RunNotFoundError, SettingsError
-from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates, ServerWatch
+from perdure.gateway.bounds import OpenWork, Rates, ServerWatch, open_streams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
@@ -141,8 +141,11 @@ class Gateway:
         self.guards = guards
         self.agents = Agents(settings.agents_folder)
         self.rates = Rates(settings.gateway_rate)
-        self.streams = OpenStreams(settings.gateway_streams)
-        self.held = OpenRequests(settings.gateway_streams + settings.gateway_connections // 4)
+        self.streams = open_streams(settings.gateway_streams)
+        self.held = OpenWork(
+            settings.gateway_streams + settings.gateway_connections // 4,
+            "requests of this caller are active: wait until one ends",
+        )
         self.under_way = 0
         """Requests that are being answered."""
         self.stopping = asyncio.Event()

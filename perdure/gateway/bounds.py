@@ -18,6 +18,7 @@ from perdure.client.session_operations import check_server
 from perdure.errors import ServerError
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
+from perdure.queries import cancel_all
 from perdure.values.json import Json, JsonObject, loads
 
 HEADERS: Final = 32_768
@@ -66,20 +67,20 @@ class Rates:
             raise HttpError(429, problem, headers={"Retry-After": str(seconds)})
 
 
-class OpenStreams:
-    """The open event streams of each caller."""
+class OpenWork:
+    """The open streams, or the active requests, of each caller: the limit leaves connections for other callers."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, problem: str, kind: str = "") -> None:
+        """`problem`: the words of the error above the limit, after the number."""
+        self._most, self._problem, self._kind = most, problem, kind
         self.open: Counter[str] = Counter()
-        """The number of streams by token."""
+        """The number of streams or requests by token."""
 
     @contextmanager
     def one_of(self, caller: Caller) -> Iterator[None]:
         """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
         if self.open[caller.token] >= self._most:
-            words = f"{self._most} event streams of this token are open: close one first"
-            raise HttpError(429, words, kind="too-many-streams", headers={"Retry-After": "10"})
+            raise HttpError(429, f"{self._most} {self._problem}", kind=self._kind, headers={"Retry-After": "10"})
         self.open[caller.token] += 1
         try:
             yield
@@ -89,26 +90,9 @@ class OpenStreams:
                 del self.open[caller.token]
 
 
-class OpenRequests:
-    """The active requests of each caller, including streams: the limit leaves connections for other callers."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: Counter[str] = Counter()
-
-    @contextmanager
-    def one_of(self, caller: Caller) -> Iterator[None]:
-        """Count as one while the context lasts. Raise `HttpError` (429) above the limit."""
-        if self._held[caller.token] >= self._most:
-            words = f"{self._most} requests of this caller are active: wait until one ends"
-            raise HttpError(429, words, headers={"Retry-After": "10"})
-        self._held[caller.token] += 1
-        try:
-            yield
-        finally:
-            self._held[caller.token] -= 1
-            if not self._held[caller.token]:
-                del self._held[caller.token]
+def open_streams(most: int) -> OpenWork:
+    """Return the count of event streams, with the most that a caller may have."""
+    return OpenWork(most, "event streams of this token are open: close one first", "too-many-streams")
 
 
 class BoundedBody:
@@ -243,9 +227,7 @@ class ServerWatch:
                 raise ClientDisconnect
             await task
         finally:
-            for each in (task, leaving):
-                each.cancel()
-            await asyncio.gather(task, leaving, return_exceptions=True)
+            await cancel_all(task, leaving)
 
     async def _lost(self) -> ServerError | None:
         """Return the error if no server answers, else `None`."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from perdure.gateway.bounds import OpenStreams
+from perdure.gateway.bounds import OpenWork
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import logged_problem
 from perdure.gateway.guards import Guards
@@ -92,7 +92,7 @@ class StreamHost(Protocol):
     """The server of streams: a `Gateway`, or an app of fewer pages."""
 
     guards: Guards
-    streams: OpenStreams
+    streams: OpenWork
     stopping: asyncio.Event
 
 
@@ -116,7 +116,7 @@ class EventStream(Response):
         place: AbstractContextManager[Any] | None = None,
     ) -> None:
         """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event.
-        `place`: the stream's place in `OpenStreams.one_of`, if it was taken before.
+        `place`: the stream's place in `OpenWork.one_of`, if it was taken before.
         """
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
@@ -207,3 +207,13 @@ async def until_disconnected(receive: Receive) -> None:
     """Return once the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def result_before(work: Awaitable[T], *ends: Awaitable[Any]) -> T | None:
+    """Return the result of `work`; cancel it and return `None` if one of `ends` comes first."""
+    task, others = asyncio.ensure_future(work), [asyncio.ensure_future(each) for each in ends]
+    try:
+        await asyncio.wait([task, *others], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        await cancel_all(task, *others)

@@ -23,7 +23,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow
 from perdure.errors import JsonError, PerdureError, RunError, RunNotFoundError, ServerError
-from perdure.gateway.bounds import OpenStreams
+from perdure.gateway.bounds import OpenWork, open_streams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
@@ -47,7 +47,7 @@ class _Host:
     """The `StreamHost` of `perdure inbox`."""
 
     guards: Guards
-    streams: OpenStreams
+    streams: OpenWork
     stopping: asyncio.Event
 
 
@@ -223,7 +223,7 @@ def _key(one: WaitingRow) -> tuple[str, str]:
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     """Return an app with the inbox only, for the whole namespace: `perdure inbox`."""
     site = Site(guards, perdure.client.namespace, home=None)
-    host = _Host(guards, OpenStreams(STREAMS), asyncio.Event())
+    host = _Host(guards, open_streams(STREAMS), asyncio.Event())
 
     async def find(_: Caller, run_id: str) -> Run:
         return perdure.get_run(run_id)

@@ -89,8 +89,7 @@ from perdure.gateway.answers import AnswerStream, deliver, id_below, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, logged_problem
 from perdure.gateway.files import load_files
-from perdure.gateway.streams import until_disconnected
-from perdure.queries import cancel_all
+from perdure.gateway.streams import result_before, until_disconnected
 from perdure.runs.notifications import check_callback
 from perdure.runs.wire import CallView, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
@@ -464,16 +463,7 @@ class _MethodCall:
                 async for _ in updates:
                     pass
 
-        waits = [
-            asyncio.ensure_future(each)
-            for each in (read_all(), until_disconnected(self._request.receive), self._gateway.stopping.wait())
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if waits[0].done():
-                waits[0].result()
-        finally:
-            await cancel_all(*waits)
+        await result_before(read_all(), until_disconnected(self._request.receive), self._gateway.stopping.wait())
 
     async def task(
         self, session: Session, run_id: str, messages: Sequence[Message] = (), *, with_files: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +22,7 @@ from perdure.gateway.adapter import Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import result_before
 from perdure.sessions.wire import WaitResult
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.problems import MOST, problems_of
@@ -161,11 +161,4 @@ async def wait_response(request: ApiRequest[Any, Any], wait: Callable[[float], A
 
 async def until_stopping(request: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
     """Return the result of `what`; `None` if the gateway is about to end."""
-    task, stops = asyncio.ensure_future(what), asyncio.ensure_future(request.gateway.stopping.wait())
-    try:
-        await asyncio.wait([task, stops], return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        for each in (task, stops):
-            each.cancel()
-        await asyncio.gather(task, stops, return_exceptions=True)
+    return await result_before(what, request.gateway.stopping.wait())

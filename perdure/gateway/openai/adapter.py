@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,7 +20,7 @@ from perdure.errors import RunNotFoundError
 from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_json
-from perdure.gateway.callers import READ, SEND, Caller, caller_of
+from perdure.gateway.callers import READ, SEND, Caller, caller_of, permitted_caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.openai import _events as events
@@ -50,7 +50,7 @@ from perdure.gateway.openai._requests import (
     unsupported_error,
 )
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
-from perdure.gateway.streams import EventStream, until_disconnected
+from perdure.gateway.streams import EventStream, result_before, until_disconnected
 from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
@@ -252,8 +252,7 @@ class Routes:
         return JSONResponse(_model(name))
 
     async def create(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(SEND, "start runs")
+        caller = permitted_caller(request, SEND, "start runs")
         body = await with_stored_files(self._gateway.perdure, await read_json(request), "input", caller.tenant)
         client_request = read_request(body)
         id, record, place = await self._begin(request, client_request, body)
@@ -267,8 +266,7 @@ class Routes:
         return JSONResponse(response_object(id, found))
 
     async def complete(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(SEND, "start runs")
+        caller = permitted_caller(request, SEND, "start runs")
         body = await with_stored_files(self._gateway.perdure, await read_json(request), "messages", caller.tenant)
         client_request = read_chat(body)
         id, record, place = await self._begin(request, client_request, body)
@@ -282,8 +280,7 @@ class Routes:
 
     async def completion(self, request: Request) -> Response:
         """Return a stored completion, to any caller of its tenant."""
-        caller = caller_of(request)
-        caller.check(READ, "read runs")
+        caller = permitted_caller(request, READ, "read runs")
         name = request.path_params["id"]
         id = response_id(name, COMPLETION)
         found = None if id is None else await self._finder.find(caller.tenant, id)
@@ -294,8 +291,7 @@ class Routes:
         return JSONResponse(completion_object(id, found))
 
     async def retrieve(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(READ, "read runs")
+        caller = permitted_caller(request, READ, "read runs")
         id = _id(request)
         found = await self._finder.stored(caller.tenant, id)
         if request.query_params.get("stream", "").lower() in ("true", "1"):
@@ -326,16 +322,14 @@ class Routes:
 
     async def delete(self, request: Request) -> Response:
         """Delete a response that is its whole conversation."""
-        caller = caller_of(request)
-        caller.check("delete", "delete responses")
+        caller = permitted_caller(request, "delete", "delete responses")
         id = _id(request)
         await self._stored(caller, id)
         await delete(self._gateway.perdure, caller, id)
         return JSONResponse({"id": str(id), "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check(READ, "read runs")
+        caller = permitted_caller(request, READ, "read runs")
         id = _id(request)
         found = await self._stored(caller, id)
         items = await input_items(lambda path: self._finder.run(caller.tenant, id, path), id, found)
@@ -343,8 +337,7 @@ class Routes:
 
     async def new_conversation(self, request: Request) -> Response:
         """Create a session without a message: its first response's agent answers in it."""
-        caller = caller_of(request)
-        caller.check(SEND, "start runs")
+        caller = permitted_caller(request, SEND, "start runs")
         body = RequestBody(await read_json(request))
         if body.list("items"):
             raise invalid_error("items", "left out: a conversation starts with its first response")
@@ -353,20 +346,17 @@ class Routes:
 
     async def conversations(self, request: Request) -> Response:
         """List the tenant's conversations, sorted by id."""
-        caller = caller_of(request)
-        caller.check(READ, "read conversations")
+        caller = permitted_caller(request, READ, "read conversations")
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
 
     async def conversation(self, request: Request) -> Response:
         """Return a conversation, also one without a message yet."""
-        caller = caller_of(request)
-        caller.check(READ, "read conversations")
+        caller = permitted_caller(request, READ, "read conversations")
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
 
     async def update_conversation(self, request: Request) -> Response:
         """Replace the conversation's `metadata`, its only mutable part."""
-        caller = caller_of(request)
-        caller.check(SEND, "change conversations")
+        caller = permitted_caller(request, SEND, "change conversations")
         body = RequestBody(await read_json(request))
         for name in body.json.keys() - {"metadata"}:
             raise unsupported_error(name, "only a conversation's 'metadata' can change")
@@ -375,14 +365,12 @@ class Routes:
 
     async def conversation_items(self, request: Request) -> Response:
         """List messages and answers of a conversation, page by page."""
-        caller = caller_of(request)
-        caller.check(READ, "read conversations")
+        caller = permitted_caller(request, READ, "read conversations")
         items = await conversation_items(self._gateway.perdure, caller, request.path_params["id"])
         return JSONResponse(page(items, request.query_params))
 
     async def delete_conversation(self, request: Request) -> Response:
-        caller = caller_of(request)
-        caller.check("delete", "delete conversations")
+        caller = permitted_caller(request, "delete", "delete conversations")
         id = request.path_params["id"]
         await delete_conversation(self._gateway.perdure, caller, id)
         return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
@@ -409,18 +397,11 @@ class Routes:
 
     async def _settled(self, request: Request, caller: Caller, id: ResponseId) -> FoundRun | None:
         """Return the response once it has ended; `None` after a disconnect or at the gateway's end: the run continues."""
-        waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
-        others: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._gateway.stopping.wait()),
-            asyncio.ensure_future(until_disconnected(request.receive)),
-        ]
-        try:
-            await asyncio.wait([waits, *others], return_when=asyncio.FIRST_COMPLETED)
-            return await waits if waits.done() else None
-        finally:
-            for each in (waits, *others):
-                each.cancel()
-            await asyncio.gather(waits, *others, return_exceptions=True)
+        return await result_before(
+            self._finder.settled(caller.tenant, id),
+            self._gateway.stopping.wait(),
+            until_disconnected(request.receive),
+        )
 
     def _stream(
         self,
