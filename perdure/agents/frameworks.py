@@ -30,9 +30,11 @@ from perdure.tools.frameworks import (
     CONTEXT,
     RETRIES,
     TOOLSET_METHODS,
+    awaited,
     framework_tools,
     lost_options,
     overridden_methods,
+    pydantic_ai_context,
 )
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import HostedTool
@@ -222,10 +224,6 @@ def _text_of(event: BeforeAgentStart) -> str:
     if isinstance(value, dict) and set(value) == {"request"}:
         value = value["request"]
     return value if isinstance(value, str) else "" if value is None else dumps(value)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 _INSTEAD: Final = {
@@ -436,7 +434,7 @@ class _OpenAIAgents:
 
         async def begin(event: BeforeToolCall) -> Refused | None:
             wrapper = self._wrapper(agent, event)
-            if callable(enabled) and not await _awaited(enabled(wrapper, agent.source)):
+            if callable(enabled) and not await awaited(enabled(wrapper, agent.source)):
                 return refuse(f"{name} is not enabled for this caller")
             if then is not None and (_captured(then, "on_handoff") is not None):
                 known = {key: value for key, value in event.params.items() if key != "request"}
@@ -644,23 +642,14 @@ def _read_pydantic_instructions(agent: FrameworkAgent, source: Any) -> None:
 
 
 def _run_context(agent: FrameworkAgent, event: HookEvent, prompt: str) -> Any:
-    framework = importlib.import_module("pydantic_ai")
-    models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
-    return framework.RunContext(
-        deps=agent.typed(event.context),
-        agent=agent.source,
-        model=models.TestModel(),  # a function that asks it has to make a model of its own
-        usage=usage.RunUsage(),
-        prompt=prompt,
-        run_id=event.run_id,
-    )
+    return pydantic_ai_context(deps=agent.typed(event.context), agent=agent.source, prompt=prompt, run_id=event.run_id)
 
 
 async def _instruction(function: Any, run: Any) -> str:
     """Return the text of a function with or without a `RunContext`, sync or async."""
     takes = (run,) if inspect.signature(function).parameters else ()
     found = await (function(*takes) if inspect.iscoroutinefunction(function) else asyncio.to_thread(function, *takes))
-    found = await _awaited(found)
+    found = await awaited(found)
     return str(getattr(found, "content", found) or "")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from perdure.hosting.settings import Settings, setting_info, variable_name
-from perdure.values.json import Json
+from perdure.values.json import Json, map_leaves
 
 MASK = "•••"
 """The text that replaces a secret."""
@@ -60,11 +60,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _masked(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: _masked(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item) for item in value]
-    return _USER.sub(MASK, value) if isinstance(value, str) else value
+    return map_leaves(value, lambda leaf: _USER.sub(MASK, leaf) if isinstance(leaf, str) else leaf)
 
 
 def shown_default(name: str) -> str:

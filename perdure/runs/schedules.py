@@ -6,7 +6,7 @@ import re
 from typing import Final, Literal, TypeAlias, get_args
 
 from perdure.errors import ScheduleError
-from perdure.values.json import Json, shorten
+from perdure.values.json import Json, map_leaves, shorten
 
 Overlap: TypeAlias = Literal["skip", "buffer-one", "buffer-all", "cancel-other", "terminate-other", "allow-all"]
 """The behavior of a schedule while its last run has not ended: Temporal's overlap policies."""
@@ -27,8 +27,4 @@ def check_agent_name(name: str) -> None:
 
 def with_time(value: Json, at: str) -> Json:
     """Return the input with the time, ISO 8601 in UTC, in place of each value that is exactly `{{scheduled}}`."""
-    if isinstance(value, dict):
-        return {key: with_time(each, at) for key, each in value.items()}
-    if isinstance(value, list):
-        return [with_time(each, at) for each in value]
-    return at if value == SCHEDULED else value
+    return map_leaves(value, lambda leaf: at if leaf == SCHEDULED else leaf)

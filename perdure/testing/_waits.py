@@ -26,6 +26,7 @@ from perdure.client.selection import WaitingRequest
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.errors import RunError, RunNotFoundError
+from perdure.queries import cancel_all
 from perdure.runs.events import Event
 from perdure.runs.wire import WAITING_QUERY, CallView, RunView
 from perdure.sessions.wire import SESSION_PREFIX, WAIT, Fate, Receipt, WaitResult
@@ -162,9 +163,7 @@ async def _while_waiting(
             yield event
     finally:
         left = [each for each in (coming, ending) if each is not None]
-        for each in left:
-            each.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel_all(*left)
         await events.aclose()
 
 
@@ -355,8 +354,7 @@ class TestRuns:
             self._leave(waiter)
             if not self._waiters and (looking := self._looking) is not None:
                 self._looking = None
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+                await cancel_all(looking)
 
     async def _look(self) -> None:
         """Serve the waits until there are none. An error is raised in all of them."""

@@ -19,6 +19,7 @@ from perdure.activities.registry import Registry
 from perdure.client.histories import quiet_runtime
 from perdure.errors import ProtocolError, ToolError
 from perdure.hosting.worker_group import WorkerGroup
+from perdure.queries import cancel_all
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject, shorten
@@ -396,9 +397,7 @@ class Toolbox:
         await self.die()
 
     async def close(self) -> None:
-        for task in list(self._dying):
-            task.cancel()
-        await asyncio.gather(*self._dying, return_exceptions=True)
+        await cancel_all(*self._dying)
 
 
 class _Reporting:

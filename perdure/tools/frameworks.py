@@ -217,7 +217,7 @@ async def _call_openai(tool: ForeignObject, context: ToolContext[Any], params: J
     wrapper = contexts.ToolContext(
         context.context, tool_name=tool.name, tool_call_id=context.call_id, tool_arguments=text
     )
-    if callable(tool.is_enabled) and not await _answer(tool.is_enabled(wrapper, None)):
+    if callable(tool.is_enabled) and not await awaited(tool.is_enabled(wrapper, None)):
         raise ToolError("not_enabled", f"{tool.name} is not enabled for this caller")
     guardrails = importlib.import_module("agents.tool_guardrails")
     for guard in tool.tool_input_guardrails or ():
@@ -241,7 +241,8 @@ def _check_guardrail(tool: ForeignObject, guardrail: ForeignObject, outcome: For
         raise ToolError("refused_by_guardrail", words)
 
 
-async def _answer(value: ForeignObject) -> ForeignObject:
+async def awaited(value: ForeignObject) -> ForeignObject:
+    """Return the value, or the result of an awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -309,13 +310,18 @@ def _copy_with(tool: ForeignObject, **attributes: object) -> ForeignObject:
     return changed
 
 
+def pydantic_ai_context(**fields: object) -> ForeignObject:
+    """Return a `RunContext` with these fields. A function that asks its model has to make a model of its own."""
+    framework, models, usage = (
+        importlib.import_module(f"pydantic_ai{each}") for each in ("", ".models.test", ".usage")
+    )
+    return framework.RunContext(model=models.TestModel(), usage=usage.RunUsage(), **fields)
+
+
 async def _call_pydantic_ai(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
     framework, exceptions = (importlib.import_module(f"pydantic_ai{each}") for each in ("", ".exceptions"))
-    models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
-    run = framework.RunContext(
+    run = pydantic_ai_context(
         deps=context.context,
-        model=models.TestModel(),  # the tool runs without a model
-        usage=usage.RunUsage(),
         tool_name=tool.name,
         tool_call_id=context.call_id,
         run_id=context.run_id,

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -383,10 +383,19 @@ def pack_json(written: bytes, form: int) -> Packed:
     return Packed(form=form, data=base64.b64encode(zlib.compress(written, 1)).decode())
 
 
+def map_leaves(value: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a copy of the value with `change` applied to everything in it that is not an object or an array."""
+    if isinstance(value, dict):
+        return {key: map_leaves(each, change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [map_leaves(each, change) for each in value]
+    return change(value)
+
+
 def whole_numbers(value: Json) -> Json:
     """Return the value with integers for numbers without a fraction, because some protocols have only floats."""
-    if isinstance(value, dict):
-        return {key: whole_numbers(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [whole_numbers(each) for each in value]
+    return map_leaves(value, _whole_number)
+
+
+def _whole_number(value: Json) -> Json:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value

@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from perdure.approvals.requests import WaitingView
 from perdure.client.run_tree import RunTree, join_ids
+from perdure.gateway.answers import failure_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._requests import APPROVAL_TOOL, NOT_AGAIN, ended_badly
@@ -301,12 +302,7 @@ def answer_of(found: FoundRun) -> str:
 
 def refusal_of(found: FoundRun) -> str | None:
     """Return the text of a model's refusal (R20.2)."""
-    return why_ended(found) if found.view.status == "refused" else None
-
-
-def why_ended(found: FoundRun) -> str:
-    """Return the reason why a run ended without an output."""
-    return found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
+    return failure_of(found.view) if found.view.status == "refused" else None
 
 
 def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
@@ -428,7 +424,7 @@ def _completed(id: ResponseId, found: FoundRun) -> int | None:
 
 
 def _error(found: FoundRun) -> JsonObject:
-    return {"code": FAILED, "message": why_ended(found), "type": NOT_AGAIN, "param": None}
+    return {"code": FAILED, "message": failure_of(found.view), "type": NOT_AGAIN, "param": None}
 
 
 def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
@@ -451,7 +447,7 @@ def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
 
 def no_answer(found: FoundRun) -> HttpError:
     """Return the error for a run without an answer."""
-    return ended_badly(why_ended(found), f"run_{found.view.status}")
+    return ended_badly(failure_of(found.view), f"run_{found.view.status}")
 
 
 def chat_usage(found: FoundRun, leg: int) -> JsonObject:

@@ -27,7 +27,7 @@ from perdure.errors import (
 )
 from perdure.gateway._idempotency import RequestKey, key_reused_error
 from perdure.gateway.adapter import Gateway, check_same_context
-from perdure.gateway.answers import note_waiting
+from perdure.gateway.answers import note_waiting, with_output
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import fetched_problem
@@ -262,9 +262,7 @@ class RunFinder:
         return record
 
     async def _found(self, run: Run[object], view: RunView, record: Record) -> FoundRun:
-        output = view.output
-        if view.output_size:
-            output = loads(await run.value("output"))
+        output = (await with_output(run, view)).output
         with clear_errors(run.client, run.id):
             described = await run.handle.describe()
         ended = described.close_time.timestamp() if described.close_time and view.status != "running" else None
