@@ -205,8 +205,8 @@ class RunPages:
         return RunMessages(said, str(forks[-1].get("text", "")) if forks else "")
 
     async def _cancel(self, request: Request) -> Response:
-        _, run = await self._own_run(request, "stop", "cancel runs")
         await self._site.form(request)
+        _, run = await self._own_run(request, "stop", "cancel runs")
         await run.cancel()
         return self._site.go_to(request, f"/runs/{path(run.id)}")
 
@@ -215,8 +215,8 @@ class RunPages:
         return self._site.page(request, "undo.html", id=run.id, plan=await run.undo_plan())
 
     async def _undo(self, request: Request) -> Response:
-        caller, run = await self._own_run(request, UNDO, "undo runs")
         await self._site.form(request)
+        caller, run = await self._own_run(request, UNDO, "undo runs")
         undo = await run.undo(by=caller.sender)
         return self._site.go_to(request, f"/runs/{path(undo.id)}")
 
@@ -225,8 +225,8 @@ class RunPages:
         return self._site.page(request, "fork.html", id=run.id, points=fork_points(await run.view()))
 
     async def _fork(self, request: Request) -> Response:
-        run = await self._forkable(request)
         form = await self._site.form(request)
+        run = await self._forkable(request)
         try:
             fork = await run.fork(str(form.get("at", "")))
         except RunError as error:
