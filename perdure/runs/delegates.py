@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,16 +26,16 @@ from perdure.runs.loops import (
     part_remembered,
     part_sources,
 )
-from perdure.runs.provenance import references_of
+from perdure.runs.provenance import references_of, scope_reference
 from perdure.runs.run import RunState
 from perdure.runs.wire import RunInput
 from perdure.tools.definitions import definition_name
-from perdure.tools.tool import ANONYMOUS, Tool
+from perdure.tools.tool import ANONYMOUS, Tool, gives_tools
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import LONGEST, MAX_DELEGATES_DEEP
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.problems import close_names
-from perdure.values.references import MISSING, get, show
+from perdure.values.references import Missing, get, show
 from perdure.values.sizes import Sizes
 
 BUDGET: Final = "budget"
@@ -53,8 +52,6 @@ END_FORMER_ACTIVITY: Final = "perdure.end_former"
 """Activity: end an open child of an execution before a reset (R7.2)."""
 
 _LARGE: Final = ("agent", "input", "params", "items", "delegates")
-
-_SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
 
 
 def wanted_delegates(tools: Iterable[object]) -> list[str]:
@@ -151,27 +148,25 @@ def scoped_context(scopes: Sequence[str], base: Mapping[str, Json], tools: Mappi
     """
     messages: list[JsonObject] = []
     for scope in scopes:
-        if scope == "tools" or scope.startswith("tool:"):
+        if gives_tools(scope):
             inherited = (tools[name] for name in inherited_tools([scope], tools))
             messages += [
                 {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in inherited
             ]
             continue
-        found = _SCOPE.fullmatch(scope)
-        if found is None or found["kind"] not in base:
+        reference = scope_reference(scope)
+        if reference is None or reference.kind not in base:
             continue
-        path = tuple(found["path"].split(".")) if found["path"] else ()
-        there = get(base[found["kind"]], path)
-        if there is MISSING:
+        value = get(base[reference.kind], reference.path)
+        if isinstance(value, Missing):
             continue
-        value = there
-        for part in reversed(path):
-            value = {part: value}
-        if found["kind"] == "state":
+        for part in reversed(reference.path):
+            value = {str(part): value}
+        if reference.kind == "state":
             messages.append({"type": "state", "state": value})
         else:
             # The parent's input is data for the child: the child's own input is the call's parameters.
-            kind = "parent" if found["kind"] == "input" else found["kind"]
+            kind = "parent" if reference.kind == "input" else reference.kind
             messages.append({"type": "data", "kind": kind, "data": value})
     return messages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from perdure.approvals.decisions import digest
@@ -12,7 +13,7 @@ from perdure.runs.agent import Context, output_schema
 from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.wire import CallView
-from perdure.tools.tool import Tool
+from perdure.tools.tool import Tool, gives_tools
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_STATE_SHOWN
 from perdure.values.messages import MergedMessages
@@ -32,7 +33,7 @@ from perdure.values.provenance import (
     tool_source,
     untrusted_sources,
 )
-from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression
+from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression, parse_scope
 from perdure.values.sizes import Sizes, preview
 from perdure.values.state import State, Write, kind_of, scope_path, state_key
 from perdure.values.templates import parse_template
@@ -438,15 +439,22 @@ def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:
     return message if call is None else {**message, "call": call.as_plan_entry()}
 
 
+def scope_reference(scope: str) -> Reference | None:
+    """Return the reference of the data that a scope gives; `None`: it gives none.
+
+    A tool with a scope that cannot be read is refused, but a run of 0.2.0 may have recorded one.
+    """
+    with suppress(ReferenceSyntaxError):
+        return None if gives_tools(scope) else parse_scope(scope)
+    return None
+
+
 def references_of(scopes: Sequence[str], state: Json) -> list[Reference]:
     """Return the references that scopes name; for the whole state, one for each key."""
     found: list[Reference] = []
-    for scope in scopes:
-        if scope == "tools" or scope.startswith("tool:"):
-            continue
-        reference = reference_of(scope if scope.startswith("†") else f"†{scope}")
+    for reference in filter(None, map(scope_reference, scopes)):
         if reference == Reference("state"):
             found += [Reference("state", (key,)) for key in (state if isinstance(state, dict) else ())]
-        elif reference.kind:
+        else:
             found.append(reference)
     return found

@@ -39,6 +39,8 @@ class RunSnapshot(WireModel):
     """
     vouched: dict[str, str] = Field(default_factory=dict)
     """Endorsed values: the digest of each value by reference (R15.6)."""
+    changed: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether a decision has changed a call or the plan, or a change has made the policy stricter (R23.3)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     notifications: list[NotificationView] = Field(default_factory=list)
     past: PastRequests
@@ -67,6 +69,7 @@ def take_snapshot(run: RunState) -> RunSnapshot:
         policy=run.approval_queue.guard.change.as_change(),
         remembered={name: sorted(sources) for name, sources in run.approval_queue.guard.remembered.items()},
         vouched=run.approval_queue.vouched.known,
+        changed=run.approval_queue.is_changed,
         refusals=run.approval_queue.refusals,
         notifications=run.notifications,
         past=run.records.past,
@@ -80,6 +83,7 @@ def restore(run: RunState, snapshot: RunSnapshot) -> None:
     queue = run.approval_queue
     queue.guard.recall(snapshot.remembered)
     queue.vouched.known |= snapshot.vouched
+    queue.is_changed |= snapshot.changed
     queue.refusals = [*snapshot.refusals, *queue.refusals]
     run.notifications = [*snapshot.notifications, *run.notifications]
     run.journal.events.take_up(snapshot.events)

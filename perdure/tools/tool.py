@@ -21,7 +21,7 @@ from perdure.tools.undo import Undo, undo_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
 from perdure.values.problems import first_problem, none_of, suggest_name
-from perdure.values.references import parse_output_path
+from perdure.values.references import parse_output_path, parse_scope
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
 
@@ -411,12 +411,26 @@ def _check_tool(tool: Tool, known: Set[str]) -> None:
             raise ToolDefinitionError(f"tool {tool.name!r}: its schema is not a JSON Schema: {schema.problem}")
     if tool.ask is not None and (problem := question_problem(tool.ask, tool.parameters)):
         raise ToolDefinitionError(f"tool {tool.name!r}: {problem}")
+    for scope in (*(tool.scopes or ()), *(tool.scope_choice or ())):
+        try:
+            if not gives_tools(scope):
+                parse_scope(scope)
+        except ReferenceSyntaxError as error:
+            raise ToolDefinitionError(
+                f"tool {tool.name!r}: the scope {scope!r} cannot be read: {error}. "
+                'A scope is "tools", "tool:NAME", a kind of data, or a path such as state.user or state["a key"]'
+            ) from None
     if tool.safe and tool.dangerous:
         raise ToolDefinitionError(f"tool {tool.name!r} is declared safe and dangerous: declare one of them")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
             f"tool {tool.name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
         )
+
+
+def gives_tools(scope: str) -> bool:
+    """Whether a scope gives tools, and no data."""
+    return scope == "tools" or scope.startswith("tool:")
 
 
 def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:

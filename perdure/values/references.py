@@ -132,6 +132,19 @@ def parse_expression(text: str) -> Expression:
     return expression
 
 
+def parse_scope(text: str) -> Reference:
+    """Parse a scope of a delegate: `state.user`, `state["a key"]`, `profile`, with or without the dagger.
+
+    Raises `ReferenceSyntaxError`. An item of a list is no scope: the delegate would have a list with that item alone.
+    """
+    found = parse_expression(text if text.startswith(DAGGER) else DAGGER + text)
+    if not isinstance(found, Reference):
+        raise ReferenceSyntaxError(f"{text!r} is not one reference")
+    if any(isinstance(part, int) for part in found.path):
+        raise ReferenceSyntaxError(f"{text!r} names an item of a list: name the list")
+    return found
+
+
 def reference_at(text: str, position: int) -> Reference | None:
     """Return the reference that begins there, as far as it can be parsed; `None` if there is none."""
     parser = _Parser(text)

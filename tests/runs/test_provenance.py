@@ -15,6 +15,8 @@ from perdure.errors import CallError, DecisionError
 from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.delegates import scoped_context
+from perdure.runs.provenance import references_of
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage, StartCall
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
@@ -22,6 +24,7 @@ from perdure.runs.wire import PreparedWorker
 from perdure.sessions.entries import run_entry
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
+from perdure.values.references import Reference, get
 from tests.runs.test_snapshot import continued
 
 NOW = "2026-01-01T00:00:00"
@@ -454,3 +457,14 @@ def test_what_a_failed_run_has_met_is_told_above() -> None:
     assert played.run.provenance.untrusted_read(played.run.progress, played.run.records.table.sets) == [
         "!tool:read_mail"
     ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "path"),
+    [("state.user", ("user",)), ("†state.user.name", ("user", "name")), ('state["mail text"]', ("mail text",))],
+)
+def test_r8_2_a_scope_gives_a_value_with_its_sources(scope: str, path: tuple[str, ...]) -> None:
+    base: dict[str, Json] = {"state": {"user": {"name": "Ann"}, "mail text": "hello"}}
+    assert references_of([scope], base["state"]) == [Reference("state", path)]
+    (message,) = scoped_context([scope], base, {})
+    assert get(message["state"], path) == get(base["state"], path)

@@ -125,6 +125,7 @@ def seen(run: RunState) -> list[Any]:
         run.approval_queue.guard.remembered,
         run.approval_queue.vouched.known,
         run.approval_queue.refusals,
+        run.approval_queue.is_changed,
         run.progress.model_dump(),
         run.records.past.model_dump(),
         run.state.writes,

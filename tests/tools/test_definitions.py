@@ -570,3 +570,11 @@ def test_r9_3_an_older_schema_is_shown_in_the_words_of_today() -> None:
     for params, fits in [(good, True), *((each, False) for each in bad)]:
         assert shown.is_valid({"calls": [{"_tool": "t", **params}], "output": None}) is fits, params
         assert (tool.parameters_schema.errors(params) == []) is fits, params
+
+
+@pytest.mark.parametrize(
+    "scopes", [["state.mail text"], {"enum": ["my mails"]}, ["state.hosts[0]"], ["state.a || state.b"]]
+)
+def test_r8_2_a_scope_that_cannot_be_read_is_refused_with_its_tool(scopes: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match=r"'clerk': the scope '.*' cannot be read: .*state.user"):
+        parse_tool({"name": "clerk", "_delegate": "clerk", "_scopes": scopes})
