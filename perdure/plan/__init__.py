@@ -45,7 +45,7 @@ from perdure.plan._retry import (
     RetryState,
 )
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
-from perdure.plan._structural_errors import QUOTED, missing_path, surplus_words
+from perdure.plan._structural_errors import OWN_DECIDES, QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "LoopForm",
     "NOT_BEGUN",
     "NO_SUCH_TOOL",
+    "OWN_DECIDES",
     "OWN_TOOLS",
     "Outcome",
     "Plan",

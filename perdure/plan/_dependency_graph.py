@@ -295,6 +295,12 @@ class Binding:
         return self.open or len(self.writers) > kept
 
     @property
+    def decides(self) -> bool:
+        """Whether its writers decide what is read: a value from before them does not count. Later writers do not, where
+        there may be such a value."""
+        return (bool(self.writers) or self.passed is not None) and (self.order or not self.forward)
+
+    @property
     def possible(self) -> bool:
         """Whether any value can ever stand at the path, or could have (R5.5)."""
         offered = self.open or bool(self.writers) or self.passed is not None

@@ -349,7 +349,8 @@ class Plan:
     def requirements(self, index: int) -> Requirements:
         """Return the requirements that the plan has to meet before the call of this index begins."""
         node = self._graph.nodes[index]
-        return requirements_of(node, self._graph.writers_for(node))
+        own_decides = self.checks.is_patched(structural_errors.OWN_DECIDES)
+        return requirements_of(node, self._graph.writers_for(node), own_decides=own_decides)
 
     def writers_of(self, index: int, reference: Reference) -> tuple[int, ...] | None:
         """Return the calls whose writes the call of this index reads there; `None` while further calls may be needed."""

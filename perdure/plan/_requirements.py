@@ -9,7 +9,7 @@ from typing import TypeAlias
 from perdure.plan._calls import Call, LoopForm
 from perdure.plan._dependency_graph import Binding, CallNode, WriterIndex, index_of
 from perdure.values.references import MISSING, Expression, FirstOf, Reference, get
-from perdure.values.state import is_prefix
+from perdure.values.state import is_prefix, scope_path
 
 _MOST_SETTERS = 20
 """Maximum of writers in one direction that are examined for one reference."""
@@ -61,8 +61,10 @@ class Requirements:
     """Whether further calls may have to end, if one of `ended` does not write."""
 
 
-def requirements_of(node: CallNode, writers: WriterIndex) -> Requirements:
-    """Return the requirements of a call; `writers`: those of its own Request."""
+def requirements_of(node: CallNode, writers: WriterIndex, *, own_decides: bool) -> Requirements:
+    """Return the requirements of a call; `writers`: those of its own Request. `own_decides`: whether an instance's own
+    writers decide, if it has any.
+    """
     call = node.call
     needed: list[Requirement] = []
     for bindings, template in (
@@ -70,7 +72,8 @@ def requirements_of(node: CallNode, writers: WriterIndex) -> Requirements:
         (node.bindings, call.spec.template),
         (node.order, call.spec.after.paths),
     ):
-        needed += [_requirement(site.expression, bindings, writers) for site in template.sites]
+        own = call.spec.instance if own_decides else None
+        needed += [_requirement(site.expression, bindings, writers, own) for site in template.sites]
     named = [index for index in node.after if index not in node.absent]
     needed += [WritersOf((index,), (index,), well=True) for index in named if index not in node.any_end]
     ended = {index for binding in node.all_bindings() for index in binding.writers} | set(named)
@@ -78,11 +81,16 @@ def requirements_of(node: CallNode, writers: WriterIndex) -> Requirements:
     return Requirements(EachOf(tuple(needed)), tuple(sorted(ended)), node.open, more)
 
 
-def _requirement(expression: Expression, bindings: Mapping[Reference, Binding], writers: WriterIndex) -> Requirement:
+def _requirement(
+    expression: Expression, bindings: Mapping[Reference, Binding], writers: WriterIndex, instance: str | None
+) -> Requirement:
     if isinstance(expression, Reference):
         binding = bindings.get(expression)
+        if instance is not None and expression.kind == "state":
+            own = bindings.get(Reference("state", scope_path(expression.path, instance)))
+            binding = own if own is not None and own.decides else binding
         return WritersOf(()) if binding is None else _writers_of(binding, writers)
-    items = tuple(_requirement(each, bindings, writers) for each in expression.items)
+    items = tuple(_requirement(each, bindings, writers, instance) for each in expression.items)
     return AnyOf(items) if isinstance(expression, FirstOf) else EachOf(items)
 
 

@@ -12,7 +12,16 @@ from perdure.plan import _structural_errors as structural_errors
 from perdure.plan._calls import IF, Assumptions, Call, CallStatus, LoopForm
 from perdure.plan._dependency_graph import Binding, CallNode, DependencyGraph, Found
 from perdure.plan._provenance import with_conditions
-from perdure.plan._structural_errors import QUOTED, held_back, missing_inside, missing_path, state_shape, why_skipped
+from perdure.plan._structural_errors import (
+    OWN_DECIDES,
+    QUOTED,
+    decided_by_own,
+    held_back,
+    missing_inside,
+    missing_path,
+    state_shape,
+    why_skipped,
+)
 from perdure.plan._validation import check_resolved
 from perdure.values.json import Json, json_path
 from perdure.values.limits import CheckBudget
@@ -117,7 +126,10 @@ class _Judging:
 
     def _read(self) -> Binding | CallEnd | None:
         """Find the value of each reference."""
-        held = held_back(self.node, self.calls, self.order)
+        instance = self.node.call.spec.instance
+        if instance is not None and not self.checks.is_patched(OWN_DECIDES):
+            instance = None
+        held = held_back(self.node, self.calls, self.order, instance)
         if isinstance(held, Binding):
             return held
         unreadable: CallError | None = None
@@ -129,6 +141,10 @@ class _Judging:
             except StateError as error:
                 words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
                 unreadable = unreadable or CallError.of("unreadable", [words])
+        if instance is not None:
+            hidden = decided_by_own(instance, self.node.bindings, self.why)
+            self.why |= hidden
+            self.found |= dict.fromkeys(hidden, MISSING)
         if held is not None:
             return CallEnd("skipped", reason=held[0], branch=held[1])
         return _invalid(unreadable)

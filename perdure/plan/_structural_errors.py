@@ -26,9 +26,11 @@ from perdure.values.references import (
     references,
     way_into,
 )
-from perdure.values.state import ValueTree, Write
+from perdure.values.state import ValueTree, Write, scope_path
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, is_formula
 
+OWN_DECIDES: Final = "own-decides"
+"""Patch: in runs of 0.2.0 a call of an instance reads the shared value where its own writer failed."""
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
@@ -150,6 +152,23 @@ def why_skipped(
             what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.state.status})"
             return f"{reads} {_quoted(reference)} from {blamed.title}, which {what}", kind == "branch"
     return None
+
+
+def decided_by_own(
+    instance: str, bindings: Mapping[Reference, Binding], found: Mapping[Reference, Found]
+) -> dict[Reference, Found]:
+    """Return the shared references that an instance does not read, with the reason: a writer of its own path did not
+    succeed, or took another branch. A shared value counts only where the instance has no writer (R8.8).
+    """
+    hidden: dict[Reference, Found] = {}
+    for reference in found:
+        own = Reference("state", scope_path(reference.path, instance))
+        binding, why = bindings.get(own), found.get(own)
+        if reference.kind != "state" or binding is None or why is None or not binding.decides:
+            continue
+        if why == "broken" or (why == "branch" and (binding.order or binding.passed is not None)):
+            hidden[reference] = why
+    return hidden
 
 
 def _quoted(reference: Reference) -> str:
@@ -276,9 +295,12 @@ def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple
         yield index, CallError("cycle", message)
 
 
-def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[str, bool] | Binding | None:
+def held_back(
+    node: CallNode, calls: Sequence[Call], order: Mapping[int, int], instance: str | None
+) -> tuple[str, bool] | Binding | None:
     """Return the effect of `_after` on a call whose named calls have all ended (R5.11).
 
+    `instance`: the call's instance, where its own writers decide: see `decided_by_own`.
     `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took
     another branch, so search for the next ones.
     """
@@ -291,6 +313,8 @@ def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -
         if binding.looks_on(calls):
             return binding
         why[reference], _ = binding.find(calls, order)
+    if instance is not None:
+        why |= decided_by_own(instance, node.order, why)
     held = [
         (
             f"$._after names {other.title}, which did not succeed ({other.state.status})",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, WRITERS_STAY
+from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
@@ -138,6 +138,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         MUST_CALL_IN_LOOPS: 9,
         REMARKS_END_NOTHING: 9,
         OUTAGE_STOPS_CLOCK: 9,
+        OWN_DECIDES: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,
         WRITERS_STAY: 9,

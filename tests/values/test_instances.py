@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.plan import Plan, Returned
+from perdure.errors import CallError
+from perdure.plan import Failed, Plan, Returned
 from perdure.runs.agent import Context, parse_agent
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State, Write
@@ -111,3 +112,31 @@ def test_r8_8_messages_make_the_instances() -> None:
     assert context.instances == ["a", "b"]
     assert context.initial_state == {"common": 1, "@a": {"own": 2}, "@b": {}}
     assert context.values() == {"user@b": {"name": "Bo"}}
+
+
+@pytest.mark.parametrize("instance", [{}, {"_instance": "a"}], ids=["shared", "instance"])
+@pytest.mark.parametrize("end", ["failed", "branch", "refused"])
+@pytest.mark.parametrize("method", ["set", "push"])
+def test_r8_8_a_shared_value_does_not_replace_what_the_own_writer_did_not_write(
+    instance: dict[str, str], end: str, method: str
+) -> None:
+    """A reader ends as it does without instances."""
+    writer = {"_tool": "nope" if end == "refused" else "t", "_outputPath": "†state.x", "_outputMethod": method}
+    if end == "branch":
+        writer["_if"] = "state.n == 0"
+    calls = [writer, {"_tool": "t", "read": "†state.x"}, {"_tool": "t", "_after": ["†state.x"]}, {"_tool": "t"}]
+    plan = Plan(
+        1,
+        tools={"t": TOOL},
+        state=State([Write(path=(), value={"x": [1], "n": 1})]),
+        instances=["a"] if instance else [],
+    )
+    for call in calls:
+        plan.add(call | instance)
+    plan.close()
+    while ready := plan.take_ready():
+        for each in ready:
+            plan.end(each, Returned(1) if each.index else Failed(CallError("bad", "it failed")))
+    first = {"failed": "failed", "branch": "skipped", "refused": "invalid"}[end]
+    adds = end == "branch" and method == "push"
+    assert [call.state.status for call in plan.calls] == [first, "done" if adds else "skipped", "skipped", "done"]
