@@ -260,18 +260,19 @@ class RunProvenance:
         if not self.hides(sources):
             progress.told = sorted({*progress.told, *untrusted_sources(sources)})
 
-    def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
+    def of_output(
+        self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True, of_call: bool
+    ) -> Sources:
         """Return the sources of an output as it was written: the model's own, and the sources of its references.
 
         References are resolved at the plan's end or in the state. The caller needs the result only for a parent run, or
-        for a model that may not read untrusted values.
+        for a model that may not read untrusted values. `of_call`: the output is a call's result, by `task_complete`.
         """
         if output is None or not (below or untrusted_sources(state.labels.whole)):
             return NOWHERE
-        if (
-            completing := next((call for call in reversed(plan.calls) if call.state.result is output), None)
-        ) is not None:
-            return completing.state.sources  # by `task_complete`
+        completing = (call for call in reversed(plan.calls) if of_call and call.state.result is output)
+        if (call := next(completing, None)) is not None:
+            return call.state.sources
         template, _ = parse_template({"output": output})
 
         def found(reference: Reference) -> Json | Missing:

@@ -49,6 +49,7 @@ from perdure.runs.version_switches import (
     JUDGED_ANEW,
     MUST_CALL_IN_LOOPS,
     OUTPUT_BINDS_AT_END,
+    OUTPUT_HAS_ITS_SOURCES,
     REMARKS_END_NOTHING,
 )
 from perdure.runs.wire import PreparedWorker, RunInput
@@ -489,7 +490,12 @@ class RunState:
             or is_patched(OUTPUT_BINDS_AT_END)
         )
         self.output.sources = self.provenance.of_output(
-            output.value, plan, self.state, below=bool(self.identity.parents), at_end=at_end
+            output.value,
+            plan,
+            self.state,
+            below=bool(self.identity.parents),
+            at_end=at_end,
+            of_call=output.reason == "task_complete" or not is_patched(OUTPUT_HAS_ITS_SOURCES),
         )
         called = [call.spec.tool_name for call in fresh if call.state.status == "done"]
         if progress.must_call and is_patched(MUST_CALL_IN_LOOPS):

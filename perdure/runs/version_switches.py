@@ -71,6 +71,8 @@ OUTAGE_STOPS_CLOCK: Final = "outage-stops-clock"
 """An outage of all workers at a run's deadline does not count as work (R9.5)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
+OUTPUT_HAS_ITS_SOURCES: Final = "output-has-its-sources"
+"""An output that equals a call's result has that call's sources only if the call has completed the run (R15.1)."""
 PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
 """Hooks of `tool_result_persist` see the results of a session's runs alone: no other run has a transcript (R10.17)."""
 RECALLED_SOURCES: Final = "sources-of-recall"
@@ -138,6 +140,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         MUST_CALL_IN_LOOPS: 9,
         REMARKS_END_NOTHING: 9,
         OUTAGE_STOPS_CLOCK: 9,
+        OUTPUT_HAS_ITS_SOURCES: 9,
         OWN_DECIDES: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,

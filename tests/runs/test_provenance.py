@@ -274,11 +274,16 @@ def test_a_delegate_is_told_where_what_it_is_given_comes_from() -> None:
 
 @pytest.mark.parametrize(
     ("output", "expected"),
-    [("†state.mail.subject", {"!tool:read_mail"}), ("words", {"model"}), ("{†input.iban}", {"user", "model"})],
+    [
+        ("†state.mail.subject", {"!tool:read_mail"}),
+        ("words", {"model"}),
+        ("{†input.iban}", {"user", "model"}),
+        (RESULTS["note"], {"model"}),  # the same object as the call's result, as every `true` is
+    ],
 )
 def test_an_output_has_the_sources_of_what_it_is_made_of(output: Any, expected: set[str]) -> None:
     played = play(identity=RunIdentity(parents=("above",)))
-    played.request(READ, output=output)
+    played.request(READ, {"_tool": "note"}, output=output)
     assert played.run.output.sources == expected
 
 
