@@ -34,6 +34,7 @@ from perdure.runs.run import RunState
 from perdure.runs.version_switches import (
     ADDED_ONE_BY_ONE,
     DECIDED_CALLS_STOP,
+    EDITS_KEEP_AUTHORS,
     HELD_CALLS_STAY,
     JUDGED_ANEW,
     RECALLED_SOURCES,
@@ -118,10 +119,11 @@ class ShowPlan:
     approval_request: ApprovalRequest
 
 
-def edited_plan(plan: Plan, other: Plan, time: str) -> Plan:
+def edited_plan(plan: Plan, other: Plan, time: str, *, keeps_authors: bool = True) -> Plan:
     """Return the plan that a person has edited: the other one.
 
     Calls of earlier Requests in the other plan stay. The other plan's calls replace calls that have not begun (R10.5).
+    `keeps_authors`: a call that the person has changed counts as the person's, and not as the model's (R15.1).
     """
     if not plan.goes_on:
         return other
@@ -129,7 +131,8 @@ def edited_plan(plan: Plan, other: Plan, time: str) -> Plan:
     plan.held_calls.drop("a person has edited the plan", time)
     plan.reopen()
     for call in other.calls:
-        plan.add(call.spec.raw).approval = call.approval
+        written = call.inputs.origins.written if keeps_authors else None
+        plan.add(call.spec.raw, written).approval = call.approval
     plan.close(drain=other.drained)
     return plan
 
@@ -604,7 +607,8 @@ class RequestLoop:
         self._stage = RequestStage.DRAINING
         if verdict.plan is not None:
             self._note_news()
-            self._run.plan = edited_plan(self.plan, verdict.plan, now)
+            keeps_authors = self._is_patched(EDITS_KEEP_AUTHORS)
+            self._run.plan = edited_plan(self.plan, verdict.plan, now, keeps_authors=keeps_authors)
         if isinstance(verdict.outcome, Rejected):
             self.plan.end_all("rejected", verdict.outcome.reason, now, but=self._begun_before())
         elif isinstance(verdict.outcome, Failed):

@@ -33,6 +33,8 @@ DECISIONS_BEFORE_TIMEOUTS: Final = "decisions-before-timeouts"
 """A decision that came in time counts, even if it is known to count only after the timeout (R7.4)."""
 DEFAULTS_ASK: Final = "defaults-ask"
 """A condition of the approval policy sees the default of a parameter that a call leaves out (R7.1)."""
+EDITS_KEEP_AUTHORS: Final = "edits-keep-authors"
+"""A call that a person has changed in a continued plan counts as the person's (R15.1)."""
 FIRST_CALLS_TIMED_LATER: Final = "first-calls-timed-later"
 """A call that begins in the task of the run's preparation counts as quick from the time of the next task: a replay may see another time in the
 first."""
@@ -134,6 +136,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ADDED_ONE_BY_ONE: 9,
         COUNTS_LOOP_RUNS: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
+        EDITS_KEEP_AUTHORS: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
         LOOPS_KEEP_VALUES: 9,

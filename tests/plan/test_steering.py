@@ -28,6 +28,7 @@ from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import Json, JsonObject
+from perdure.values.provenance import MODEL, USER
 from perdure.values.state import State
 from tests.soak import share
 
@@ -367,6 +368,26 @@ def test_r10_5_a_call_without_an_output_path_is_written_anew_with_its_parameters
     world.step()
     world.answer(other)
     assert (world.statuses["1.1"], world.number) == ("skipped" if gone else "held", 2 if gone else 3)
+
+
+def test_r15_1_a_call_that_a_person_changes_in_a_continued_plan_is_the_persons() -> None:
+    world = World(approval={"scope": "plan"})
+
+    def decide(**more: Any) -> None:
+        queue = world.run.approval_queue
+        (request,) = queue.waiting.values()
+        world.loop.report(PlanDecided(queue.apply(queue.judge(parse_decision({"call": request.id, **more})))))
+        world.step()
+
+    world.answer(act("a"))
+    decide(decision="approve")
+    world.steer("m1")
+    world.step()
+    world.answer(act("b"), act("c"))
+    decide(decision="edit", calls=[act("b", 5), act("c")])
+    assert world.run.plan is not None
+    authors = {call.id: call.inputs.origins.written for call in world.run.plan.calls if not call.state.ended}
+    assert authors == {"1.0": MODEL, "2.2": USER, "2.3": MODEL}
 
 
 NOTE = parse_tool(
