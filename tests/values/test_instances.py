@@ -121,10 +121,19 @@ def test_r8_8_a_shared_value_does_not_replace_what_the_own_writer_did_not_write(
     instance: dict[str, str], end: str, method: str
 ) -> None:
     """A reader ends as it does without instances."""
-    writer = {"_tool": "nope" if end == "refused" else "t", "_outputPath": "†state.x", "_outputMethod": method}
+    writer: dict[str, Any] = {
+        "_tool": "nope" if end == "refused" else "t",
+        "_outputPath": "†state.x",
+        "_outputMethod": method,
+    }
     if end == "branch":
         writer["_if"] = "state.n == 0"
-    calls = [writer, {"_tool": "t", "read": "†state.x"}, {"_tool": "t", "_after": ["†state.x"]}, {"_tool": "t"}]
+    calls: list[dict[str, Any]] = [
+        writer,
+        {"_tool": "t", "read": "†state.x"},
+        {"_tool": "t", "_after": ["†state.x"]},
+        {"_tool": "t"},
+    ]
     plan = Plan(
         1,
         tools={"t": TOOL},
