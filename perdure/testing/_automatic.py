@@ -11,6 +11,7 @@ from perdure.runs.agent import Context
 from perdure.testing._schema_values import Seeded, make
 from perdure.testing.scripted_model import ChatRequest, Pace, ScriptedModel, Turn
 from perdure.tools.tool import Tool, resolve_tools
+from perdure.values.arguments import check_arguments_of
 from perdure.values.json import Json, JsonObject
 
 _ENDS_THE_RUN: Final = ("task_complete",)
@@ -32,6 +33,7 @@ class AutoModel(ScriptedModel):
     ```
     """
 
+    @check_arguments_of
     def __init__(
         self,
         *,

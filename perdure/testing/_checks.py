@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import PlanLike, call_problems, output_problems, planned_for, read_plan
 from perdure.approvals.policy import Guard
 from perdure.approvals.queue import PLAN_SCOPE
-from perdure.errors import ToolDefinitionError
+from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.plan import Call, Plan, Simulation, simulate
 from perdure.rules import RuleVerdict
 from perdure.runs.diagrams import draw_plan, to_mermaid
@@ -21,8 +22,10 @@ from perdure.runs.hosted_tools import file_problems
 from perdure.runs.views import plan_ways
 from perdure.tools.decorator import ToolFunction, open_tool
 from perdure.tools.frameworks import tool_functions
+from perdure.values.arguments import check_arguments_of
 from perdure.values.json import Json, JsonObject
 from perdure.values.messages import ToolMessage
+from perdure.values.problems import none_of
 from perdure.values.references import MISSING
 
 AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
@@ -132,6 +135,7 @@ class Checked:
         return "\n".join([*lines, *(f"{call} asks a person: {why}" for call, why in self.approvals.items())])
 
 
+@check_arguments_of
 def check(
     agent: AgentLike,
     plan: PlanLike,
@@ -147,7 +151,7 @@ def check(
     `tools`: functions and modules that the agent names, beside those that it has as functions; the definitions of other
     tools are unknown. `input`, `state`: the run's input, and the state before it. `durations`: seconds by tool.
     `assume`: call id → `failed`, or the alternative of its output path that it takes. Raises `AgentError` or
-    `InputError` for an invalid agent or input, and `AgentError` for a text that is not a plan in any dialect. Faults of
+    `InputError` for an invalid agent or input, `ProtocolError` for a duration of no tool, and `AgentError` for a text that is not a plan in any dialect. Faults of
     a plan are in `problems`.
 
     ```python
@@ -160,6 +164,11 @@ def check(
     named = functions_of(known, tools).definitions()
     solution = read_plan(plan, planned_for(known.parsed, named, input, state))
     planned = planned_for(known.parsed, named, input, state, solution.calls)
+    for name, seconds in (durations or {}).items():
+        if name not in planned.tools:
+            raise ProtocolError(f"durations: {none_of(name, 'tool', sorted(planned.tools))}")
+        if not 0 <= seconds < math.inf:
+            raise ProtocolError(f"durations: {name} must have 0 or more seconds, not {seconds}")
     guard = Guard(known.parsed.config.approval)
     played = planned.new_plan()
     simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.tools.definitions import own_names
+from perdure.values.arguments import check_arguments_of
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import Path, show
 
@@ -18,6 +19,7 @@ _RESULT: Final = "var_result"
 """The name of the call that is the answer, in NESTFUL."""
 
 
+@check_arguments_of
 def gold_plan(
     calls: Sequence[Mapping[str, Any]], *, tools: Iterable[Mapping[str, Any]] = (), whole: str | None = "result"
 ) -> JsonObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from perdure.approvals.requests import WaitingView
 from perdure.plan import DecisionKind
+from perdure.values.arguments import check_arguments_of
 from perdure.values.json import Json, JsonObject
 
 Duration: TypeAlias = "float | timedelta | str"
@@ -20,17 +22,20 @@ _WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)(?:ec|in|r|our|ay|e
 
 
 def seconds(duration: Duration) -> float:
-    """Return the seconds of a duration. Raise `ValueError` for an invalid text."""
-    if isinstance(duration, timedelta):
-        return duration.total_seconds()
+    """Return the seconds of a duration. Raise `ValueError` for an invalid text, and for a time before now or without an
+    end.
+    """
     if not isinstance(duration, str):
-        return float(duration)
-    found = _WORDS.fullmatch(duration)
-    if found is None:
+        found = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+        if not 0 <= found < math.inf:
+            raise ValueError(f"{duration!r} is not a duration: give 0 or more seconds")
+        return found
+    words = _WORDS.fullmatch(duration)
+    if words is None:
         raise ValueError(
             f"{duration!r} is not a duration: give seconds, or words such as '90 s', '30 min', '2h', '2 days'"
         )
-    return float(found[1]) * _UNITS[found[2].lower()]
+    return float(words[1]) * _UNITS[words[2].lower()]
 
 
 @dataclass
@@ -77,6 +82,7 @@ class Person:
         return f"{self.kind}({'' if self.tool is None else repr(self.tool)})"
 
 
+@check_arguments_of
 def approve(
     tool: str | None = None,
     *,
@@ -100,6 +106,7 @@ def approve(
     return Person(tool, "approve", seconds(after), more, every)
 
 
+@check_arguments_of
 def reject(
     tool: str | None = None, reason: str = "", *, after: Duration = 0, by: str = "", every: bool = False
 ) -> Person:
@@ -112,6 +119,7 @@ def reject(
     return Person(tool, "reject", seconds(after), {"reason": reason, **_by_person(by)}, every)
 
 
+@check_arguments_of
 def edit(
     tool: str | None = None,
     params: Mapping[str, Any] | None = None,
@@ -134,6 +142,7 @@ def edit(
     return Person(tool, "edit", seconds(after), {**changed, **_by_person(by, roles)}, every)
 
 
+@check_arguments_of
 def replace(
     tool: str | None,
     call: Mapping[str, Any],
@@ -152,6 +161,7 @@ def replace(
     return Person(tool, "replace", seconds(after), {"with": dict(call), **_by_person(by, roles)}, every)
 
 
+@check_arguments_of
 def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
     """Return a person who answers the first question of `ask_person`. Otherwise as `approve`.
 

@@ -146,13 +146,13 @@ def case_text(case: Case) -> str:
 
 
 def write_case(case: Case, path: str | Path) -> None:
-    """Write a case into a file, as indented JSON.
+    """Write a case into a file, as indented JSON. Raises `SettingsError` for a value that is not a case.
 
     ```python
     write_case(await record(run), "tests/cases/order.json")
     ```
     """
-    Path(path).write_text(case_text(case) + "\n", encoding="utf-8")
+    Path(path).write_text(case_text(check_case(case, "the value")) + "\n", encoding="utf-8")
 
 
 def read_case(path: str | Path) -> Case:

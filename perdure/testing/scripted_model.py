@@ -36,6 +36,7 @@ from perdure.models.dialects.script_writer import write_calls, write_output
 from perdure.models.dialects.tools import function_names
 from perdure.models.model_names import Provider
 from perdure.testing._provider_forms import FORMS, AnswerWriter, ProviderForm
+from perdure.values.arguments import check_arguments, check_arguments_of
 from perdure.values.json import JsonObject
 from perdure.values.messages import merge_data
 
@@ -104,6 +105,7 @@ class ChatRequest:
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
+@check_arguments
 @dataclass(frozen=True)
 class Pace:
     """Seconds before the first token, and for each token after it. Zero is as fast as possible.
@@ -119,6 +121,7 @@ class Pace:
     """Seconds for each token after it."""
 
 
+@check_arguments
 @dataclass(frozen=True)
 class Fault:
     """A fault that happens once `after` characters of the answer were sent.
@@ -134,11 +137,16 @@ class Fault:
     kind: Literal["cut", "hang", "silent"]
     after: int = 0
 
+    def __post_init__(self) -> None:
+        if self.kind not in ("cut", "hang", "silent"):
+            raise ValueError(f"kind must be cut, hang or silent, not {self.kind!r}")
+
 
 Content: TypeAlias = "str | JsonObject | Callable[[ChatRequest], str | JsonObject]"
 """The model's answer: a text, a Solution, or the result of a function of the request."""
 
 
+@check_arguments
 @dataclass(frozen=True)
 class Turn:
     """One answer of a scripted model.
@@ -182,6 +190,7 @@ Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | JsonObject]"
 """Turns in the order of the requests (a `Turn`, a Solution or text each), or a function that answers every request."""
 
 
+@check_arguments_of
 def cut(content: Content, after: int) -> Turn:
     """Return an answer whose connection breaks after `after` tokens (of `TOKEN` characters each).
 
@@ -192,6 +201,7 @@ def cut(content: Content, after: int) -> Turn:
     return Turn(content, fault=Fault("cut", after * TOKEN))
 
 
+@check_arguments_of
 def rate_limited(retry_after: float = 1.0) -> Turn:
     """Return the answer 429, too many requests: the client may retry after `retry_after` seconds (1).
 
@@ -202,16 +212,20 @@ def rate_limited(retry_after: float = 1.0) -> Turn:
     return Turn("rate limit reached", status=429, headers={"retry-after": f"{retry_after:g}"})
 
 
+@check_arguments_of
 def server_error(status: int = 500) -> Turn:
-    """Return an error of the server, by default with status 500.
+    """Return an error of the server, by default with status 500. Raises `ValueError` for a status below 400.
 
     ```python
     model = ScriptedModel([server_error(503), {"output": "ordered"}])
     ```
     """
+    if status < 400:
+        raise ValueError(f"status {status} is not an error: give 400 or more")
     return Turn("the server had an error", status=status)
 
 
+@check_arguments_of
 def refusal(reason: str) -> Turn:
     """Return an answer in which the model refuses, with its reason.
 
@@ -409,6 +423,7 @@ class ScriptedModel:
     ```
     """
 
+    @check_arguments_of
     def __init__(
         self,
         script: Script,

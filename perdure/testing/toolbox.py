@@ -22,6 +22,7 @@ from perdure.hosting.worker_group import WorkerGroup
 from perdure.queries import cancel_all
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
 from perdure.tools.tool import parse_tool
+from perdure.values.arguments import check_arguments_of
 from perdure.values.json import JsonObject, shorten
 from perdure.values.problems import none_of, suggest_name
 
@@ -51,6 +52,7 @@ class Kill:
         return f"kill({self.tool!r}, {self.moment!r})"
 
 
+@check_arguments_of
 def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
     """Kill the worker at a call of the tool, the `call`-th time that a worker starts one; another worker starts at
     once.
@@ -58,7 +60,7 @@ def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
     `before`: the worker has the call, and the tool's code has not run. `during`: the code has run to its end,
     and its result was not reported: the effect happened, the result is lost. `after`: the result is in the history, and
     the worker dies before the run continues. Times at which an earlier item of `faults` happens do not count. Raises
-    `ValueError` for another moment.
+    `ValueError` for another moment, and for a `call` below 1.
 
     ```python
     async def test_order() -> None:
@@ -69,6 +71,8 @@ def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
     """
     if moment not in get_args(Moment):
         raise ValueError(f"moment must be one of {', '.join(get_args(Moment))}, not {moment!r}")
+    if call < 1:
+        raise ValueError(f"call must be 1 or more, not {call}: the first call is 1")
     return Kill(tool, moment, call)
 
 
