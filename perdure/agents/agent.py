@@ -208,7 +208,11 @@ class Agent(Generic[OutputT]):
                 raise AgentError(f"{where}: {key} must be a list, not {clip(repr(listed), 80)}")
         named = list(tools)
         own: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
-        own += [{"type": "tool", "tool": each} for tool in named for each in _named(tool, where)]
+        offered = [each for tool in named for each in _named(tool, where)]
+        agents = [tool.name for tool in named if isinstance(tool, Agent)]
+        if both := [each for each in agents if each in offered]:
+            raise AgentError(f"{where} has a tool and an agent called {both[0]!r}: rename one of them")
+        own += [{"type": "tool", "tool": each} for each in offered]
         own += [] if input is None else [{"type": "input", "schema": given.schema}]
         document: JsonObject = {"name": name, "context": [*own, *messages]}
         document |= {"description": description} if description else {}

@@ -473,8 +473,8 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     code = registry.get(tool.activity)
     others = {"code_untrusted": bool((code or {}).get("_untrusted"))}
     declared = (code or {}).get("_exclusive", False)
-    # The code's `exclusive` applies under every name that an agent file gives it.
-    exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
+    # The code's `exclusive` applies under every name that an agent file gives it, whatever the file declares.
+    exclusive = {"exclusive": (tool.activity if declared is True else declared) or tool.exclusive}
     if code is None or tool.task_queue not in (None, task_queue_of(code)):  # another worker's code, which is unknown
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}

@@ -146,6 +146,10 @@ class Unreadable:
             lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]),
             "delegates to two agents called 'b': rename one of them",
         ),
+        (
+            lambda: Agent("a", tools=[Agent("price"), price]),
+            "agent 'a' has a tool and an agent called 'price': rename one of them",
+        ),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output="a text"), "agent 'a': output is not a JSON Schema or a type"),

@@ -234,6 +234,11 @@ def test_the_code_says_that_it_is_exclusive_whatever_name_it_goes_by() -> None:
     wanted: list[Any] = ["act", {"name": "other", "_activity": "act"}, {"name": "mine", "_activity": "free"}]
     tools = resolve_tools(wanted, registry)
     assert [tools[name].exclusive_group for name in ("act", "other", "mine")] == ["act", "act", None]
+    bank: dict[str, dict[str, Any]] = {"pay": {"name": "pay", "_exclusive": "bank"}}
+    looser = resolve_tools(
+        [{"name": "pay", "_exclusive": True}, {"name": "eu", "_activity": "pay", "_exclusive": "x"}], bank
+    )
+    assert {tool.exclusive_group for tool in looser.values()} == {"bank"}
 
 
 def test_a_simulation_knows_of_it() -> None:
