@@ -7,8 +7,8 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ from temporalio.client import AsyncActivityCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from perdure.errors import ToolError
 from perdure.plan import BEGUN, INTERRUPTED, NOT_BEGUN
 from perdure.values.json import Json
 
@@ -168,6 +169,16 @@ async def others_poll() -> bool:
     return any(one.identity != client.identity for one in lately)
 
 
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Raise an exit of a user's code, such as `sys.exit`, as a `ToolError`: in a task, an exit ends the whole worker."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        kind = type(error).__name__
+        raise ToolError(kind, f"the code tried to end its program: {kind}({error})", retry=True) from error
+
+
 LAST_MOMENTS: Final = 2.0
 """Seconds for a cancelled thread to end, where its result still counts."""
 
@@ -195,7 +206,8 @@ async def in_thread(
     def run() -> None:
         value, error = None, None
         try:
-            value = context.run(work)
+            with exits_as_errors():
+                value = context.run(work)
         except BaseException as failure:
             error = failure
         with contextlib.suppress(RuntimeError):  # the worker has ended meanwhile

@@ -20,6 +20,7 @@ from perdure.activities.active_executions import (
     TRACE,
     ActiveExecution,
     ActiveExecutions,
+    exits_as_errors,
     finish_though_paused,
     in_thread,
     is_only_attempt,
@@ -31,7 +32,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import LASTING, fetch, fetch_own, own_run
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import keep_secret_here, mask_value
+from perdure.activities.secrets import keep_secret_here, mask_text, mask_value
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, MediaError, ToolError
@@ -43,7 +44,7 @@ from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
 from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
-from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInputError
+from perdure.tools.server_input import ANSWERS, ServerAnswers, ServerInput, ServerInputError
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 
@@ -116,7 +117,7 @@ class ToolActivity:
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
         except ServerInputError as error:
-            return ToolResult(attempt=activity.info().attempt, asks=error.asked)
+            return ToolResult(attempt=activity.info().attempt, asks=_masked(error.asked))
         except MediaError as error:
             raise tool_failure(ToolError("file", str(error))) from None
         except Exception as error:
@@ -153,10 +154,30 @@ class ToolActivity:
             arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
         await store.load(files)
         if function.is_async:
-            return await function.function(**arguments)
+            with exits_as_errors():
+                return await function.function(**arguments)
         work = functools.partial(function.function, **arguments)
         name = f"{call.tool} {call.call_id}"
         return await in_thread(work, name, notify=given_up.set, counts=lambda: self._underway.interrupted)
+
+
+def _masked(asked: ServerInput) -> ServerInput:
+    """Return a server's input without secrets. It compares keys and its state, which therefore stay unchanged."""
+    return asked.model_copy(
+        update={
+            "questions": [
+                each.model_copy(
+                    update={
+                        "message": mask_text(each.message),
+                        "form": mask_value(each.form),
+                        "url": mask_text(each.url),
+                    }
+                )
+                for each in asked.questions
+            ],
+            "samples": [each.model_copy(update={"messages": mask_value(each.messages)}) for each in asked.samples],
+        }
+    )
 
 
 def _measured(name: str, result: Json, limit: int) -> int:

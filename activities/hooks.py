@@ -11,7 +11,7 @@ from typing import Any, Final
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.active_executions import in_thread, others_poll, uncounted_failure
+from perdure.activities.active_executions import exits_as_errors, in_thread, others_poll, uncounted_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_error, mask_text, mask_value
@@ -137,12 +137,10 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
 
 
 async def _work(function: HookFunction, event: HookEvent) -> Any:
-    try:
+    with exits_as_errors():
         if function.is_async:
             return await function.function(event)
         return await in_thread(lambda: function.function(event), function.ref.name)
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # it would end the worker
-        raise RuntimeError(type(error).__name__) from error
 
 
 class HookActivity:

@@ -47,8 +47,8 @@ from perdure.agents.media import Media
 from perdure.errors import JsonError, MediaError, ToolDefinitionError, ToolError, clip
 from perdure.queries import cancel_all
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
-from perdure.values.json import Json, JsonObject, dumps, loads, shorten
-from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
+from perdure.values.json import Json, JsonObject, dumps, loads, shorten, whole_numbers
+from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
 from perdure.values.media import describe, parts_without_media, without_media
 from perdure.values.schemas import Schema
 
@@ -135,15 +135,21 @@ def _file(block: ContentBlock) -> Media | None:
 def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
     """Return the texts that do not repeat the structured content, its only member, or that member's items."""
     inner = next(iter(structured.values())) if isinstance(structured, dict) and len(structured) == 1 else structured
-    known = [structured, inner, *(inner if isinstance(inner, list) else [])]
-    values = [str(value) for value in known]
+    # A longer list cannot have a text for each of its items.
+    items = inner if isinstance(inner, list) and len(inner) <= MAX_MCP_BLOCKS else []
+    known = {form for value in (structured, inner, *items) for form in (_canonical(value), str(value))}
 
     def is_known(text: Json) -> bool:
         with suppress(JsonError):
-            return loads(str(text)) in known or text in values
-        return text in values
+            return str(text) in known or _canonical(loads(str(text))) in known
+        return False
 
     return [text for text in texts if not is_known(text)]
+
+
+def _canonical(value: Json) -> str:
+    """Return a text that equal values have in common, so that many values are compared in linear time."""
+    return dumps(whole_numbers(value), sort_keys=True)
 
 
 def _words(value: Json) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 
@@ -70,7 +70,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from temporalio import activity
 
+from perdure.activities.active_executions import is_only_attempt
 from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
 from perdure.activities.secrets import keep_secret, mask_text
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
@@ -241,6 +243,10 @@ class _Flight:
     asked: asyncio.Future[ServerInput | ToolError | None]
     """The server's requests for input, or the reason why they are refused; `None` if it is unknown which request asks.
     """
+    may_repeat: bool = field(default_factory=lambda: not activity.in_activity() or not is_only_attempt())
+    """Whether it may be sent again although it is unknown which request asks."""
+    is_lost: bool = False
+    """Whether it has ended before the server's answer, such as by a timeout or a run's cancellation."""
 
 
 @dataclass
@@ -615,6 +621,7 @@ class Connection:
             data = error.data if isinstance(error.data, dict) else {}
             asked = flight.requests.ask(*as_requests(data.get("elicitations")))
         finally:
+            flight.is_lost = not sending.done()
             await cancel_all(sending)
             self._flights.discard(flight)
             self._ended.set()
@@ -626,14 +633,18 @@ class Connection:
         """Answer a server's request during our requests: with the run's earlier answer, or with a refusal."""
         self._asks = True  # from now on one request runs at a time: the server does not name the one that asks
         self._asking += 1
+        met = [*self._flights]
         try:
-            await self._until(lambda: len(self._flights) <= self._asking)
+            await self._until(lambda: self._has_lost(met) or len(self._flights) <= self._asking)
         finally:
             self._asking -= 1
-        flights = [flight for flight in self._flights if not flight.asked.done()]
+        flights = [flight for flight in met if flight in self._flights and not flight.asked.done()]
+        if self._has_lost(met):  # the question may be that of the lost request, so it is not for another run
+            return REFUSED
         if len(flights) != 1:
-            for flight in flights:
-                flight.asked.set_result(None)
+            if all(flight.may_repeat for flight in flights):
+                for flight in flights:
+                    flight.asked.set_result(None)
             return REFUSED
         ((requests, asked),) = ((flight.requests, flight.asked) for flight in flights)
         if (known := requests.known(request)) is not None:
@@ -643,6 +654,10 @@ class Connection:
         except ToolError as error:
             asked.set_result(error)
         return REFUSED
+
+    @staticmethod
+    def _has_lost(flights: list[_Flight]) -> bool:
+        return any(flight.is_lost for flight in flights)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -703,6 +718,9 @@ class Connection:
                 ready.exception()  # the error is for tasks that wait; without one it is ignored
             if not isinstance(error, Exception):
                 raise
+        finally:
+            if self._client is ready:  # a later connection has another
+                self._current = None
 
     async def _read(self, client: Client) -> None:
         self.has_resources, self.has_prompts = await _lists_resources(client), await _lists_prompts(client)

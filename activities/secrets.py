@@ -24,7 +24,8 @@ from perdure.values.json import Json, JsonObject, dumps
 _SHORTEST: Final = 10
 """Characters. A shorter value is not a key, and may be part of ordinary words."""
 _known: set[str] = set()
-_OF_ACTIVITY: ContextVar[frozenset[str]] = ContextVar("secrets of this activity", default=frozenset())
+_OF_ACTIVITY: Final[ContextVar[set[str]]] = ContextVar("secrets of this activity")
+"""Secrets of the calling activity, shared with its tasks and threads: heartbeats are sent by a task of their own."""
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def keep_secret(*values: str) -> None:
 
 def keep_secret_here(context: JsonObject) -> None:
     """Mask the secrets of a run's context in all data that leaves the calling activity (R19.1)."""
-    _OF_ACTIVITY.set(frozenset(value for value in secrets_of(context) if len(value) >= _SHORTEST))
+    _OF_ACTIVITY.get().update(value for value in secrets_of(context) if len(value) >= _SHORTEST)
 
 
 def mask_text(text: str) -> str:
@@ -88,7 +89,7 @@ def _forms() -> list[tuple[str, str]]:
     # Each value that leaves the worker asks for this, and iterating `os.environ` itself decodes every name.
     names = _secret_names(tuple(getattr(os.environ, "_data", os.environ)))
     values = (os.environ.get(name, "") for name in names)
-    return _forms_of(frozenset(value for value in values if len(value) >= _SHORTEST) | _known | _OF_ACTIVITY.get())
+    return _forms_of(frozenset(value for value in values if len(value) >= _SHORTEST) | _known | _OF_ACTIVITY.get(set()))
 
 
 @functools.lru_cache(maxsize=4)
@@ -115,6 +116,7 @@ class _MaskingInbound(worker.ActivityInboundInterceptor):
         super().init(_MaskingOutbound(outbound))
 
     async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
+        _OF_ACTIVITY.set(set())
         try:
             return await super().execute_activity(input)
         except Exception as error:

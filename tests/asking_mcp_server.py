@@ -1,7 +1,7 @@
 """An MCP server of 2025-11-25 that runs calls at once and asks while they run: `python -m tests.asking_mcp_server`.
 
 `ask` asks for `who`, and returns what it was called with and who has answered. `wait` returns once an `ask` has asked. `pay` wants a page
-opened first, by an error.
+opened first, by an error. `slow` returns some time after a call was cancelled, with the number of its calls.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import Any
 
 FORM = {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]}
 HINTS = {"destructiveHint": False}
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}, "annotations": HINTS} for name in ("ask", "wait", "pay")]
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}, "annotations": HINTS} for name in ("ask", "wait", "pay", "slow")
+]
 PAGE = {"mode": "url", "message": "Pay.", "url": "https://pay.example/1", "elicitationId": "e1"}
 asked = asyncio.Event()
+cancelled = asyncio.Event()
+slow: list[str] = []
 answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
 paid: list[str] = []
 
@@ -28,6 +32,11 @@ async def call(id: Any, name: str, arguments: dict[str, Any]) -> None:
     if name == "wait":
         await asked.wait()
         words = "waited"
+    elif name == "slow":
+        slow.append("")
+        await cancelled.wait()
+        await asyncio.sleep(0.3)
+        words = f"slow {len(slow)}"
     elif name == "pay":
         paid.append("")
         if len(paid) == 1:
@@ -53,6 +62,8 @@ async def main() -> None:
         elif message.get("method") == "tools/call":
             params = message["params"]
             running.add(asyncio.create_task(call(message["id"], params["name"], params["arguments"])))
+        elif message.get("method") == "notifications/cancelled":
+            cancelled.set()
         elif message.get("method") == "initialize":
             about = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "asking", "version": "1"}}
             say({"id": message["id"], "result": {**about, "capabilities": {"tools": {}}}})

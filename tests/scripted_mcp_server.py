@@ -2,7 +2,7 @@
 
 SCRIPT is a JSON file: `tools` as they are listed, and `answers`, by tool the results of its calls, one after another, the last for all
 that follow. An answer may hold `_ask` (a request that the server sends first, its response is `asked` in the file `SCRIPT.asked`), `_progress` (a list of params), `_error` (a JSON-RPC error), `_raw` (a line as it stands), `_exit`, `_tools` (the list
-from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), and `_silent` (never answered). `capabilities` are added to those of tools;
+from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), `_silent` (never answered), and `_then_floods` (prints without end, once it was answered). `capabilities` are added to those of tools;
 `lists` are results by method.
 `silent: true` reads and answers nothing; `words` go to stderr first.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 
@@ -28,6 +29,14 @@ def ask(path: str, steps: list[dict[str, Any]]) -> None:
             print(json.dumps(asked), file=file)
         if "error" in asked:
             return
+
+
+def finish(reply: dict[str, Any], answer: dict[str, Any]) -> None:
+    floods = answer.pop("_then_floods", False)
+    say({**reply, "result": answer})
+    while floods:
+        time.sleep(0.1)
+        print("x" * 10_000, end="", flush=True)
 
 
 def main(path: str) -> None:
@@ -66,7 +75,7 @@ def main(path: str) -> None:
             elif "_error" in answer:
                 say({**reply, "error": answer["_error"]})
             elif "_silent" not in answer:
-                say({**reply, "result": answer})
+                finish(reply, answer)
         else:
             found = script.get("lists", {}).get(method)
             missing = {"error": {"code": -32601, "message": "Method not found"}}

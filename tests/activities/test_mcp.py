@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -432,6 +433,16 @@ async def test_what_a_tool_answers_is_kept(answer: dict[str, Any], value: Any, t
         assert await call(registry, "x.do") == value
 
 
+async def test_a_result_of_many_rows_is_read_in_linear_time(tmp_path: Path) -> None:
+    """Libraries send each row twice: as structured content, and as a text of its own."""
+    rows = [{"id": n, "name": f"row {n}"} for n in range(8000)]
+    answers = {"do": [{"content": [*map(text, rows), text("new")], "structuredContent": {"result": rows}}]}
+    async with offered_by(scripted(tmp_path / "script", tools=[PLAIN], answers=answers)) as registry:
+        begun = time.process_time()
+        assert await call(registry, "x.do") == {"result": rows, "_content": [text("new")]}
+        assert time.process_time() - begun < 1.5  # each row compared with each other takes more
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -551,6 +562,31 @@ async def test_a_silent_server_is_given_up_with_its_own_words(tmp_path: Path, mo
     async with offered_by(scripted(tmp_path / "script", silent=True, words=words), told.append) as registry:
         assert len(registry) == 0
     assert told == ["the MCP server 'x' cannot be used: no answer within 0.5 s; its last output: KeyError: 'API_KEY'"]
+
+
+async def test_a_server_that_is_silent_at_one_start_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_connection, "CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(mcp_connection, "MAX_MCP_LIST", 10_000)
+    path, answer = tmp_path / "script", {"content": [text("a")]}
+    config = scripted(path, tools=[PLAIN], answers={"do": [{**answer, "_then_floods": True}]})
+    async with asyncio.timeout(HANG), offered_by(config) as registry:
+        assert await outcome(registry) == "a"
+        await asyncio.sleep(1)  # meanwhile it prints more than it may, and is ended
+        scripted(path, silent=True)
+        assert await outcome(registry) == "not_reachable"
+        scripted(path, tools=[PLAIN], answers={"do": [answer]})
+        monkeypatch.setattr(mcp_connection, "CONNECT_TIMEOUT", 10.0)
+        assert await outcome(registry) == "a"
+
+
+async def outcome(registry: Registry) -> str:
+    """The code of a call's failure, or its result."""
+    try:
+        return str(await call(registry, "x.do"))
+    except ToolError as error:
+        return error.code
 
 
 async def test_a_server_that_is_missing_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

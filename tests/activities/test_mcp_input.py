@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from temporalio.common import RetryPolicy
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
@@ -42,6 +45,33 @@ async def test_questions_of_calls_that_run_at_once_are_those_of_their_calls() ->
         assert waited == "waited"
         assert found == ["ann by ann", "bob by bob", "cleo by cleo"]
         assert sorted(each.message for each in asked) == [str({"for": who}) for who in ("ann", "bob", "cleo")]
+
+
+async def test_a_question_of_a_cancelled_call_is_put_to_no_other_call() -> None:
+    asked: list[ServerQuestion] = []
+    async with offered_by(CONFIG) as registry:
+        slow = asyncio.create_task(answered(registry, "x.slow", asked))
+        asks = asyncio.create_task(answered(registry, "x.ask", asked, "ann", **{"for": "ann"}))
+        await answered(registry, "x.wait", asked)
+        asks.cancel()
+        assert await slow == "slow 1"
+    assert asked == []
+
+
+async def test_calls_that_may_not_be_repeated_are_not_sent_again_for_a_question_of_unknown_origin(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    asked: list[ServerQuestion] = []
+    environment = ActivityEnvironment(client=dev_server.client)
+    environment.info = replace(environment.info, retry_policy=RetryPolicy(maximum_attempts=1))
+
+    async def asks(who: str) -> Any:
+        return await answered(registry, "x.ask", asked, who, **{"for": who})
+
+    async with offered_by(CONFIG) as registry:
+        found = await asyncio.gather(environment.run(asks, "ann"), environment.run(asks, "bob"))
+    assert sorted(found) in (["ann by ann", "refused"], ["bob by bob", "refused"])
+    assert len(asked) == 1
 
 
 async def test_a_page_that_an_error_names_is_a_question() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from perdure.testing.scripted_model import ChatRequest
 from perdure.tools.decorator import tool_function
 from perdure.values.json import dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT
+from tests.timeouts import HANG
 
 
 class Customer(BaseModel):
@@ -314,6 +316,36 @@ async def test_secrets_of_the_context_leave_no_worker() -> None:
         assert not completed
         failed = [event for event in holds if event.HasField("activity_task_failed_event_attributes")]
         assert not failed
+
+
+@tool(retries=0)
+async def wait_for_watcher(ctx: ToolContext) -> None:
+    """Report progress until it was seen, then fail."""
+    token = str(ctx.context["session_token"])
+    ctx.progress(f"GET /orders?token={token}")
+    await progress_seen.wait()
+    raise ToolError("http_401", "401") from ValueError(f"401 for /orders?token={token}")
+
+
+progress_seen = asyncio.Event()
+
+
+async def test_secrets_of_the_context_are_masked_in_heartbeats_and_in_the_causes_of_failures() -> None:
+    progress_seen.clear()
+    script = [{"calls": [{"_tool": "wait_for_watcher"}]}, {"calls": [], "output": "so"}]
+    async with run_locally(Agent("waiter", tools=[wait_for_watcher]), model=script, server="dev") as local:
+        run = await local.start(context={"session_token": TOKEN})
+        said: list[str] = []
+        async with asyncio.timeout(HANG):
+            async for event in run.events():
+                said.append(dumps(event.as_json()))
+                if "GET /orders" in said[-1]:
+                    progress_seen.set()
+        assert TOKEN not in str(said)
+        assert "GET /orders?token=[masked]" in str(said)
+        history = await local.client.get_workflow_handle(run.id).fetch_history()
+        (failed,) = [each for each in history.events if each.HasField("activity_task_failed_event_attributes")]
+        assert TOKEN not in str(failed)
 
 
 def test_what_of_a_context_is_masked() -> None:

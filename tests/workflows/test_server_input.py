@@ -15,6 +15,7 @@ from perdure.errors import DecisionRefusedError
 from perdure.testing.scripted_model import Turn
 from perdure.values.json import Json, JsonObject
 from tests.activities.test_mcp import offered_by, scripted, server
+from tests.activities.test_secrets import details_in
 from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
 
@@ -136,6 +137,25 @@ async def test_r21_3_a_server_of_2025_is_called_again_with_the_answers(
     assert view.output == "booked"
     first, second = {"day": "mon", "guests": 2}, {"day": "tue", "guests": 4}
     assert [each.get("result", {}).get("content") for each in responses(script)] == [None, first, None, first, second]
+
+
+async def test_a_servers_question_with_a_key_is_masked(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BANK_API_KEY", key := "sk-live-51H8xYzKEY0000000000")
+    script = tmp_path / "script.json"
+    asked = elicitation(f"The key {key} has expired. Which day?")
+    config = scripted(script, tools=[tool("book")], answers={"book": [{"_ask": [asked], **text("booked")}]})
+    async with offered_by(config) as registry, harness(dev_server.client, [], [BOOK], registry=registry) as it:
+        handle = await it.start(agent("x.book"))
+        run = Perdure(it.client).get_run(handle.id)
+        await until_asked(run, "The key [masked] has expired. Which day?")
+        await run.answer("1.0", "mon")
+        await handle.result()
+        history = (await handle.fetch_history()).to_json()
+        view = await it.view(handle.id)
+    assert view.output == "booked"
+    assert key not in history + details_in(history)
 
 
 async def test_r21_3_sampling_asks_the_runs_model_and_counts(dev_server: WorkflowEnvironment) -> None:
