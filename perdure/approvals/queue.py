@@ -476,11 +476,17 @@ class ApprovalQueue:
             self.check_remember(judged)
         if judged.approver is not None:  # its own change of the call needs a quorum
             return None
+        return replace(judged, by_person=False) if self.may_decide(judged, by) else None
+
+    def may_decide(self, judged: JudgedDecision, by: str) -> bool:
+        """Whether the policy and the rules let the program `by` make this decision without a person."""
+        if judged.decision.decision == "reject":
+            return True
+        request = judged.request
         plans = [plan for plan in (judged.plan, request.plan if request.call is None else None) if plan is not None]
         calls = [call for call in (request.call, judged.call) if call is not None]
         calls += [call for plan in plans for call in plan.written()]
-        only_a_person = any(self._only_a_person(call, by) for call in calls)
-        return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
+        return not any(self._only_a_person(call, by) for call in calls)
 
     def apply_standing(self, decision: Decision, sources: Sequence[str]) -> tuple[JudgedDecision, ApprovalVerdict]:
         """Apply the decision of a standing approval, and return it with its effect (R23.3).
@@ -559,6 +565,7 @@ class ApprovalQueue:
             self._approve_plan(request.plan, approval, by_person=True)
         else:
             _approve(request.call, self.digests)
+            self.rules.allow(request.call, request.breaches)
         return ApprovalVerdict()
 
     def drop(self, request: ApprovalRequest, reason: str, by: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from perdure.approvals.queue import ApprovalQueue
-from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
+from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedDecision
 from perdure.errors import DecisionError, PerdureError
 from perdure.models.requests import RequestContext, RequestResult
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
@@ -24,6 +24,7 @@ from perdure.runs.request_loop import PLAN, CallEnded, LimitReached, PlanDecided
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.run_log import LogStep, RunLog, RunStart
 from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
+from perdure.runs.standing_decisions import is_standing, may_stand
 from perdure.runs.version_switches import REMEMBER_PROVENANCE
 from perdure.runs.views import run_view
 from perdure.runs.wire import CallView, PreparedWorker, RunView
@@ -114,6 +115,8 @@ class PlayedRun:
     """The calls as they were written, by id."""
     waited: dict[str, float] = field(default_factory=dict)
     """By call or plan, the seconds of its wait for a decision."""
+    without_person: set[str] = field(default_factory=set)
+    """Ids of calls and plans that a program or a standing approval has decided."""
 
 
 Player: TypeAlias = Generator[ModelQuestion, RequestResult | None, PlayedRun]
@@ -465,10 +468,31 @@ class _RunPlayer:
             return
         if judged.approver is not None and not by_person:  # a program's approval counts for no quorum
             return
+        if self._before is not None and not by_person and not self._may_decide(judged):
+            self._assume(request)
+            if decision.decision != "approve":
+                self._leave_undecided(request)
+            return
+        if not by_person:
+            self.played.without_person.add(request.id)
         verdict = queue.apply(replace(judged, by_person=by_person))
         if not verdict.waits:
             self._verdicts[request.id] = verdict
             self._note_decided(request.id)
+
+    def _may_decide(self, judged: JudgedDecision) -> bool:
+        """Whether the program or the standing approval that has decided would decide in this play too."""
+        if is_standing(judged.decision):
+            return may_stand(judged.request)
+        queue, by = self._run.approval_queue, judged.decision.by
+        return by == queue.guard.policy.approver and queue.may_decide(judged, by)
+
+    def _leave_undecided(self, request: ApprovalRequest) -> None:
+        """Leave a call, or the run from a plan on, unknown: the record does not have what follows an approval."""
+        if request.call is None:
+            self._stop_at(request.plan.request)
+        else:
+            self._leave_unknown(request.call)
 
     def _end_at_timeout(self, call: Call, outcome: Outcome | None) -> None:
         """End a call whose timeout has another effect than in the record. `outcome`: by its policy; `None`: it runs."""
@@ -482,13 +506,16 @@ class _RunPlayer:
 
     def _assume_missing(self, id: str) -> None:
         """Assume the approvals that a quorum lacks where the recorded call or plan goes on, and note them."""
-        queue = self._run.approval_queue
-        request = queue.waiting.get(id)
-        if self._before is None or request is None or not request.missing:
-            return
-        self.played.asked[id] = replace(self.played.asked[id], reason=request.full_reason, assumed=True)
-        self._verdicts[id] = queue.assume(request)
-        self._note_decided(id)
+        request = self._run.approval_queue.waiting.get(id)
+        if self._before is not None and request is not None and request.missing:
+            self._assume(request)
+
+    def _assume(self, request: ApprovalRequest) -> None:
+        """Assume a person's approval, and note it."""
+        asked = self.played.asked
+        asked[request.id] = replace(asked[request.id], reason=request.full_reason, assumed=True)
+        self._verdicts[request.id] = self._run.approval_queue.assume(request)
+        self._note_decided(request.id)
 
     def _end(self, call: Call, step: LogStep) -> None:
         """End a call with its recorded outcome, if it is the same call."""

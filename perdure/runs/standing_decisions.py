@@ -69,6 +69,11 @@ def standing_decision(approval: StandingApproval, request: ApprovalRequest) -> D
     return Decision(call=request.id, decision="approve", by=approval.by, reason=reason, via=name)
 
 
+def is_standing(decision: Decision) -> bool:
+    """Whether a decision that no person made is that of a standing approval."""
+    return decision.via.startswith(_VIA.format(name=""))
+
+
 def not_covered(approval: StandingApproval, why: str) -> str:
     """Return the reason why an approval does not apply, as the end of a request's reason."""
     return f"; the {_VIA.format(name=approval.name)} does not cover it: {why}"

@@ -84,6 +84,12 @@ class Change:
         if self.agent is not None:
             document = self.agent
             models = (document.get("config") or {}).get("models") or {}
+            left_out = [key for key in (before.document.get("config") or {}).get("models") or {} if key not in models]
+            if left_out and self.model is None:
+                raise PerdureError(
+                    f"config.models: the agent file leaves out {', '.join(left_out)}, which the recorded one has. "
+                    "Name the models: the worker's own are not in the record"
+                )
             known = {tool.activity or tool.name: tool.definition() for tool in prepared.tools}
             known |= {tool.name: tool.definition() for tool in prepared.tools}
             named = Context(parse_agent(document)).tools
@@ -175,6 +181,8 @@ class RunReport(WireModel):
     """The same without the removed requests; the waits of added requests are not known."""
     without_effect: list[str] = Field(default_factory=list)
     """Parts of the policy and the rules that name no tool of the agent, a line each: they cannot apply to this run."""
+    judged_alone: list[str] = Field(default_factory=list)
+    """The changed rules that hold over several runs. In the report they count the calls of each run alone."""
 
     drawings: list[Drawing] = Field(default_factory=list, exclude=True, repr=False)
     """The drawings of the calls before and after the change. A run that does not differ has none."""
@@ -256,6 +264,8 @@ class WhatIfReport(WireModel):
         yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
         yield from self._without_effect()
+        for words in dict.fromkeys(words for run in self.played for words in run.judged_alone):
+            yield f"judged in each run alone: {words}"
         if totals["unknownRuns"]:
             where = f"{totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs"
             yield f"unknown: {where}; tokens and cost count known calls only"
@@ -286,6 +296,10 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
         setup = change.setup(recorded)
         if change.policy is not None or change.rules is not None:
             report.without_effect = [str(problem) for problem in policy_problems(setup.document)]
+        rules = parse_agent(setup.document).config.rules
+        report.judged_alone = [
+            rule.words for rule in rules if (rule.is_of_session or rule.is_of_tenant) and rule.key not in before.rules
+        ]
         after = yield from play_changed(recorded, setup, before, asks_models=change.asks_models)
     except PerdureError as error:
         report.problem = str(error)
@@ -334,12 +348,16 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     removed = {
         id
         for id in before.asked
-        if id not in after.asked and (id not in gone or id in after.started) and (known is None or _request(id) < known)
+        if id not in before.without_person | {*after.asked}
+        and (id not in gone or id in after.started)
+        and (known is None or _request(id) < known)
     }
     report.approvals_removed = [_call_note(each) for id, each in before.asked.items() if id in removed]
     report.refused = [_call_note(each) for id, each in after.refused.items() if id not in before.refused]
     report.allowed = [
-        _call_note(each) for id, each in before.refused.items() if id not in after.refused and id not in lost
+        _call_note(each)
+        for id, each in before.refused.items()
+        if id not in after.refused and id not in lost and (id not in gone or id in after.started)
     ]
     was, would_be = (_until(graph, known) for graph in (before.graph, after.graph))
     report.output_differs = known is None and before.output != after.output
@@ -348,10 +366,11 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     report.plan_differs = _written(before, known) != _written(after, known)
     report.tokens, report.tokens_after = before.tokens, after.tokens
     report.cost, report.cost_after = before.cost, after.cost
-    report.waited = sum(before.waited.values())
+    waited = {id: seconds for id, seconds in before.waited.items() if id not in before.without_person}
+    report.waited = sum(waited.values())
     if report.differs:
         report.drawings = [draw_run(played.view) for played in (before, after) if played.view is not None]
-    report.waited_after = sum(seconds for id, seconds in before.waited.items() if id not in removed)
+    report.waited_after = sum(seconds for id, seconds in waited.items() if id not in removed)
 
 
 def _request(id: str) -> int:

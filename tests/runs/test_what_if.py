@@ -6,16 +6,20 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
 
+from perdure.approvals.requests import ApprovalRequest
 from perdure.client.histories import audit_histories, kind_of, read_history
 from perdure.hosting.connection import data_converter
 from perdure.plan import Rejected
-from perdure.runs.run_player import RecordedRun, first_setup
-from perdure.runs.what_if import Change, RunReport, WhatIfReport, what_if
+from perdure.runs.request_loop import CallEnded
+from perdure.runs.run_player import PlayedRun, RecordedRun, RefusedCall, first_setup
+from perdure.runs.what_if import Change, RunReport, WhatIfReport, _compare, what_if
 from perdure.runs.wire import AGENT_WORKFLOW
+from tests.runs import random_runs
 from tests.runs.random_runs import POLICIES, random_run
 from tests.soak import share, times
 
@@ -140,3 +144,94 @@ def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked() -> None
         assert report.unknown_from == 2
         assert report.requests_after == 1
     assert found > 2
+
+
+def run_with_program(seed: int, monkeypatch: pytest.MonkeyPatch, decision: str = "approve") -> RecordedRun:
+    """Return a run with a policy under which a program has made this decision about each call."""
+
+    def decide(driver: Any, request: ApprovalRequest) -> None:
+        queue = driver.run.approval_queue
+        judged = queue.judge_program(request, decision, PROGRAM["approver"])
+        assert judged is not None
+        verdict = queue.apply(judged)
+        if verdict.outcome is not None:
+            driver.loop.report(CallEnded(request.call, verdict.outcome))
+
+    monkeypatch.setattr(random_runs, "POLICIES", [PROGRAM])
+    monkeypatch.setattr(random_runs, "RULES", [{"rule": "count_at_most", "of": "t0", "count": 100}])
+    monkeypatch.setattr(random_runs._Driver, "_decide", decide)
+    return random_run(seed)
+
+
+PROGRAM = {"ask": "always", "approver": "rules:decide"}
+
+
+def test_r22_2_an_approval_of_a_program_that_the_policy_no_longer_has_is_one_of_a_person(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = 0
+    for seed in range(300, 330):
+        recorded = run_with_program(seed, monkeypatch)
+        assert recorded.view is not None
+        asked = {call.id for call in recorded.view.calls if call.approval is not None}
+        found += len(asked)
+        assert not what_if(recorded, Change(policy=PROGRAM)).differs
+        report = what_if(recorded, Change(policy={"ask": "always"}))
+        assert {note.call for note in report.approvals_added} == asked
+        assert not report.unknown_calls
+        report = what_if(recorded, Change(policy={"ask": "never"}))
+        assert (report.approvals_removed, report.waited, report.waited_after) == ([], 0, 0)
+        first = {call.id for call in recorded.view.calls if call.tool == "t0" and call.approval is not None}
+        ask = {"rule": "count_at_most", "of": "t0", "count": 0, "otherwise": "ask"}
+        report = what_if(recorded, Change(rules=[ask]))
+        assert {note.call for note in report.approvals_added} == first
+        assert not report.refused
+    assert found > 20
+
+
+def test_r22_2_a_call_that_a_former_program_rejected_is_unknown_where_a_person_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = 0
+    for seed in range(300, 310):
+        recorded = run_with_program(seed, monkeypatch, "reject")
+        assert recorded.view is not None
+        asked = [call for call in recorded.view.calls if call.approval is not None]
+        found += len(asked)
+        report = what_if(recorded, Change(policy={"ask": "always"}))
+        assert (report.unknown_calls > 0, bool(report.approvals_added)) == (bool(asked), bool(asked))
+    assert found > 5
+
+
+def test_r22_2_a_refused_call_that_does_not_run_under_the_change_is_not_allowed() -> None:
+    def played(status: str, refused: dict[str, RefusedCall]) -> PlayedRun:
+        call = {"id": "1.1", "tool": "t0", "params": {}, "status": status}
+        return PlayedRun(graph={"calls": [call], "edges": []}, refused=refused)
+
+    before = played("failed", {"1.1": RefusedCall("1.1", "t0", "the rule")})
+    for status, allowed in (("skipped", []), ("done", ["1.1"])):
+        report = RunReport(run_id="run")
+        _compare(report, before, played(status, {}))
+        assert [note.call for note in report.allowed] == allowed
+
+
+def test_r22_2_an_agent_file_without_the_models_of_the_recorded_one_is_not_played() -> None:
+    recorded = random_run(1)
+    document = first_setup(recorded).document
+    file = document | {"config": {key: value for key, value in document["config"].items() if key != "models"}}
+    document["config"]["models"] = {"smart": "gpt-5"}
+    report = what_if(recorded, Change(agent=file))
+    assert report.problem is not None
+    assert report.problem.startswith("config.models: the agent file leaves out smart, which the recorded one has. ")
+    named = file | {"config": file["config"] | {"models": {"smart": "gpt-5-mini"}}}
+    assert what_if(recorded, Change(agent=named)).problem is None
+
+
+def test_r22_2_a_report_names_new_rules_that_hold_over_several_runs() -> None:
+    recorded = random_run(1)
+    rules = [{"rule": "count_at_most", "of": "t0", "count": 1, "per": per} for per in ("run", "session", "tenant/day")]
+    report = WhatIfReport(runs=[what_if(recorded, Change(rules=rules)) for _ in range(2)])
+    lines = [line for line in report.total_lines() if line.startswith("judged in each run alone: ")]
+    assert lines == [
+        f'judged in each run alone: count_at_most(t0, 1, per="{per}")' for per in ("session", "tenant/day")
+    ]
