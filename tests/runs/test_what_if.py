@@ -154,7 +154,7 @@ def run_with_program(seed: int, monkeypatch: pytest.MonkeyPatch, decision: str =
         judged = queue.judge_program(request, decision, PROGRAM["approver"])
         assert judged is not None
         verdict = queue.apply(judged)
-        if verdict.outcome is not None:
+        if request.call is not None and verdict.outcome is not None:
             driver.loop.report(CallEnded(request.call, verdict.outcome))
 
     monkeypatch.setattr(random_runs, "POLICIES", [PROGRAM])
