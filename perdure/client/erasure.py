@@ -28,11 +28,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
 from perdure.client.evaluations import fetch_plan
-from perdure.client.schedules import Schedule, walk_schedules
+from perdure.client.schedules import Schedule, ScheduleView, walk_schedules
 from perdure.client.selection import check_time_zone, of_tenant, quote_text
 from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
-from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
+from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, ServerRefusalError
 from perdure.hosting.settings import in_force
 from perdure.queries import UNANSWERED, SessionReader, children_of, describe, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
@@ -45,7 +45,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
 from perdure.sessions.wire import END, ENDED, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
-from perdure.values.json import JsonObject, fields_as_json, loads
+from perdure.values.json import JsonObject, dumps, fields_as_json, loads
 from perdure.values.limits import read_duration
 
 __all__ = ["ErasureReport", "Remaining"]
@@ -457,12 +457,17 @@ class Eraser:
         self.report.remaining.append(Remaining("evaluation", each.id, why, until))
 
     async def _note_schedules(self, sender: str) -> None:
-        async for each in walk_schedules(self._client, self._tenant):
-            with contextlib.suppress(RunError, RPCError):
-                view = await Schedule(self._client, each.name, tenant=self._tenant, task_queue="").show()
-                if view.sender == sender:
-                    words = f"it starts runs for {sender}: delete it with perdure schedule delete"
-                    self.report.remaining.append(Remaining("schedule", each.name, words))
+        async for view in self._schedules():
+            if view.sender == sender:
+                words = f"it starts runs for {sender}: delete it with perdure schedule delete"
+                self.report.remaining.append(Remaining("schedule", view.name, words))
+
+    async def _schedules(self) -> AsyncIterator[ScheduleView]:
+        """Yield the tenant's schedules that can be read. A server of the test kit may have none."""
+        with contextlib.suppress(ServerRefusalError):
+            async for each in walk_schedules(self._client, self._tenant):
+                with contextlib.suppress(RunError, RPCError):
+                    yield await Schedule(self._client, each.name, tenant=self._tenant, task_queue="").show()
 
     async def _executions(self, id: str) -> list[Execution]:
         """Return the executions of a target, and of all workflows below it. Starters choose ids, so an id alone proves
@@ -540,7 +545,12 @@ class Eraser:
             for digest in await self._files_of(each) & files:
                 found[digest] = each.id
             if len(found) == len(files):
-                break
+                return found
+        async for view in self._schedules():
+            # Runs for the erased sender are to end with their schedule.
+            if self._sender is None or view.sender != self._sender:
+                for digest in files.intersection(_FILE.findall(dumps(view.input).encode())):
+                    found[digest] = f"the schedule {view.name}"
         return found
 
     async def _files_of(self, each: Execution) -> set[bytes]:

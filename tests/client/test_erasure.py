@@ -316,6 +316,27 @@ async def test_r24_5_a_session_that_gets_a_message_during_an_erasure_stays(
         assert (await api.erase(tenant=tenant, sender="ann", shared=True)).sessions == ["own"]
 
 
+@pytest.mark.usefixtures("storage")
+async def test_r24_5_a_file_that_somebody_elses_schedule_passes_on_stays(dev_server: WorkflowEnvironment) -> None:
+    file, own = Media(data=b"a template", name="a.txt"), Media(data=b"ann's", name="b.txt")
+    async with working(dev_server) as (api, _, tenant):
+        run = await api.start(Agent.of(agent("long")), {"files": [file, own]}, sender="ann", tenant=tenant)
+        await run.result(HANG)
+        for sender, media in (("bob", file), ("ann", own)):
+            schedule = api.schedule(f"of-{sender}", tenant=tenant)
+            await schedule.create("reporter", {"template": media.value.as_json()}, every="365d", sender=sender)
+        await until_listed(api, tenant, 1)
+        async with asyncio.timeout(HANG):
+            while True:  # the index is a moment late
+                if len([each async for each in api.list_schedules(tenant=tenant)]) == 2:
+                    break
+                await asyncio.sleep(0.05)
+        report = await api.erase(tenant=tenant, sender="ann")
+        assert (report.runs, report.files) == ([run.id], 1)
+        assert {(each.what, each.id) for each in report.remaining} == {("schedule", "of-ann"), ("file", file.digest)}
+        assert (await api.load_media(file.value.as_json(), tenant=tenant)).read() == b"a template"
+
+
 async def breaks(*_: Any) -> None:
     raise ConnectionError
 
