@@ -134,6 +134,8 @@ class StockHandler:
     async def left(self, _: nexusrpc.handler.StartOperationContext, order: Order) -> int:
         if order.fruit == "none":
             raise nexusrpc.HandlerError("no such fruit", type=nexusrpc.HandlerErrorType.NOT_FOUND)
+        if order.fruit == "exotic":
+            await asyncio.sleep(1)
         return 10 - order.count
 
 

@@ -72,6 +72,7 @@ with workflow.unsafe.imports_passed_through():
         LEFT_LOOPS_END,
         LISTED_AGENT,
         OPEN_PLAN_SETTLES_NOTHING,
+        OPERATIONS_WAIT,
     )
     from perdure.runs.views import Pages, fit_waiting, progress_markdown, waiting_views
     from perdure.runs.wire import (
@@ -96,7 +97,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.tools.tool import Tool
     from perdure.values.json import Json, JsonObject, Sent, ValuePage
-    from perdure.values.limits import KEPT_EVENTS, NEAR
+    from perdure.values.limits import KEPT_EVENTS, MAX_AT_ONCE, MAX_OPERATIONS, NEAR
 
 
 class RunDriver:
@@ -472,6 +473,7 @@ class AgentWorkflow(ChildWorkflow):
                 lambda: run.prepared.follows(FORMER_CHILDREN_END),
                 self._waiting_list.report_closed,
                 time_is_known=not run.prepared.follows(FIRST_CALLS_TIMED_LATER),
+                max_operations=MAX_OPERATIONS if run.prepared.follows(OPERATIONS_WAIT) else MAX_AT_ONCE,
             )
             driver = self._driver = RunDriver(
                 run,

@@ -57,7 +57,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
-    from perdure.tools.tool import SLEEP_UNTIL, UNDO
+    from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing
     from perdure.values.limits import MAX_AT_ONCE, SHORT_TASKS
 
 
@@ -359,9 +359,15 @@ class CallRunner:
             if self._agent_run.undo is not None:
                 call.inputs.undoes = self._agent_run.undo.undoes(call.id)
             if call.spec.known_tool.calls is not None:
-                work = run_existing(call, call.spec.known_tool.calls, self._sender, self._begin)
+                work = self._run_existing(call, call.spec.known_tool.calls)
                 return await (self._rest(call, work) if call.spec.known_tool.calls.waits else work)
             return self.loop.recalled(call, await self._run_tool(call, plan))
+
+    async def _run_existing(self, call: Call, existing: Existing) -> Outcome:
+        async with AsyncExitStack() as held:
+            if existing.kind == "operation":
+                await held.enter_async_context(self._sender.operations)
+            return await run_existing(call, existing, self._sender, self._begin)
 
     async def _run_tool(self, call: Call, plan: Plan) -> Outcome:
         """Run the tool, and again each time its server asks for input (R21.3)."""

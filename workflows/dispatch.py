@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
     from perdure.values.json import Sent
-    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS
+    from perdure.values.limits import COMMAND, MAX_OPERATIONS, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS
     from perdure.values.sizes import HistoryBudget, QuickCalls, Sizes, TaskBudget, history_full
 
 
@@ -133,6 +133,7 @@ class Dispatcher:
         report_closed: Callable[[str], None] = lambda _run_id: None,
         *,
         time_is_known: bool = True,
+        max_operations: int = MAX_OPERATIONS,
     ) -> None:
         """Create the dispatcher.
 
@@ -141,8 +142,11 @@ class Dispatcher:
         `report_closed` learns of a child run that has ended and could not report anything.
         `time_is_known`: whether a replay has the same time in the current task. It may have another one behind a local activity, if a query
         came meanwhile.
+        `max_operations`: Nexus operations that may run at a time.
         """
         self.sizes = sizes
+        self.operations = asyncio.Semaphore(max_operations)
+        """Places of the Nexus operations under way."""
         self.routing = routing
         """The routing to queues of calls that workers limit; `None`: there is none."""
         self.children = children

@@ -66,6 +66,8 @@ MUST_CALL_IN_LOOPS: Final = "must-call-in-loops"
 """A call in a loop's body counts for `must_call` (R6.5)."""
 NOTIFIES: Final = "notifies"
 """A run informs people by its agent file's routes, and reports its end to the callback of its start (R19.5, R19.8)."""
+OPERATIONS_WAIT: Final = "operations-wait"
+"""No more than `MAX_OPERATIONS` Nexus operations run at a time."""
 OPEN_PLAN_SETTLES_NOTHING: Final = "open-plan-settles-nothing"
 """A run whose plan goes on under the next Request does not prepare to continue as new: that would drop notifications that wait for their turn
 (R19.5)."""
@@ -137,6 +139,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         COUNTS_LOOP_RUNS: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         EDITS_KEEP_AUTHORS: 9,
+        OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
         LOOPS_KEEP_VALUES: 9,

@@ -69,6 +69,8 @@ COMMAND: Final = 1_000
 
 MAX_AT_ONCE: Final = 1_000
 """Activities of one Request at a time: the server takes 2,000 in all, and refuses the whole task beyond that."""
+MAX_OPERATIONS: Final = 25
+"""Nexus operations of one run at a time: the server takes 30, and refuses the whole task beyond that."""
 MAX_ID: Final = 1_000
 """Bytes of a workflow's id: the server refuses the whole task beyond that."""
 

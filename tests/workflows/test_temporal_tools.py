@@ -101,6 +101,18 @@ async def test_each_kind_runs_as_what_it_is_and_gives_its_result(dev_server: Wor
         assert {"ship", "charge"} <= kinds
 
 
+async def test_more_operations_than_the_server_takes_at_once_fail_no_workflow_task(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """The server takes 30, and refuses the whole workflow task for one more."""
+    calls = [{"_tool": "left", "fruit": "exotic", "count": n, "_outputPath": f"†state.n{n}"} for n in range(40)]
+    async with shop(dev_server, plan(*calls, output="†state")) as (perdure, _):
+        run = await perdure.start(AGENT, id=unique("keeper"))
+        assert len(await run.result(timeout=HANG)) == 40
+        events = [event async for event in run.handle.fetch_history_events()]
+        assert not [event for event in events if event.HasField("workflow_task_failed_event_attributes")]
+
+
 async def test_what_fails_or_is_tried_again_is_the_call_s_own(dev_server: WorkflowEnvironment) -> None:
     calls = plan(
         {"_tool": "charge", "euros": 1, "account": "closed", "_outputPath": "†state.a"},
