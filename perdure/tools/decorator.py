@@ -98,7 +98,7 @@ class ToolContext(Generic[ContextT]):
         return self.is_cancelled()
 
     def heartbeat(self, *details: object) -> None:
-        """Send a heartbeat; its details are available to the next attempt if this one is lost.
+        """Send a heartbeat. The next attempt has its details after a timeout or a failure, but not after a lost worker.
 
         Raises `ToolError` if the call was abandoned, so that a thread that sends heartbeats ends.
 
