@@ -227,7 +227,10 @@ async def in_thread(
         raise error
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
         raise TypeError(f"{value.__qualname__} is a generator function, whose code has not run: return one value")
-    return await value if inspect.isawaitable(value) else value
+    if not inspect.isawaitable(value):
+        return value
+    with exits_as_errors():
+        return await value
 
 
 class AttemptTrace:

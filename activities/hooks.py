@@ -137,10 +137,10 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
 
 
 async def _work(function: HookFunction, event: HookEvent) -> Any:
-    with exits_as_errors():
-        if function.is_async:
-            return await function.function(event)
+    if not function.is_async:
         return await in_thread(lambda: function.function(event), function.ref.name)
+    with exits_as_errors():
+        return await function.function(event)
 
 
 class HookActivity:

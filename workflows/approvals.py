@@ -498,7 +498,7 @@ class WaitingList:
         self._run: RunState | None = None
         self._reporting = False
         self._with_program: Counter[str] = Counter()
-        """Programs that decide each request: no person has to look at it yet."""
+        """By request id, the number of programs that are deciding it: no person has to look at it yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """The number of listed requests, and the oldest of them."""
         self._reports = SessionReports()

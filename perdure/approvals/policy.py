@@ -144,8 +144,11 @@ class Policy(BaseModel):
         return tools
 
     def changed(self, change: Policy) -> Policy:
-        """Return this policy with the keys that the change sets. Its exceptions per tool and its flow rules are added
-        to the present ones. They replace those for the same tool, and for the same source and parameter."""
+        """Return this policy with the keys that the change sets.
+
+        Exceptions per tool and flow rules are added to the present ones. An exception replaces the one for the same
+        tool, a flow rule the one for the same source and parameter.
+        """
         keys = {key: getattr(change, key) for key in change.model_fields_set}
         if "tools" in keys:
             keys["tools"] = self.tools | change.tools
@@ -278,8 +281,8 @@ class Guard:
         self.change = self.change.changed(change)
         self.policy = self.base.changed(self.change)
 
-    def find_surplus_flows(self, change: Policy) -> int:
-        """Return by how many flow rules the run's changes would exceed their limit with this change."""
+    def count_surplus_flows(self, change: Policy) -> int:
+        """Return the number of flow rules above `MAX_FLOWS` that the run's changes would have with this one."""
         return max(0, len(self.change.changed(change).flows) - MAX_FLOWS)
 
     def only_tightens(self, change: Policy) -> bool:

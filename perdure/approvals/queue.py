@@ -99,7 +99,10 @@ class ApprovalQueue:
     def add_call(
         self, plan: Plan, call: Call, time: str, required_by: Callable[[], Iterable[FollowedBy]] = tuple
     ) -> ApprovalRequest | None:
-        """Return an approval request for a ready call, if the call needs one (R7.1). `required_by`: see `ApprovalRequest`."""
+        """Return an approval request for a ready call, if the call needs one (R7.1).
+
+        `required_by`: returns the `followed_by` rules that require the call. It is called only if the call needs a request.
+        """
         need = self._judge_call(plan, call)
         if need.reason is None:
             if need.covered and self._approved_by_person and call.spec.template.literal:
@@ -588,7 +591,7 @@ class ApprovalQueue:
             names = ", ".join(clip(name, 60) for name in loosened[:NAMED])
             problems.append(f"a run can only add approvals to a quorum: leave out the rule of {names}")
             change = change.remove_rules(loosened)
-        if surplus := self.guard.find_surplus_flows(change):
+        if surplus := self.guard.count_surplus_flows(change):
             problems.append(f"the changes of a run have at most {MAX_FLOWS} flow rules: leave out {surplus}")
             change = change.model_copy(update={"flows": []})
         return change, "; ".join(problems)

@@ -91,17 +91,21 @@ def clear_errors(client: Client, id: str | None = None, kind: str = "run") -> It
             raise RunNotFoundError(f"there is no {kind} {id!r} in namespace {client.namespace!r}") from None
         if error.status in UNANSWERED:
             raise silent_server(client, error.message) from None
-        raise _busy_server(error) from None
+        raise _server_error(error) from None
 
 
-def _busy_server(error: RPCError) -> ServerError:
+def _server_error(error: RPCError) -> ServerError:
+    """Return the error for a status of the server that no other error names."""
     return ServerError(f"the Temporal server answered: {error.message}")
 
 
 def no_answer(error: RPCError, run_id: str, more: str = "") -> RunError | ServerError:
-    """Return the error of a run that did not answer: no worker answered, and `more`; or the server's own error (R18.8)."""
+    """Return the error of a run that did not answer (R18.8).
+
+    A rate limit, or an error of the server, is returned as such. Otherwise no worker answered; `more` ends the text.
+    """
     if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
-        return _busy_server(error)
+        return _server_error(error)
     if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
         return NoWorkerError(f"no worker answers for {run_id!r}{more}")
     return ServerRefusalError(f"{run_id!r} cannot be queried: {error.message or error.status.name}")

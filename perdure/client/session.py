@@ -181,7 +181,7 @@ class Session:
         return receipt
 
     def check_message(self, text: str, *, sender: str, **options: Unpack[MessageOptions]) -> None:
-        """Check a message as `send` does before it asks the server; parameters are those of `send`. Raises
+        """Check a message as `send` does before it calls the server; parameters as in `send`, without `files`. Raises
         `MessageRefusedError` with the reason. The session itself may refuse more.
 
         ```python

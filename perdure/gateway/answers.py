@@ -15,7 +15,7 @@ from perdure.client.session import MessageOptions, Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
 from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.callers import APPROVE, SEND, Caller
-from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.streams import poll, with_pauses
 from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_stream import EventAdapter, Form
@@ -402,7 +402,7 @@ class AnswerStream(Generic[Form]):
                 async for form in forms:
                     yield self.as_frame(form)
         except Exception as error:
-            for event in self.events.problem(logged_problem(error)):
+            for event in self.events.problem(log_problem(error)):
                 yield self.as_frame(event)
 
     async def forms(self) -> AsyncGenerator[Form, None]:

@@ -29,7 +29,7 @@ from perdure.errors import PerdureError, SettingsError
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
 from perdure.gateway.callers import READ, UNSIGNED, Caller, NoTokens, OneToken, TokenFile, Tokens
-from perdure.gateway.errors import HttpError, as_problem_json, logged_problem
+from perdure.gateway.errors import HttpError, as_problem_json, log_problem
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
@@ -207,7 +207,7 @@ class _GuardedRoute(BaseRoute):
             if started:
                 raise
             ends = not await body.discard()
-            await self.adapter.problem(request, logged_problem(error, id))(scope, receive, sending)
+            await self.adapter.problem(request, log_problem(error, id))(scope, receive, sending)
         finally:
             self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
@@ -217,7 +217,7 @@ class _GuardedRoute(BaseRoute):
         try:
             await self._audit(scope, caller, id, CLIENT_GONE)
         except Exception as error:
-            logged_problem(error, id)
+            log_problem(error, id)
 
     async def _audit(self, scope: Scope, caller: Caller | None, id: str, status: int) -> None:
         """Record the rights that a request used or lacked in the audit log, before the answer. The right to read is left out."""

@@ -68,10 +68,11 @@ class Rates:
 
 
 class OpenWork:
-    """The open streams, or the active requests, of each caller: the limit leaves connections for other callers."""
+    """The open streams, or the active requests, of each caller, up to a limit that leaves connections for other callers."""
 
     def __init__(self, most: int, problem: str, kind: str = "") -> None:
-        """`problem`: the words of the error above the limit, after the number."""
+        """`most`: the limit for each token. `problem`: the text of the error (429), after that number. `kind`: the
+        problem's kind; by default that of its status."""
         self._most, self._problem, self._kind = most, problem, kind
         self.open: Counter[str] = Counter()
         """The number of streams or requests by token."""
@@ -91,7 +92,7 @@ class OpenWork:
 
 
 def open_streams(most: int) -> OpenWork:
-    """Return the count of event streams, with the most that a caller may have."""
+    """Return the limit of open event streams: `most` for each token."""
     return OpenWork(most, "event streams of this token are open: close one first", "too-many-streams")
 
 

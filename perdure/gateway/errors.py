@@ -129,10 +129,11 @@ def problem_of(error: Exception) -> HttpError | None:
     )
 
 
-def logged_problem(error: BaseException, request: str = "") -> HttpError:
-    """Return an error's problem for clients. Log an error whose details they must not see, a bug with its traceback.
+def log_problem(error: BaseException, request: str = "") -> HttpError:
+    """Return the problem that clients see for an error. Log the error if its status is 500 or more, and a bug with its
+    traceback.
 
-    `request`: the request's id.
+    `request`: the request's id, for the log line; none by default.
     """
     problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None or problem.status >= 500:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.gateway.bounds import OpenWork
 from perdure.gateway.callers import Caller
-from perdure.gateway.errors import logged_problem
+from perdure.gateway.errors import log_problem
 from perdure.gateway.guards import Guards
 from perdure.queries import cancel_all
 from perdure.runs.events import Event
@@ -192,9 +192,7 @@ class _NextFrame:
         error = self.next.exception()
         if isinstance(error, StopAsyncIteration):
             return None
-        text = (
-            self.next.result() if error is None else encode_event(dumps(logged_problem(error).as_json()), event="error")
-        )
+        text = self.next.result() if error is None else encode_event(dumps(log_problem(error).as_json()), event="error")
         self.next = asyncio.ensure_future(anext(self._frames))
         return text
 

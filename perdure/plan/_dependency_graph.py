@@ -296,8 +296,8 @@ class Binding:
 
     @property
     def decides(self) -> bool:
-        """Whether its writers decide what is read: a value from before them does not count. Later writers do not, where
-        there may be such a value."""
+        """Whether only its writers count, and no value from before them. Writers that come later in the plan decide only
+        for `_after`: for a value, the reader may take an earlier one."""
         return (bool(self.writers) or self.passed is not None) and (self.order or not self.forward)
 
     @property

@@ -146,9 +146,10 @@ class HeldCalls:
 def written_anew(held: Iterable[Call], calls: Iterable[Call], *, by_method: bool = True) -> list[Call]:
     """Return the held calls that new calls replace.
 
-    A call that sets an output path of its own replaces all calls of its tool that set the same. Another call, such as
-    one that adds to a list, replaces one with the same parameters and path. `by_method=False` compares all calls with a
-    path by it.
+    A call that sets an output path of its own replaces all held calls of its tool that set the same path. Any other
+    call, such as one that adds to a list, replaces one held call with the same parameters and path.
+    `by_method`: whether a call's output method counts. Without it, as in runs of 0.2.0, each call with an output path
+    replaces all held calls of its tool with that path.
     """
 
     def is_by_path(call: Call) -> bool:

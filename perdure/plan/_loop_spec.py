@@ -219,7 +219,7 @@ class _Scan:
                     self.soft.append(TemplateSite((name,), _beginning(reference)))
 
     def read_whole_values(self) -> None:
-        """Read a value whole if the body writes it: where no iteration does, the loop writes it as it was before."""
+        """Read a value whole if a call of the body may write it. If no iteration writes it, the loop returns it unchanged."""
         paths = list(self.writes())
         for n, site in enumerate(self.soft):
             (reference,) = references(site.expression)

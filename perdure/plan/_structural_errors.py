@@ -157,8 +157,10 @@ def why_skipped(
 def decided_by_own(
     instance: str, bindings: Mapping[Reference, Binding], found: Mapping[Reference, Found]
 ) -> dict[Reference, Found]:
-    """Return the shared references that an instance does not read, with the reason: a writer of its own path did not
-    succeed, or took another branch. A shared value counts only where the instance has no writer (R8.8).
+    """Return the references whose shared value an instance does not read, each with the reason.
+
+    The reason is that a writer of the instance's own path did not succeed, or took another branch. A shared value
+    counts only if the instance has no writer of the path (R8.8).
     """
     hidden: dict[Reference, Found] = {}
     for reference in found:

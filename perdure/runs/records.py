@@ -254,7 +254,7 @@ class RunRecords:
             self.collected.append(call)
 
     def done_in_loops(self, loops: Iterable[Call]) -> Iterator[str]:
-        """Yield the tools of done calls in these loops. A loop in workflows of its own has all tools that it names."""
+        """Yield the tools of done calls in these loops. For a loop in child workflows, yield all tools of its body."""
         done = {call.index: call for call in loops if call.spec.loop is not None and call.state.status == "done"}
         for call, _ in self._views.values():
             if len(call.place) > 1 and call.place[0] in done and call.state.status == "done" and call.spec.tool:

@@ -488,7 +488,7 @@ class _RunPlayer:
         return by == queue.guard.policy.approver and queue.may_decide(judged, by)
 
     def _leave_undecided(self, request: ApprovalRequest) -> None:
-        """Leave a call, or the run from a plan on, unknown: the record does not have what follows an approval."""
+        """Mark a call, or the run from a plan on, as unknown: the record does not show what an approval would lead to."""
         if request.call is None:
             self._stop_at(request.plan.request)
         else:

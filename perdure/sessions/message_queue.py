@@ -599,9 +599,10 @@ class MessageQueue:
         return lost
 
     def separated(self, ended: int) -> list[Queued]:
-        """Return the waiting messages of a run that begins without them, or that has ended with this number.
+        """Return the waiting messages that need another run: their run has ended, or will begin without them.
 
-        A lost message returns to a place between two messages that were to begin one run.
+        `ended`: the number of the run that has just ended. A run begins without a message if a lost message has
+        returned to a place between the two.
         """
         found: list[Queued] = []
         numbers, before, again = {ended}, None, False

@@ -87,7 +87,7 @@ from perdure.gateway.a2a._objects import (
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.answers import AnswerStream, deliver, id_below, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
-from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.files import load_files
 from perdure.gateway.streams import result_before, until_disconnected
 from perdure.runs.notifications import check_callback
@@ -135,7 +135,7 @@ def _as_a2a() -> Any:
     except RunNotFoundError:
         raise TaskNotFoundError("the task does not exist") from None
     except Exception as error:
-        problem = logged_problem(error)
+        problem = log_problem(error)
         kind = InternalError if problem.status >= 500 else _KINDS.get(problem.status, InvalidParamsError)
         raise kind(problem.detail, {"kind": problem.kind, "status": problem.status}) from None
 

@@ -23,7 +23,7 @@ from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.answers import AnswerStream, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
-from perdure.gateway.errors import HttpError, as_problem_json, logged_problem
+from perdure.gateway.errors import HttpError, as_problem_json, log_problem
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream, only
 from perdure.runs.caller_context import read_context
@@ -196,4 +196,4 @@ def _caller(sender: str, tenant: str, rights: Iterable[str], roles: Iterable[str
 
 
 def _refusal(error: Exception) -> Response:
-    return as_problem_json(logged_problem(error))
+    return as_problem_json(log_problem(error))

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from perdure.errors import PerdureError, RunNotFoundError
 from perdure.gateway.callers import APPROVE, Caller
-from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.errors import HttpError, log_problem
 
 McpContext: TypeAlias = ServerRequestContext[Any, Request]
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -67,6 +67,6 @@ def as_mcp(missing: str = "the task does not exist") -> Iterator[None]:
     except RunNotFoundError:
         raise MCPError(types.INVALID_PARAMS, missing) from None
     except (PerdureError, HttpError) as error:
-        problem = logged_problem(error)
+        problem = log_problem(error)
         code = types.INTERNAL_ERROR if problem.status >= 500 else types.INVALID_PARAMS
         raise MCPError(code, problem.detail) from None

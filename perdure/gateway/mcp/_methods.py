@@ -23,7 +23,7 @@ from perdure.errors import PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.answers import AnswerStream, decide, judge, with_output
 from perdure.gateway.callers import APPROVE, Caller
-from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.files import load_files
 from perdure.gateway.mcp._context import (
     TASKS,
@@ -156,7 +156,7 @@ class McpMethods:
             else:
                 run = await self._start(context, given, beginning)
         except (PerdureError, HttpError) as error:
-            return error_of(logged_problem(error).detail)
+            return error_of(log_problem(error).detail)
         if beginning:
             self._calls[beginning] = run
         try:
@@ -170,7 +170,7 @@ class McpMethods:
                 await asyncio.shield(run.cancel())
             raise
         except PerdureError as error:
-            return error_of(logged_problem(error).detail)
+            return error_of(log_problem(error).detail)
         finally:
             self._calls.pop(beginning, None)
 

@@ -225,7 +225,7 @@ class CompletionEvents(ResponseEvents):
         self._about = about_completion(id, record.created, record.agent, "chat.completion.chunk")
         self._with_usage = with_usage
         self._gap = ""
-        """Comes before the next text."""
+        """Text to send before the next delta: a blank line after a text beside calls, otherwise empty."""
 
     def begin(self) -> Iterator[JsonObject]:
         """Yield the first chunk."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.gateway._idempotency import REUSED
 from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name, parse_result
-from perdure.gateway.errors import HttpError, logged_problem
+from perdure.gateway.errors import HttpError, log_problem
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, shorten
 from perdure.values.messages import parse_messages
@@ -59,8 +59,8 @@ def ended_badly(message: str, code: str) -> HttpError:
 
 
 def after_start(error: Exception, id: object) -> HttpError:
-    """Return such an error for a failure outside of the run: the run continues."""
-    return _not_retried(logged_problem(error), id)
+    """Return the error for a failure after the run `id` has begun. OpenAI's clients do not retry it."""
+    return _not_retried(log_problem(error), id)
 
 
 def _not_retried(problem: HttpError, id: object) -> HttpError:
