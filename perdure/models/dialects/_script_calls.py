@@ -93,8 +93,14 @@ class Block:
         """Name → the versions of the other names that had ended when it was written, because it derives from them."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
-        self.shortened: dict[str, set[str]] = {}
-        """The parts of long conditions, by the name that stands for each."""
+        self.sure: set[str] = set()
+        """The names that are assigned here whatever the conditions so far decide."""
+        self.branching = 0
+        """The number of the outermost `if` here; 0 outside of one."""
+        self.branchings = 0
+        """The number of outermost `if` so far."""
+        self._branchings: dict[str, set[int]] = {}
+        """By name, the numbers of the outermost `if` of each call that writes it."""
         self.values = ScriptValues(self.resolve)
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -139,24 +145,16 @@ class Block:
             self._read.add(name)
             if self._parent is not None:
                 self._parent._note(name, node)
-        elif self.kind == "for" and self._parent is not None and self._parent.knows(name) and not self._assigns(name):
+        elif self.kind == "for" and self._parent is not None and self._parent.knows(name) and self._is_left_out(name):
             raise NotAllowedError(
                 node,
                 f"{name} is assigned only under a condition in this loop, whose rounds do not see the value from before it. "
                 f"Assign {name} in the loop before that condition too",
             )
 
-    def _assigns(self, name: str) -> bool:
-        """Whether one of the calls that write the name runs, whatever the conditions here leave open."""
-        versions = [set().union(*map(self._expanded, each)) for each in self.versions.get(name, ())]
-        return not versions or _is_sure(versions, self.parts())
-
-    def parts(self) -> set[str]:
-        """Return the parts of the conditions that hold here."""
-        return set().union(*(self._expanded(each) for guard in self.guards for each in _split(guard)))
-
-    def _expanded(self, condition: str) -> set[str]:
-        return self.shortened.get(condition, {condition})
+    def _is_left_out(self, name: str) -> bool:
+        """Whether a single `if` assigns the name, and not in all of its branches."""
+        return name not in self.sure and len(self._branchings.get(name, ())) == 1
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -193,7 +191,11 @@ class Block:
             call = {**call, IF: join_conditions([*self.guards, *own])}
         elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
-        call = self._after_versions(call, [*_names_of(call.get("_outputPath")), *writes])
+        names = [*_names_of(call.get("_outputPath")), *writes]
+        for name in names:
+            self._branchings.setdefault(name, set()).add(-len(self.calls) - 1 if own else self.branching)
+        self.sure.update([] if own else names)
+        call = self._after_versions(call, names)
         try:
             check(call)
         except JsonError as error:
@@ -236,21 +238,10 @@ def _names_of(output_path: Json) -> list[str]:
 def _parts(condition: Json) -> set[str]:
     """Return the parts of a condition that must all hold, each as a formula."""
     source = readable_formula(condition) if isinstance(condition, str) else None
-    return set() if source is None else _split(source)
-
-
-def _split(formula: str) -> set[str]:
-    node = parse_expression(formula)
+    if source is None:
+        return set()
+    node = parse_expression(source)
     return {ast.unparse(each) for each in (node.values if _is_all(node) else [node])}
-
-
-def _is_sure(versions: Sequence[Set[str]], holds: Set[str]) -> bool:
-    """Whether one of the versions holds in every case that these conditions leave open."""
-    left = [each - holds for each in versions if not any(_negated(part) in holds for part in each)]
-    if any(not each for each in left):
-        return True
-    open_part = next((part for each in left for part in sorted(each)), None)
-    return open_part is not None and all(_is_sure(left, holds | {part}) for part in (open_part, _negated(open_part)))
 
 
 def _is_all(node: ast.expr) -> TypeGuard[ast.BoolOp]:
