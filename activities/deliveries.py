@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.active_executions import ActiveExecutions, in_thread, others_poll
+from perdure.activities.active_executions import ActiveExecutions, exits_as_errors, in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.http_addresses import names_host, post
 from perdure.activities.secrets import mask_text
@@ -186,7 +186,8 @@ async def _by_function(
 ) -> Delivered:
     """Call a route's function. Its exceptions are failures."""
     if route.is_async:
-        result = await route.function(message)
+        with exits_as_errors():
+            result = await route.function(message)
     else:
         work = functools.partial(route.function, message)
         result = await in_thread(work, title, counts=lambda: underway.interrupted)

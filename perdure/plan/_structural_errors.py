@@ -68,11 +68,8 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
     at, found = way_into(value, reference.path[len(start) :])
     if found is UNKNOWN:
         return "only the call itself would write it"
-    there, rest = reference.path[: len(start) + at], reference.path[len(start) + at :]
     what = "empty" if found in ({}, []) else shorten(found, 60)
-    if isinstance(found, str) and rest and isinstance(rest[0], int):
-        what += "; characters of a text are taken by a slice in a formula, such as name[0:1]"
-    return f"{_quoted(Reference(reference.kind, there))} is {what}"
+    return f"{_quoted(Reference(reference.kind, reference.path[: len(start) + at]))} is {what}"
 
 
 def unknown_branch(call: Call, addressed: str) -> CallError:

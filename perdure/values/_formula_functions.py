@@ -292,9 +292,7 @@ def format_value(steps: EvaluationSteps, value: Json, spec: str) -> str:
 
 
 def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
-    if isinstance(start, str):
-        raise FormulaUseError("sum adds numbers and cannot begin with a text; write ''.join(…)")
-    total: Json = start
+    total = start
     for value in to_items(steps, values):
         if type(value) is int and type(total) is int and value.bit_length() + total.bit_length() < BITS:
             total += value
@@ -411,13 +409,9 @@ def _zip(steps: EvaluationSteps, *lists: Json) -> Json:
     return rows
 
 
-def _list(steps: EvaluationSteps, values: Json = "") -> Json:
-    return to_items(steps, values)
-
-
-def _set(steps: EvaluationSteps, values: Json = "") -> Json:
+def _set(steps: EvaluationSteps, values: Json = None) -> Json:
     """Return the values without duplicates, in a fixed order, so that equal sets are equal: numbers, texts, null."""
-    listed = to_items(steps, values)
+    listed = to_items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
         raise FormulaUseError("a set contains texts and numbers, no lists or objects")
     steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
@@ -425,10 +419,10 @@ def _set(steps: EvaluationSteps, values: Json = "") -> Json:
     return sorted(ranked, key=lambda value: (value is None, isinstance(value, str), 0 if value is None else value))
 
 
-def _dict(steps: EvaluationSteps, values: Json = "") -> Json:
-    if isinstance(values, dict):
-        steps.take(len(values))
-        return dict(values)
+def _dict(steps: EvaluationSteps, values: Json = None) -> Json:
+    if isinstance(values, dict) or values is None:
+        steps.take(len(values or {}))
+        return dict(values or {})
     listed = to_items(steps, values)
     pairs = [
         (pair[0], pair[1]) for pair in listed if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
@@ -463,8 +457,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
     "float": _float,
     "bool": lambda steps, value=False: bool(value),
     "abs": _abs,
-    "list": _list,
-    "tuple": _list,
+    "list": lambda steps, value=(): to_items(steps, value) if value else [],
+    "tuple": lambda steps, value=(): to_items(steps, value) if value else [],
     "set": _set,
     "dict": _dict,
     "reversed": lambda steps, values: to_items(steps, values)[::-1],
@@ -526,16 +520,6 @@ def _of_text(name: str) -> Callable[..., Json]:
     return call
 
 
-def _of_prefixes(name: str) -> Callable[..., Json]:
-    """Return `startswith` or `endswith`, which also take a list of texts: a formula has no tuples."""
-    method = _of_text(name)
-
-    def call(steps: EvaluationSteps, text: str, parts: Json, *bounds: Json) -> Json:
-        return any(method(steps, text, part, *bounds) for part in (parts if isinstance(parts, list) else [parts]))
-
-    return call
-
-
 def _count(steps: EvaluationSteps, value: list[Json], item: Json) -> Json:
     steps.weigh(value)
     return value.count(item)
@@ -550,8 +534,10 @@ def _index(steps: EvaluationSteps, value: list[Json], item: Json) -> Json:
 
 METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
     str: {
-        **{name: _of_text(name) for name in ("lower", "upper", "strip", "lstrip", "rstrip", "title", "capitalize")},
-        **{name: _of_prefixes(name) for name in ("startswith", "endswith")},
+        **{
+            name: _of_text(name)
+            for name in ("lower", "upper", "strip", "lstrip", "rstrip", "title", "capitalize", "startswith", "endswith")
+        },
         **{
             name: _of_text(name)
             for name in ("count", "find", "isdigit", "isalpha", "splitlines", "removeprefix", "removesuffix")

@@ -37,7 +37,7 @@ from perdure.values._formula_functions import (
     to_json_number,
 )
 from perdure.values.json import Json, check
-from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference, TextIndex
+from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
 from perdure.values.sizes import Sizes
 
 MAX_NESTED: Final = 150
@@ -377,7 +377,7 @@ def _has_one_argument(arguments: ast.arguments) -> bool:
 def _path_step(value: object) -> str | int | None:
     if isinstance(value, str):
         return value
-    return TextIndex(value) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _shown(node: ast.AST) -> str:

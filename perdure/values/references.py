@@ -55,12 +55,6 @@ class Missing(Enum):
 MISSING: Final = Missing.MISSING
 
 
-class TextIndex(int):
-    """An index in a formula, which may also take a character of a text (R16.3)."""
-
-    __slots__ = ()
-
-
 class Reference(NamedTuple):  # a tuple, because plans often look up references in dictionaries
     """A reference `†kind` with a path; a name of digits and an index differ only in writing."""
 
@@ -315,15 +309,12 @@ UNKNOWN: Final[Json] = _PLACEHOLDER
 
 
 def step_into(value: Json | Missing, part: str | int) -> Json | Missing:
-    """Return the value after one step: `[n]` and `.n` index arrays, names look up keys (R3.2). A formula's index also
-    takes a character of a text."""
+    """Return the value after one step: `[n]` and `.n` index arrays, names look up keys (R3.2)."""
     if isinstance(value, dict):
         return value.get(str(part), MISSING)
     if isinstance(value, list):
         index = array_index(part)
         return value[index] if index is not None and index < len(value) else MISSING
-    if isinstance(value, str) and isinstance(part, TextIndex):
-        return value[part] if part < len(value) else MISSING
     return UNKNOWN if value is UNKNOWN else MISSING
 
 

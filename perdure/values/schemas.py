@@ -555,34 +555,11 @@ def _other(value: Json) -> Json:
         return text.lower() == "true"
     if match := _NUMBER.fullmatch(text):
         number = float(text) if match[2] else int(text)
-        return number if _is_exact(text, number) else None
+        return number if Decimal(text) == Decimal(dumps(number)) else None
     if text[:1] in ("[", "{"):
-        with suppress(JsonError, _LossyError):
-            parsed = loads(text)
-            json.loads(text, object_pairs_hook=_check_keys, parse_float=_check_number)
-            return parsed
+        with suppress(JsonError):
+            return loads(text)
     return None
-
-
-class _LossyError(Exception):
-    """A JSON text of which the parsed value would lose a part."""
-
-
-def _check_keys(pairs: list[tuple[str, Json]]) -> None:
-    if len(dict(pairs)) < len(pairs):
-        raise _LossyError
-
-
-def _check_number(text: str) -> None:
-    if not _is_exact(text, float(text)):
-        raise _LossyError
-
-
-def _is_exact(text: str, number: float) -> bool:
-    try:
-        return Decimal(text) == Decimal(dumps(number))
-    except ArithmeticError:  # an exponent beyond the limits of `Decimal`
-        return False
 
 
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

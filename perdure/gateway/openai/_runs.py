@@ -379,7 +379,7 @@ class RunStarter:
         try:
             await self._perdure.start(
                 Agent.of(whole),
-                id=run_id,
+                id=run_id if wanted is None else None,  # a key names the run itself
                 key=wanted,
                 sender=caller.sender,
                 tenant=caller.tenant or None,
