@@ -244,6 +244,18 @@ async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
     assert view.status == "cancelled"
 
 
+async def test_r10_1_a_key_names_the_run_of_a_call_in_a_session(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        session = (await post(at, tokens[0], {**INITIALIZE, "id": 0})).headers["mcp-session-id"]
+        call = {"name": "adder", "arguments": {"a": 1, "b": 2}, "_meta": {"perdure/key": "once"}}
+        sent = [{"id": id, "method": "tools/call", "params": call} for id in (1, 2)]
+        results = [said(await post(at, tokens[0], each, session))["result"] for each in sent]
+    assert [each["isError"] for each in results] == [False, False], results
+    assert results[0]["structuredContent"] == results[1]["structuredContent"]
+
+
 async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_gateway(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -405,6 +405,18 @@ async def test_a_request_may_be_sent_again(dev_server: WorkflowEnvironment, tmp_
     assert len(it.it.model.requests) == 3
 
 
+async def test_a_request_without_a_session_may_be_sent_again(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    said: Any = [{"role": "user", "content": "Hello?"}]
+    async with door(dev_server.client, tmp_path, [says("Hello."), says("Alone.")]) as it:
+        key: Any = {"extra_headers": {"Idempotency-Key": "chat"}}
+        chats = [await it.ai.chat.completions.create(model="shopper", messages=said, **key) for _ in range(2)]
+        key = {"extra_headers": {"Idempotency-Key": "alone"}}
+        alone = [await it.ai.responses.create(model="shopper", input="Hi.", store=False, **key) for _ in range(2)]
+    assert [each.choices[0].message.content for each in chats] == ["Hello."] * 2
+    assert [each.output_text for each in alone] == ["Alone."] * 2
+    assert len(it.it.model.requests) == 2
+
+
 async def test_text_comes_while_it_is_written(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     """R10.14: and who reads on at another gateway, behind the last event, is given the rest, to the character."""
     words = " ".join(f"word{n}" for n in range(60))
