@@ -580,7 +580,7 @@ async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_n
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the delegate is still there: a run that began before `left-children-end` does not cancel it at once."""
-    monkeypatch.setattr("perdure.activities.preparation.NEWEST", SINCE[LEFT_CHILDREN_END] - 1)
+    monkeypatch.setattr("perdure.hosting._worker_parts.NEWEST", SINCE[LEFT_CHILDREN_END] - 1)
     removed.clear()
     after: dict[str, Any] = {"_tool": "pay", "task": "rent", "_after": ["1.0"]}
     document, model = pays(tmp_path, {"_tool": "remove", "path": "/first"}, after)
