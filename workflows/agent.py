@@ -16,7 +16,7 @@ from perdure.workflows.arguments import any_arguments, query_arguments, read_inp
 from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallRunner
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.claim_check import ChildWorkflow, ParentRun, fetch_whole_input
+from perdure.workflows.claim_check import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
 from perdure.workflows.dispatch import Dispatcher, Routing, full_reason
 from perdure.workflows.evaluations import start_score
@@ -425,7 +425,7 @@ async def _plan_as_result(plan: Sequence[Json]) -> RequestResult:
 # A protocol error and a value that cannot be decoded would repeat on every replay: they fail the run, not the workflow
 # task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(ChildWorkflow):
+class AgentWorkflow(InternalHandlers):
     """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` runs
     it between start and end.
 

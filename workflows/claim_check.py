@@ -142,9 +142,10 @@ class ParentRun:
         return f"its output has {bytes_text(size)}, which is too much for the parent run's history"
 
 
-class ChildWorkflow(ABC):
-    """A workflow with child runs, which may be a child run itself: the handlers that activities, its children and its
-    parent run call.
+class InternalHandlers(ABC):
+    """The handlers that runs and loops share: their activities, child runs and parent run call them.
+
+    `raise_budget`: takes a larger share of the parent run's budget.
     """
 
     def __init__(self, raise_budget: Callable[[Budget], None]) -> None:

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.approvals import SessionReports
 from perdure.workflows.arguments import any_arguments, read_input, single_argument
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import ChildWorkflow, ParentRun, fetch_whole_input
+from perdure.workflows.claim_check import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full_reason
@@ -41,7 +41,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class LoopWorkflow(ChildWorkflow):
+class LoopWorkflow(InternalHandlers):
     """The iterations of one delegate. `LoopDriver` runs them; the handlers call its parts."""
 
     def __init__(self) -> None:

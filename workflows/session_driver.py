@@ -360,7 +360,7 @@ class SessionDriver:
 
     def _separate(self, ended: ActiveRun) -> None:
         """Give waiting messages of a run that begins, or has ended, without them a run of their own."""
-        if (messages := self.kept.message_queue.separated(ended.number)) and self.follows_rules():
+        if (messages := self.kept.message_queue.find_left_messages(ended.number)) and self.follows_rules():
             self.kept.separate(messages)
 
     def follows_rules(self) -> bool:

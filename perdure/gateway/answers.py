@@ -116,7 +116,7 @@ FindRun: TypeAlias = Callable[[str], Awaitable[Run[Any]]]
 class JudgedAnswers:
     """Answers to a run's interrupts, before they are sent."""
 
-    wanted: list[tuple[Run[Any], InterruptAnswer]] = field(default_factory=list)
+    waiting: list[tuple[Run[Any], InterruptAnswer]] = field(default_factory=list)
     """The answers to requests that wait, each with its run."""
     late: list[str] = field(default_factory=list)
     """Interrupts that no longer wait: another person decided first, or the same input arrived before."""
@@ -126,7 +126,9 @@ class JudgedAnswers:
     """Whether an answer is the result of a call that the client has executed."""
 
 
-async def judge(find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer]) -> JudgedAnswers:
+async def judge_answers(
+    find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer]
+) -> JudgedAnswers:
     """Judge answers to interrupts of a run and its delegates' runs. `view`: the run's view. Raises `HttpError` (422) for
     an unknown interrupt, and for an approval of a question.
     """
@@ -155,15 +157,15 @@ def _judge(judged: JudgedAnswers, run: Run[Any], view: RunView, answers: Iterabl
         elif request.question and answer.decision["decision"] == "approve":
             raise HttpError(422, f"{answer.interrupt!r} is a question: send an answer instead of an approval")
         else:
-            judged.wanted.append((run, answer))
+            judged.waiting.append((run, answer))
 
 
-async def decide(judged: JudgedAnswers, caller: Caller) -> list[str]:
+async def send_decisions(judged: JudgedAnswers, caller: Caller) -> list[str]:
     """Send the decisions. Return the interrupts that no longer waited. Raises `DecisionRefusedError` for an invalid
     answer.
     """
     late = list(judged.late)
-    for run, answer in judged.wanted:
+    for run, answer in judged.waiting:
         try:
             await run.decide(caller.signed(answer.decision))
         except RunEndedError:
@@ -202,7 +204,7 @@ async def deliver(
 
     `message`: id and text. `answers`: answers to interrupts of one run. `settings`: keys of the agent file that differ
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
-    answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge` and `decide`.
+    answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge_answers` and `send_decisions`.
     """
     run_id, before = None, 0
     late: list[str] = []
@@ -219,7 +221,7 @@ async def deliver(
     if answers:
         run_id = f"{session.id}/{answers[0].run}"
         view = await (await find_run(run_id)).view()
-        judged = await judge(find_run, run_id, view, answers)
+        judged = await judge_answers(find_run, run_id, view, answers)
         if judged.by_person:
             caller.check(APPROVE, "decide approval requests")
         if judged.by_client:
@@ -227,7 +229,7 @@ async def deliver(
     if key is not None:
         await key.take()
     if run_id is not None:
-        late = await decide(judged, caller)
+        late = await send_decisions(judged, caller)
         before = max((each.number for each in view.log), default=0)
     if message is not None:
         receipt = await session.send(text, sender=caller.sender, **content)

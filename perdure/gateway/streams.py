@@ -82,7 +82,7 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
     return found
 
 
-async def only(*frames: str) -> AsyncGenerator[str, None]:
+async def yield_frames(*frames: str) -> AsyncGenerator[str, None]:
     """Yield the frames of an answer whose events are known in advance."""
     for each in frames:
         yield each

@@ -15,7 +15,7 @@ from perdure.plan._provenance import with_conditions
 from perdure.plan._structural_errors import (
     OWN_DECIDES,
     QUOTED,
-    decided_by_own,
+    find_hidden_values,
     held_back,
     missing_inside,
     missing_path,
@@ -142,7 +142,7 @@ class _Judging:
                 words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
                 unreadable = unreadable or CallError.of("unreadable", [words])
         if instance is not None:
-            hidden = decided_by_own(instance, self.node.bindings, self.why)
+            hidden = find_hidden_values(instance, self.node.bindings, self.why)
             self.why |= hidden
             self.found |= dict.fromkeys(hidden, MISSING)
         if held is not None:

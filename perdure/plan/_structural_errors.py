@@ -151,7 +151,7 @@ def why_skipped(
     return None
 
 
-def decided_by_own(
+def find_hidden_values(
     instance: str, bindings: Mapping[Reference, Binding], found: Mapping[Reference, Found]
 ) -> dict[Reference, Found]:
     """Return the references whose shared value an instance does not read, each with the reason.
@@ -299,7 +299,7 @@ def held_back(
 ) -> tuple[str, bool] | Binding | None:
     """Return the effect of `_after` on a call whose named calls have all ended (R5.11).
 
-    `instance`: the call's instance, where its own writers decide: see `decided_by_own`.
+    `instance`: the call's instance, where its own writers decide: see `find_hidden_values`.
     `None`: it may start. A reason, and whether only branches were not taken: it is skipped. A binding: its writers took
     another branch, so search for the next ones.
     """
@@ -313,7 +313,7 @@ def held_back(
             return binding
         why[reference], _ = binding.find(calls, order)
     if instance is not None:
-        why |= decided_by_own(instance, node.order, why)
+        why |= find_hidden_values(instance, node.order, why)
     held = [
         (
             f"$._after names {other.title}, which did not succeed ({other.state.status})",

@@ -598,7 +598,7 @@ class MessageQueue:
         self.promise_anew({message.key for message in lost})
         return lost
 
-    def separated(self, ended: int) -> list[Queued]:
+    def find_left_messages(self, ended: int) -> list[Queued]:
         """Return the waiting messages that need another run: their run has ended, or will begin without them.
 
         `ended`: the number of the run that has just ended. A run begins without a message if a lost message has

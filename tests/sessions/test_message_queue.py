@@ -326,9 +326,9 @@ def test_r10_3_a_lost_steer_between_collected_messages_gives_no_run_id_twice() -
     for text, mode in (("b", "collect"), ("c", "steer"), ("d", "collect"), ("e", "collect")):
         say(it, text, mode=mode)
     it.ended()
-    assert [each.text for each in it.separated(1)] == ["d", "e"]
+    assert [each.text for each in it.find_left_messages(1)] == ["d", "e"]
     it.promise_anew([ann("d"), ann("e")])
-    assert it.separated(1) == []
+    assert it.find_left_messages(1) == []
     assert [each.number for each in it.state.queue] == [2, 3, 4, 4]
     for texts in (["b"], ["c"], ["d", "e"]):
         assert begin(it, 1.0) == texts
@@ -342,7 +342,7 @@ def test_r10_3_carried_messages_of_an_ended_run_begin_another_run() -> None:
         it.state.queue[n].number = (1, 2, 1)[n]  # as 0.2.0 numbered them
     assert begin(it, 1.0) == ["a"]
     it.ended()
-    assert [each.text for each in it.separated(1)] == ["c"]
+    assert [each.text for each in it.find_left_messages(1)] == ["c"]
 
 
 def test_r10_4_collected_messages_that_fill_the_queue_begin() -> None:
@@ -613,7 +613,7 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(li
             held = {each.key: 2 for each in running.steered[: event[1]]}
             over |= {each.message_id for each in [*running.steered[: event[1]], *running.messages]}
             it.ended(held)
-            it.promise_anew({each.key for each in it.separated(running.number)})
+            it.promise_anew({each.key for each in it.find_left_messages(running.number)})
         elif event[0] == "anew":  # over a continue-as-new
             it = MessageQueue(SESSION, it.rules, QueueState.model_validate_json(it.state.model_dump_json()))
         while isinstance(step := it.next(now), RunCommand):

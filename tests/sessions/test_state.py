@@ -207,7 +207,7 @@ def test_r10_3_collected_messages_that_a_lost_steer_separates_have_answers_of_th
             say(session, {"message_id": f"m{n}", "sender": "ann", "text": str(n), "mode": mode}, 0.0)
         output = f"re: {step.run.messages[0].text}"
         session.ended(step.run, RunResult(run_id="r", status="completed", output=output), "t1", "t2")
-        session.separate(session.message_queue.separated(step.run.number))
+        session.separate(session.message_queue.find_left_messages(step.run.number))
 
     say(session, {"message_id": "first", "sender": "ann", "text": "first"}, 0.0)
     for _ in range(4):

@@ -20,7 +20,7 @@ from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.client_tools import MOST_TOOLS
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream, only
+from perdure.gateway.streams import EventStream, yield_frames
 from perdure.values.json import JsonObject
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def _answer(
     if (run_id := delivery.run_id) is None:  # a command
         agui_events = AguiEvents(agui_request)
         return EventStream(
-            gateway, caller, only(*map(as_frame, (*agui_events.begin(), agui_events.done()))), retry=False
+            gateway, caller, yield_frames(*map(as_frame, (*agui_events.begin(), agui_events.done()))), retry=False
         )
     agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, delivery.before)
     run = gateway.perdure.get_run(run_id)

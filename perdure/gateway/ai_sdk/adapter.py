@@ -25,7 +25,7 @@ from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, log_problem
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream, only
+from perdure.gateway.streams import EventStream, yield_frames
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
 
@@ -89,7 +89,7 @@ class _Chats:
             session, caller, self._own_run, message=message, answers=answers, settings=settings, key=key
         )
         if delivery.run_id is None:  # a command
-            return only(*map(as_frame, UiMessageEvents(chat_request).done()))
+            return yield_frames(*map(as_frame, UiMessageEvents(chat_request).done()))
         run = delivery.run_id.rpartition("/")[2]
         events = UiMessageEvents(chat_request, run, delivery.run_id, delivery.before)
         return self._stream(delivery.run_id, session, events, delivery.late)

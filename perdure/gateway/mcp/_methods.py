@@ -21,7 +21,7 @@ from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.selection import Selection
 from perdure.errors import PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, decide, judge, with_output
+from perdure.gateway.answers import AnswerStream, judge_answers, send_decisions, with_output
 from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.files import load_files
@@ -197,7 +197,8 @@ class McpMethods:
         caller.check(APPROVE, "decide approval requests")
         view = await run.view()
         answers = decisions(await self._waiting(run, view), responses)
-        await decide(await judge(lambda id: self._gateway.own_run(caller, id), run.id, view, answers), caller)
+        judged = await judge_answers(lambda id: self._gateway.own_run(caller, id), run.id, view, answers)
+        await send_decisions(judged, caller)
 
     async def _waiting(self, run: Run[Any], view: RunView) -> Waiting:
         """Return the requests that wait now for people, in the run and its delegates' runs."""

@@ -95,12 +95,10 @@ class Block:
         """The values that a `for` appends."""
         self.sure: set[str] = set()
         """The names that are assigned here whatever the conditions so far decide."""
-        self.branching = 0
-        """The number of the outermost `if` here; 0 outside of one."""
-        self.branchings = 0
-        """The number of outermost `if` so far."""
-        self._branchings: dict[str, set[int]] = {}
-        """By name, the numbers of the outermost `if` of each call that writes it."""
+        self.outermost_if: int | None = None
+        """The place of the first call of the outermost `if` here; `None` outside of one."""
+        self._ifs: dict[str, set[int]] = {}
+        """By name, the outermost `if` of each call that writes it under a condition."""
         self.values = ScriptValues(self.resolve)
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
@@ -154,7 +152,7 @@ class Block:
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a single `if` assigns the name, and not in all of its branches."""
-        return name not in self.sure and len(self._branchings.get(name, ())) == 1
+        return name not in self.sure and len(self._ifs.get(name, ())) == 1
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -192,9 +190,12 @@ class Block:
         elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
         names = [*_names_of(call.get("_outputPath")), *writes]
-        for name in names:
-            self._branchings.setdefault(name, set()).add(-len(self.calls) - 1 if own else self.branching)
-        self.sure.update([] if own else names)
+        if not own:
+            self.sure.update(names)
+        if own or self.outermost_if is not None:
+            place = len(self.calls) if self.outermost_if is None else self.outermost_if
+            for name in names:
+                self._ifs.setdefault(name, set()).add(place)
         call = self._after_versions(call, names)
         try:
             check(call)

@@ -632,15 +632,14 @@ class ScriptPlan:
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
         if len(text) > _LONG_CONDITION or names & set(find_assigned([*node.body, *node.orelse])):
             text = self._calls.condition(text, block, node.test)
-        sure, outer, ends = block.sure, block.branching, []
-        block.branchings += not outer
-        block.branching = outer or block.branchings
+        sure, outer, ends = block.sure, block.outermost_if, []
+        block.outermost_if = len(block.calls) if outer is None else outer
         for guard, body in ((text, node.body), (f"not ({text})", node.orelse)):
             block.sure = set(sure)
             if body:
                 self._under(guard, body, block, node.test)
             ends.append(block.sure)
-        block.sure, block.branching = ends[0] & ends[1], outer
+        block.sure, block.outermost_if = ends[0] & ends[1], outer
 
     def _under(self, guard: str, body: Sequence[ast.stmt], block: Block, node: ast.expr) -> None:
         before = block.guards
