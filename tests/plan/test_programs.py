@@ -105,6 +105,13 @@ def test_r16_4_a_program_is_a_plan_or_is_refused_in_a_line_that_teaches(program:
     assert set(expected) <= set(kinds(solution))
 
 
+def test_r16_4_a_name_may_be_read_under_the_condition_that_assigns_it() -> None:
+    text = 'team = "dev"\nfor h in list_hosts():\n'
+    for name in ("team = 'oncall'", "page(team=team, text=h.name)"):
+        text += f"    if h.cpu > 50:\n        {name}\n"
+    assert refusals(read(text, "ops")) == []
+
+
 @pytest.mark.parametrize("program", NAMED)
 def test_r16_4_what_was_read_is_a_plan_without_a_mistake(program: Program) -> None:
     tools = TOOLS[program.domain]

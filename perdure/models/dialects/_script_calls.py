@@ -151,8 +151,10 @@ class Block:
             )
 
     def _is_left_out(self, name: str) -> bool:
-        """Whether a single `if` assigns the name, and not in all of its branches."""
-        return name not in self.sure and len(self._ifs.get(name, ())) == 1
+        """Whether a single `if` assigns the name, not in all of its branches, and not under the conditions here."""
+        held = _parts(join_conditions(self.guards)) if self.guards else set()
+        holds = any(condition <= held for condition in self.versions.get(name, ()))
+        return name not in self.sure and len(self._ifs.get(name, ())) == 1 and not holds
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
