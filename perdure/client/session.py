@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, TypeVar
 
 from pydantic import ValidationError
@@ -374,8 +373,8 @@ class Session:
         ```
         """
         kept = _description(metadata or {})
-        await session_operations.begin_session(self._address, kept, self._rules, self._task_queue)
-        return SessionInfo(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
+        created = await session_operations.begin_session(self._address, kept, self._rules, self._task_queue)
+        return SessionInfo(session=self.key, metadata=kept.metadata, created_at=created)
 
     async def about(self) -> SessionInfo:
         """Return the session's metadata and the time of its beginning, without its messages.

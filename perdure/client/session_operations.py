@@ -328,10 +328,17 @@ async def _forget(client: Client, id: str) -> None:
                 continue  # it is already deleted
 
 
-async def begin_session(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
-    """Start a session that has no agent yet. Raises `RunExistsError` if the key has a session."""
-    given = SessionInput(key=session.key, tenant=session.tenant, rules=rules, metadata=description.metadata)
+async def begin_session(session: Address, description: Description, rules: SessionRules, task_queue: str) -> str:
+    """Start a session that has no agent yet; return its time of creation. Raises `RunExistsError` if the key has a session."""
+    given = SessionInput(
+        key=session.key,
+        tenant=session.tenant,
+        rules=rules,
+        metadata=description.metadata,
+        created_at=datetime.now(UTC).isoformat(),
+    )
     await start_session(session, given, task_queue)
+    return given.created_at
 
 
 async def start_session(session: Address, given: SessionInput, task_queue: str, title: str = "") -> None:

@@ -315,7 +315,7 @@ class SessionInput(WireModel):
     metadata: dict[str, str] = Field(default_factory=dict)
     """Pairs of a `Description`."""
     created_at: str = ""
-    """Time of the session's start, ISO 8601, UTC; empty: it begins with this input."""
+    """Time of the session's creation, ISO 8601, UTC; empty: the time of the first execution."""
     searchable: bool = False
     """Whether the namespace knows the search attributes of runs."""
     snapshot: Packed | None = None

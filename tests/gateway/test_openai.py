@@ -536,3 +536,5 @@ async def test_a_conversation_keeps_metadata_is_listed_and_is_its_tenants(
                     await asked
                 answers.add(error.value.message.replace(id, "ID"))
         assert answers == {"Error code: 404 - there is no conversation 'ID'"}
+        begun = it.served.gateway.perdure.session(f"begun-{tenant}", tenant=tenant)
+        assert await begun.begin({"title": "parcels"}) == await begun.about()
