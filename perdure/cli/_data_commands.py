@@ -223,7 +223,7 @@ def codec_status(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the keys that histories and stored files need, and until when. The command reads all histories and stored values without decoding them."""
+    """List the keys that histories, schedules and stored files need, and until when. The command reads all histories and stored values without decoding them."""
     uses = connected(lambda perdure: perdure.key_uses(query))
     here = [*(settings.codec_keys or {})]
     if as_json:
@@ -236,27 +236,28 @@ def codec_status(
         place = "not encrypted" if not name else "missing here" if name not in here else ""
         place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be removed")
         until = "" if use is None or use.until is None else use.until.isoformat(timespec="minutes")
-        numbers = (use.open, use.closed, use.files) if use else (0, 0, 0)
+        numbers = (use.open, use.closed, use.schedules, use.files) if use else (0, 0, 0, 0)
         rows.append((name or "none", place, *(f"{number:,}" for number in numbers), until))
     if not rows:
         out.print("no workflow has an encrypted value")
         return
-    titles = ("key", "here", "open", "ended", "files", "needed until")
-    out.print(make_table(titles, rows, out.width, right=("open", "ended", "files")))
+    titles = ("key", "here", "open", "ended", "schedules", "files", "needed until")
+    out.print(make_table(titles, rows, out.width, right=("open", "ended", "schedules", "files")))
 
 
 @codec_app.command("rewrite")
 def codec_rewrite(as_json: Json = False) -> None:
-    """Continue idle sessions, ledgers and audit logs under the newest key, and encode stored files again. Repeat the command until none remains."""
+    """Continue idle sessions, ledgers and audit logs under the newest key, and encode schedules and stored files again. Repeat the command until none remains."""
     report = connected(lambda perdure: perdure.rewrite_keys())
     if as_json:
         print(dumps(report.as_json()))
     else:
         out = get_console()
-        out.print(f"{report.workflows:,} workflows and {report.files:,} files use the key {report.key}", markup=False)
+        numbers = f"{report.workflows:,} workflows, {report.schedules:,} schedules and {report.files:,} files"
+        out.print(f"{numbers} use the key {report.key}", markup=False)
         for id in report.remaining:
-            is_file = id.startswith("file ")
-            why = "no configured key decodes it" if is_file else "it has an active run, or no worker answers"
+            is_stored = id.startswith(("file ", "schedule "))
+            why = "no configured key decodes it" if is_stored else "it has an active run, or no worker answers"
             out.print(f"not changed: {id}: {why}", markup=False, soft_wrap=True)
     if report.remaining:
         raise SystemExit(FAILED)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeScheduleRequest,
+    DescribeScheduleResponse,
+    UpdateScheduleRequest,
+)
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.client import WorkflowExecution as Execution
 from temporalio.common import RawValue
@@ -60,6 +67,8 @@ class KeyUse:
     """The time at which the retention of the last ended execution is over."""
     files: int = 0
     """Files in external storage, of all namespaces that store there."""
+    schedules: int = 0
+    """Schedules, whose runs read their input."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec status --json` prints it.
@@ -71,7 +80,7 @@ class KeyUse:
         ```
         """
         until = None if self.until is None else self.until.isoformat(timespec="seconds")
-        return {"key": self.key, "open": self.open, "closed": self.closed, "until": until, "files": self.files}
+        return {**fields_as_json(self), "until": until}
 
 
 @dataclass
@@ -90,9 +99,11 @@ class KeyRewrite:
     """Sessions, their segments, ledgers and audit logs that have continued with values under this key."""
     files: int = 0
     """Stored files that were encoded again under this key."""
+    schedules: int = 0
+    """Schedules that were encoded again under this key."""
     remaining: list[str] = field(default_factory=list)
     """Ids of sessions, ledgers and audit logs that have not continued yet: a run has not ended, or no worker answers.
-    Also `file NAME` for each file that the codec cannot decode."""
+    Also `file NAME` and `schedule ID` for each file and schedule that the codec cannot decode."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec rewrite --json` prints it.
@@ -107,7 +118,7 @@ class KeyRewrite:
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
-    """Return the use of each key, sorted by key. `query` selects executions. Without a query, stored files count too."""
+    """Return the use of each key, sorted by key. `query` selects executions. Without a query, schedules and stored files count too."""
     described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
     found: dict[str, KeyUse] = {}
@@ -130,11 +141,14 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
     if query is None:
         async for _, payload in walk_files(client.data_converter):
             found.setdefault(key := _key_of(payload), KeyUse(key)).files += 1
+        async for _, schedule in _walk_schedules(client):
+            for key in await _keys_in(client, payloads_of(schedule.schedule)):
+                found.setdefault(key, KeyUse(key)).schedules += 1
     return [found[key] for key in sorted(found)]
 
 
 async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRewrite:
-    """Rewrite the values of sessions, segments, ledgers and audit logs, and stored files, under the newest key.
+    """Rewrite the values of sessions, segments, ledgers, audit logs and schedules, and stored files, under the newest key.
 
     `within`: seconds to wait for workflows to continue as new. Raises `RunError` without a codec that names its key.
     """
@@ -171,6 +185,13 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
             report.files += 1
         else:
             report.remaining.append(f"file {name}")
+    async for id, schedule in _walk_schedules(client):
+        if not await _keys_in(client, payloads_of(schedule.schedule)) - {report.key, ""}:
+            continue
+        if await _rewrite_schedule(client, id, schedule):
+            report.schedules += 1
+        else:
+            report.remaining.append(f"schedule {id}")
     ends = asyncio.get_running_loop().time() + within
     left = signalled
     while left:
@@ -203,9 +224,46 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
         return set()
+    return await _keys_in(client, (one for event in history.events for one in payloads_of(event)))
+
+
+async def _walk_schedules(client: Client) -> AsyncIterator[tuple[str, DescribeScheduleResponse]]:
+    """Yield the id and the description of each schedule in the namespace."""
+    async for each in await client.list_schedules():
+        asked = DescribeScheduleRequest(namespace=client.namespace, schedule_id=each.id)
+        try:
+            yield each.id, await client.workflow_service.describe_schedule(asked)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+
+
+async def _rewrite_schedule(client: Client, id: str, found: DescribeScheduleResponse) -> bool:
+    """Encode a schedule's values again under the codec's newest key. Return whether the codec could decode them."""
+    for payload in payloads_of(found.schedule):
+        if not _key_of(payload) and not payload.external_payloads:  # Temporal never encrypts some values
+            continue
+        [value] = await client.data_converter.decode([payload], [RawValue])
+        if _key_of(value.payload):
+            return False
+        [encoded] = await client.data_converter.encode([value])
+        payload.CopyFrom(encoded)
+    changed = UpdateScheduleRequest(
+        namespace=client.namespace,
+        schedule_id=id,
+        schedule=found.schedule,
+        conflict_token=found.conflict_token,
+        identity=client.identity,
+        request_id=str(uuid.uuid4()),
+    )
+    await client.workflow_service.update_schedule(changed)
+    return True
+
+
+async def _keys_in(client: Client, payloads: Iterable[Payload]) -> set[str]:
     encoded = replace(client.data_converter, payload_codec=None)
     found: set[str | None] = set()
-    for payload in (one for event in history.events for one in payloads_of(event)):
+    for payload in payloads:
         if payload.external_payloads:
             found.add(await _key_of_stored(encoded, payload))
         elif payload.data:

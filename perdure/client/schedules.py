@@ -40,7 +40,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.client._run_lists import AGENT, names_attribute, start_attributes
 from perdure.client.errors import clear_errors
 from perdure.client.selection import of_tenant, schedule_id, schedule_name
-from perdure.client.tenancy import TENANT_MEMO, owned_memo, queue_priority
+from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
 from perdure.hosting.codec import UnboundCodec
@@ -264,9 +264,7 @@ class Schedule:
             )
             schedule = temporal.Schedule(action=action, spec=spec, policy=policy, state=state)
             try:
-                await self._client.create_schedule(
-                    self.id, schedule, memo=owned_memo(self.tenant), search_attributes=TypedSearchAttributes(listed)
-                )
+                await self._client.create_schedule(self.id, schedule, search_attributes=TypedSearchAttributes(listed))
             except ScheduleAlreadyRunningError:
                 if not replace:
                     raise RunExistsError(
@@ -427,15 +425,12 @@ class Schedule:
         return self._client.get_schedule_handle(self.id)
 
     async def _described(self) -> ScheduleDescription:
-        """Return the schedule's description. Raise `RunNotFoundError` unless it is this tenant's, and starts runs of an
-        agent.
+        """Return the schedule's description. Raise `RunNotFoundError` unless it starts runs of an agent. Its id holds a
+        digest of the tenant.
         """
         try:
             found = await self._handle.describe()
-            if (
-                _is_ours(found.schedule.action)
-                and await found.memo_value(TENANT_MEMO, "", type_hint=str) == self.tenant
-            ):
+            if _is_ours(found.schedule.action):
                 return found
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
@@ -470,15 +465,15 @@ async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSc
                 raise
             found = [each async for each in await client.list_schedules()]  # the namespace lacks the attributes
         for each in found:
-            if await _belongs(each, tenant):
+            if _belongs(each, tenant):
                 yield _row(each)
 
 
-async def _belongs(found: ScheduleListDescription, tenant: str) -> bool:
+def _belongs(found: ScheduleListDescription, tenant: str) -> bool:
     if found.schedule is None or found.info is None or not _is_ours(found.schedule.action):
         return False
-    with contextlib.suppress(Exception):  # encrypted with another key, or of another program
-        return bool(await found.memo_value(TENANT_MEMO, "", type_hint=str) == tenant)
+    with contextlib.suppress(ScheduleError):  # the id of another program's schedule
+        return found.id == schedule_id(schedule_name(found.id), tenant)
     return False
 
 

@@ -387,6 +387,9 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         await it.client.start_workflow(LEDGER_WORKFLOW, {"tenant": tenant}, id=ledger_id(tenant), task_queue=queue)
         await audited(it.client, queue, "first")
         await lines(1)
+        for name, text in (("small", "tea"), ("large", "tea" * 1_000)):
+            schedule = Perdure(it.client, task_queue=queue).schedule(name, tenant="acme")
+            await schedule.create("reporter", text, cron="0 0 1 1 *", paused=True)
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
     client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
     api = Perdure(client, task_queue=queue)
@@ -404,11 +407,15 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         await until(lambda uses: uses.get("old", 0) >= 4)
         mine = [each async for each in client.list_workflows(query)]
         assert audit_id(queue) in {each.id for each in mine}
+        async with asyncio.timeout(HANG):
+            while [use.schedules for use in await api.key_uses() if use.key == "old"] != [2]:
+                await asyncio.sleep(0.1)
         report = await api.rewrite_keys()
-        assert (report.key, report.files) == ("new", 1)
+        assert (report.key, report.files, report.schedules) == ("new", 1, 2)
         assert not {each.id for each in mine} & {*report.remaining}
         await until(lambda uses: {key for key in uses if key} == {"new"})
-        assert (await api.rewrite_keys()).files == 0
+        repeated = await api.rewrite_keys()
+        assert (repeated.files, repeated.schedules) == (0, 0)
     # What goes on needs the old key no more.
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW))
     later = await Client.connect(address, namespace=namespace, data_converter=data_converter())
@@ -417,6 +424,9 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         await audited(later, queue, "second")
         assert verify_chain(await lines(2)).last == 2
         again = Perdure(later, task_queue=queue)
+        for name, text in (("small", "tea"), ("large", "tea" * 1_000)):
+            assert (await again.schedule(name, tenant="acme").show()).input == text
+        assert [each.name async for each in again.list_schedules(tenant="acme")] == ["large", "small"]
         restored = again.session(session.key, tenant="acme")
         assert await restored.read_entries() == entries
         value: Any = {"_media": file.digest, "type": file.type, "bytes": file.size, "name": file.name}

@@ -105,11 +105,14 @@ def test_r16_4_a_program_is_a_plan_or_is_refused_in_a_line_that_teaches(program:
     assert set(expected) <= set(kinds(solution))
 
 
-def test_r16_4_a_name_may_be_read_under_the_condition_that_assigns_it() -> None:
-    text = 'team = "dev"\nfor h in list_hosts():\n'
-    for name in ("team = 'oncall'", "page(team=team, text=h.name)"):
-        text += f"    if h.cpu > 50:\n        {name}\n"
-    assert refusals(read(text, "ops")) == []
+@pytest.mark.parametrize(
+    "under",
+    ["    if h.cpu > 50:\n        page(team=team, text=h.name)", "    page(team=team, text=h.name, _if=h.cpu > 50)"],
+)
+def test_r16_4_a_name_may_be_read_under_the_condition_that_assigns_it(under: str) -> None:
+    text = "team = 'dev'\nfor h in list_hosts():\n    if h.cpu > 50:\n        team = 'oncall'\n"
+    assert refusals(read(text + under, "ops")) == []
+    assert refusals(read(text + under.replace("> 50", "> 60"), "ops")) != []
 
 
 @pytest.mark.parametrize("program", NAMED)

@@ -6,7 +6,8 @@ import ast
 import builtins
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypeGuard
 
@@ -95,6 +96,8 @@ class Block:
         """The values that a `for` appends."""
         self.sure: set[str] = set()
         """The names that are assigned here whatever the conditions so far decide."""
+        self._of_call: list[str] = []
+        """The own condition of the call whose arguments are read."""
         self.outermost_if: int | None = None
         """The place of the first call of the outermost `if` here; `None` outside of one."""
         self._ifs: dict[str, set[int]] = {}
@@ -152,9 +155,19 @@ class Block:
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a single `if` assigns the name, not in all of its branches, and not under the conditions here."""
-        held = _parts(join_conditions(self.guards)) if self.guards else set()
+        conditions = [*self.guards, *self._of_call]
+        held = _parts(join_conditions(conditions)) if conditions else set()
         holds = any(condition <= held for condition in self.versions.get(name, ()))
         return name not in self.sure and len(self._ifs.get(name, ())) == 1 and not holds
+
+    @contextmanager
+    def arguments_under(self, condition: list[str]) -> Iterator[None]:
+        """Read a call's arguments, which count only where the call's own condition holds."""
+        before, self._of_call = self._of_call, condition
+        try:
+            yield
+        finally:
+            self._of_call = before
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -405,10 +418,13 @@ class Calls:
                 call.args[len(parameters)], f"{tool} takes no more arguments by position; name them: key=value"
             )
         values = _with_item(call, block)
-        arguments = {
-            name: values.value(self.plain(node, block)) for name, node in zip(parameters, call.args, strict=False)
-        }
-        for name, value in self.keywords(call, block, values).items():
+        own = [each.value for each in call.keywords if each.arg == IF and not self.has_calls(each.value)]
+        with block.arguments_under([_condition(node, block, values) for node in own]):
+            arguments = {
+                name: values.value(self.plain(node, block)) for name, node in zip(parameters, call.args, strict=False)
+            }
+            keywords = self.keywords(call, block, values)
+        for name, value in keywords.items():
             if name in arguments:
                 raise NotAllowedError(call, f"{tool} is given {name!r} twice")
             # `from_` is `from`, which Python does not accept as a name.
