@@ -16,7 +16,6 @@ from perdure.workflows.arguments import any_arguments, query_arguments, read_inp
 from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallRunner
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.claim_check import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
 from perdure.workflows.dispatch import Dispatcher, Routing, full_reason
 from perdure.workflows.evaluations import start_score
@@ -25,6 +24,7 @@ from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.mailbox import Mailbox
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, keep_log, list_run, observe_request, run_journal
+from perdure.workflows.parent_run import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.preparation import prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.reservations import CallReservations, RequestShares

@@ -13,10 +13,10 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.approvals import SessionReports
 from perdure.workflows.arguments import any_arguments, read_input, single_argument
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full_reason
+from perdure.workflows.parent_run import InternalHandlers, ParentRun, fetch_whole_input
 from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 

@@ -11,9 +11,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, single_argument
-from perdure.workflows.claim_check import payloads_query
 from perdure.workflows.dispatch import full_reason
 from perdure.workflows.observability import now
+from perdure.workflows.parent_run import payloads_query
 from perdure.workflows.session_driver import SessionDriver, update_run
 from perdure.workflows.session_hooks import SessionHooks
 

@@ -185,13 +185,7 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
             report.files += 1
         else:
             report.remaining.append(f"file {name}")
-    async for id, schedule in _walk_schedules(client):
-        if not await _keys_in(client, payloads_of(schedule.schedule)) - {report.key, ""}:
-            continue
-        if await _rewrite_schedule(client, id, schedule):
-            report.schedules += 1
-        else:
-            report.remaining.append(f"schedule {id}")
+    await _rewrite_schedules(client, report)
     ends = asyncio.get_running_loop().time() + within
     left = signalled
     while left:
@@ -236,6 +230,16 @@ async def _walk_schedules(client: Client) -> AsyncIterator[tuple[str, DescribeSc
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
+
+
+async def _rewrite_schedules(client: Client, report: KeyRewrite) -> None:
+    async for id, schedule in _walk_schedules(client):
+        if not await _keys_in(client, payloads_of(schedule.schedule)) - {report.key, ""}:
+            continue
+        if await _rewrite_schedule(client, id, schedule):
+            report.schedules += 1
+        else:
+            report.remaining.append(f"schedule {id}")
 
 
 async def _rewrite_schedule(client: Client, id: str, found: DescribeScheduleResponse) -> bool:

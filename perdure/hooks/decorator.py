@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_type_h
 from perdure.errors import HookDefinitionError, clip
 from perdure.hooks import events
 from perdure.hooks.events import HOOKS, HookEvent, HookEventRow, HookRef
-from perdure.values.decorated import check_outermost, check_target, title_of
 from perdure.values.limits import MAX_HOOK_SECONDS
+from perdure.values.registration import check_outermost, check_target, qualified_name
 
 REGISTERED: Final = "__perdure_hooks__"
 """The attribute in which a decorated function carries its `HookFunction`s."""
@@ -36,7 +36,7 @@ class HookFunction:
 def make_hook(function: HookCode, event: str, tools: Iterable[str] | None, timeout: float) -> HookFunction:
     """Return the hook of a function. Raises `HookDefinitionError` if the function cannot be a hook of this event."""
     check_target(function, "hook", HookDefinitionError)
-    name = title_of(function)
+    name = qualified_name(function)
     where = f"hook {name}"
     rule = HOOKS.get(event) if isinstance(event, str) else None
     if rule is None:

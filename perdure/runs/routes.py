@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from perdure.errors import ToolDefinitionError, clip
-from perdure.values.decorated import check_outermost, check_target
 from perdure.values.json import WireModel
+from perdure.values.registration import check_outermost, check_target
 
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
 """Type of the failure of a worker that lacks the route, while another may have it."""

@@ -19,10 +19,10 @@ from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
 from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.tools.undo import as_undo
-from perdure.values.decorated import check_outermost, check_target, is_generator_function
 from perdure.values.json import Json, JsonObject, SchemaPart, check, dumps, to_json
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem, none_of
+from perdure.values.registration import check_outermost, check_target, is_generator_function
 from perdure.values.schemas import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -408,7 +408,9 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         mine = [each async for each in client.list_workflows(query)]
         assert audit_id(queue) in {each.id for each in mine}
         async with asyncio.timeout(HANG):
-            while [use.schedules for use in await api.key_uses() if use.key == "old"] != [2]:
+            while True:
+                if [use.schedules for use in await api.key_uses() if use.key == "old"] == [2]:
+                    break
                 await asyncio.sleep(0.1)
         report = await api.rewrite_keys()
         assert (report.key, report.files, report.schedules) == ("new", 1, 2)

@@ -28,7 +28,7 @@ CHANGES = [
     # Requests that wait are not in the memo.
     ("approvals", "workflow.upsert_memo({WAITING_MEMO: memo})", "{WAITING_MEMO: memo}", "decisions"),
     # A large input is not queried.
-    ("claim_check", "if not argument.asks:", "if argument is not None:", "large-delegate.agent"),
+    ("parent_run", "if not argument.asks:", "if argument is not None:", "large-delegate.agent"),
     # The deadline has no timer.
     ("timers", 'await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")', "await workflow.wait_condition(lambda: False)", "deadline"),
     # Hooks of a run's start are not asked.

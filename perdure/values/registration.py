@@ -1,4 +1,4 @@
-"""Functions that an application registers with a decorator: the objects that can be registered, and their marks.
+"""Registration by a decorator: the functions and objects that an application can register, and their marks.
 
 A decorator of Perdure writes a mark into the function itself, in the attribute that it names. `functools.wraps` copies
 such attributes, so a wrapper carries the mark of the function inside it.
@@ -27,7 +27,7 @@ def check_target(target: object, decorator: str, error: type[ProtocolError], *, 
             f"{clip(repr(target), 80)} cannot be decorated with @{decorator}: decorate a function that calls it"
         )
     if is_generator_function(target):
-        raise error(f"{title_of(target)} is a generator function, whose code no call runs: return one value")
+        raise error(f"{qualified_name(target)} is a generator function, whose code no call runs: return one value")
 
 
 def check_outermost(target: object, registered: object, decorator: str, error: type[ProtocolError]) -> None:
@@ -36,7 +36,7 @@ def check_outermost(target: object, registered: object, decorator: str, error: t
     """
     if target is not registered:
         raise error(
-            f"{title_of(registered)} has a decorator above @{decorator}, which no call would run: put @{decorator} first"
+            f"{qualified_name(registered)} has a decorator above @{decorator}, which no call would run: put @{decorator} first"
         )
 
 
@@ -46,6 +46,6 @@ def is_generator_function(function: Any) -> bool:  # any callable
     return any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes)
 
 
-def title_of(function: object) -> str:
+def qualified_name(function: object) -> str:
     """Return the name of a function in messages: `module:function`."""
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"

@@ -1,4 +1,4 @@
-"""Inputs and results of child runs that are too large to send."""
+"""A run and its parent run: large inputs and results, the shared budget and the deadline; and the handlers of all runs and loops for them."""
 
 from __future__ import annotations
 
