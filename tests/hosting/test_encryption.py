@@ -26,6 +26,7 @@ from perdure.activities.registry import load_tools
 from perdure.activities.secrets import mask_text
 from perdure.client.approvals import list_waiting
 from perdure.client.histories import exchanges
+from perdure.client.key_use import KeyUse
 from perdure.client.run import watch_run
 from perdure.client.run_operations import fetch_run
 from perdure.demo.scenario import SCRIPT, write_files
@@ -395,27 +396,23 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
     api = Perdure(client, task_queue=queue)
     query = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
 
-    async def until(condition: Callable[[dict[str, int]], bool]) -> None:
-        """Return once the index, which is a moment late, has these uses of keys by open executions."""
+    async def until(condition: Callable[[dict[str, KeyUse]], bool], query: str | None = query) -> None:
+        """Return once the index, which is a moment late, has these uses of keys."""
         async with asyncio.timeout(HANG):
             while True:
-                if condition({each.key: each.open for each in await api.key_uses(query)}):
+                if condition({each.key: each for each in [KeyUse("old"), *await api.key_uses(query)]}):
                     return
                 await asyncio.sleep(0.1)
 
     async with harness(client, [], speak, task_queue=queue, audit=sink):
-        await until(lambda uses: uses.get("old", 0) >= 4)
+        await until(lambda uses: uses["old"].open >= 4)
         mine = [each async for each in client.list_workflows(query)]
         assert audit_id(queue) in {each.id for each in mine}
-        async with asyncio.timeout(HANG):
-            while True:
-                if [use.schedules for use in await api.key_uses() if use.key == "old"] == [2]:
-                    break
-                await asyncio.sleep(0.1)
+        await until(lambda uses: uses["old"].schedules == 2, None)
         report = await api.rewrite_keys()
         assert (report.key, report.files, report.schedules) == ("new", 1, 2)
         assert not {each.id for each in mine} & {*report.remaining}
-        await until(lambda uses: {key for key in uses if key} == {"new"})
+        await until(lambda uses: {key for key, use in uses.items() if key and use.open} == {"new"})
         repeated = await api.rewrite_keys()
         assert (repeated.files, repeated.schedules) == (0, 0)
     # What goes on needs the old key no more.
