@@ -306,8 +306,8 @@ class SessionDriver:
         return self.replies.busy or self._left.busy or self._pushes.starting
 
     def _go_on(self) -> None:
-        """Continue as new, unless a run or a reply is active: it would be lost."""
-        if self._busy:
+        """Continue as new, unless a run or a reply is active, or the session has ended: that would be lost."""
+        if self._busy or self.ended:
             return
         if self.kept.message_queue.state.running is not None and self.kept.message_queue.state.running.begun:
             return

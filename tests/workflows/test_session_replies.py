@@ -20,6 +20,7 @@ from perdure.errors import MessageRefusedError, NoWorkerError
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import MessageSending, MessageSent
 from perdure.runs.routes import RouteFunction
+from perdure.sessions.wire import END, SessionDeletion
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import Harness, harness, impatient, registry
 from tests.timeouts import HANG
@@ -262,6 +263,23 @@ async def test_no_reply_is_lost_where_the_session_goes_on_as_new(impatient_serve
         assert (await session.handle.describe()).run_id != first
     assert channel.texts == [f"re: ann: {n}" for n in range(8)]
     assert len(channel.tried) == 8
+
+
+async def test_r10_10_a_session_that_is_deleted_does_not_continue_as_new(impatient_server: WorkflowEnvironment) -> None:
+    channel = Channel()
+    channel.hold = asyncio.Event()
+    async with chat(impatient_server, channel) as (session, _):
+        for n in range(8):
+            await session.send(str(n), sender="ann", route="chat", mode="followup")
+        await channel.until_tried(1)
+        execution = await session.handle.describe()
+        async with asyncio.timeout(HANG):
+            while execution.history_length <= 60:  # now the delivery alone holds back a new execution
+                execution = await session.handle.describe()
+        await session.handle.execute_update(END, SessionDeletion(sender="ann", rights=["*"]))
+        channel.hold.set()
+        await session.handle.result()
+        assert (await session.handle.describe()).run_id == execution.run_id
 
 
 @tool
