@@ -255,10 +255,8 @@ def codec_rewrite(as_json: Json = False) -> None:
         out = get_console()
         numbers = f"{report.workflows:,} workflows, {report.schedules:,} schedules and {report.files:,} files"
         out.print(f"{numbers} use the key {report.key}", markup=False)
-        for id in report.remaining:
-            is_stored = id.startswith(("file ", "schedule "))
-            why = "no configured key decodes it" if is_stored else "it has an active run, or no worker answers"
-            out.print(f"not changed: {id}: {why}", markup=False, soft_wrap=True)
+        for each in report.remaining:
+            out.print(f"not changed: {each.what} {each.id}: {each.why}", markup=False, soft_wrap=True)
     if report.remaining:
         raise SystemExit(FAILED)
 

@@ -66,7 +66,7 @@ _PARTS: Final = (SEGMENT_WORKFLOW, EVALUATED_RUN_WORKFLOW)
 
 @dataclass(frozen=True)
 class Remaining:
-    """An item that an erasure has left, and the reason.
+    """An item that an erasure or a key rotation has left, and the reason.
 
     ```python
     for each in (await perdure.erase(sender="ann", dry_run=True)).remaining:
@@ -75,7 +75,7 @@ class Remaining:
     """
 
     what: str
-    """`session`, `run`, `evaluation`, `file`, `value`, or `schedule`."""
+    """`session`, `run`, `evaluation`, `workflow`, `file`, `value`, or `schedule`."""
     id: str
     why: str
     until: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -16,15 +16,15 @@ from temporalio.api.workflowservice.v1 import (
     DescribeScheduleResponse,
     UpdateScheduleRequest,
 )
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.client import WorkflowExecution as Execution
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE
-from perdure.client.erasure import ignore_not_found, payloads_of
-from perdure.errors import RunError
+from perdure.client.erasure import Remaining, ignore_not_found, payloads_of
+from perdure.errors import PerdureError, RunError
 from perdure.hosting.codec import is_lasting
 from perdure.queries import describe, read_segment, start_segment
 from perdure.queries.media_store import encode_again, walk_files
@@ -43,6 +43,7 @@ _LASTING: Final = ", ".join(
 _GOES_ON_WITHIN: Final = 30.0
 """Seconds to wait until idle sessions have continued as new: each first waits a second for a message."""
 _PAUSE: Final = 0.1
+_UNDECODED: Final = "no configured key decodes it"
 _KEY_ID: Final = "encryption-key-id"
 """The metadata field with a payload's key id, as in Temporal's samples."""
 
@@ -101,9 +102,8 @@ class KeyRewrite:
     """Stored files that were encoded again under this key."""
     schedules: int = 0
     """Schedules that were encoded again under this key."""
-    remaining: list[str] = field(default_factory=list)
-    """Ids of sessions, ledgers and audit logs that have not continued yet: a run has not ended, or no worker answers.
-    Also `file NAME` and `schedule ID` for each file and schedule that the codec cannot decode."""
+    remaining: list[Remaining] = field(default_factory=list)
+    """Workflows, schedules and files that are not rewritten yet, each with the reason."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec rewrite --json` prints it.
@@ -114,7 +114,7 @@ class KeyRewrite:
         print(KeyRewrite("2026-11", workflows=3).as_json())
         ```
         """
-        return fields_as_json(self)
+        return fields_as_json(self) | {"remaining": [each.as_json() for each in self.remaining]}
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
@@ -150,7 +150,8 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
 async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRewrite:
     """Rewrite the values of sessions, segments, ledgers, audit logs and schedules, and stored files, under the newest key.
 
-    `within`: seconds to wait for workflows to continue as new. Raises `RunError` without a codec that names its key.
+    `within`: seconds to wait for workflows to continue as new. Nothing else is rewritten while a worker still encrypts
+    under another key, which may not have the newest. Raises `RunError` without a codec that names its key.
     """
     codec = client.data_converter.payload_codec
     if codec is None:
@@ -159,77 +160,66 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
     report = KeyRewrite(_key_of(probe))
     if not report.key:
         raise RunError(f"the codec does not name its key: its payloads have no {_KEY_ID}")
-    signalled: list[Execution] = []
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def rewrite(each: Execution) -> None:
-        async with limit:
-            if not await _keys_of(client, each) - {report.key, ""}:  # Temporal never encrypts some values
-                return
-            with ignore_not_found():
-                if each.workflow_type == SEGMENT_WORKFLOW:
-                    segment = await read_segment(client, each.id, int(each.id.rpartition("-")[2]))
-                    await start_segment(client, each.id, segment, each.task_queue, replace=True)
-                    report.workflows += 1
-                else:
-                    await client.get_workflow_handle(each.id).signal(REWRITE)
-                    signalled.append(each)
-
-    async with asyncio.TaskGroup() as group:
-        async for each in client.list_workflows(f"ExecutionStatus = 'Running' AND WorkflowType IN ({_LASTING})"):
-            group.create_task(rewrite(each))
-    async for name, payload in walk_files(client.data_converter):
-        if _key_of(payload) == report.key:
-            continue
-        if await encode_again(client.data_converter, name, payload):
-            report.files += 1
-        else:
-            report.remaining.append(f"file {name}")
-    await _rewrite_schedules(client, report)
-    ends = asyncio.get_running_loop().time() + within
-    left = signalled
-    while left:
-        states = [await _has_continued(client, each) for each in left]
-        report.workflows += states.count(True)
-        left = [each for each, state in zip(left, states, strict=True) if state is None]
-        if asyncio.get_running_loop().time() > ends:
-            break
-        await asyncio.sleep(_PAUSE)
-    report.remaining += [each.id for each in left]
-    report.remaining.sort()
+    lasting = f"ExecutionStatus = 'Running' AND WorkflowType IN ({_LASTING})"
+    found = [each async for each in client.list_workflows(lasting)]
+    segments = [each for each in found if each.workflow_type == SEGMENT_WORKFLOW]
+    if await _continue_workflows(client, report, [each for each in found if each not in segments], within):
+        await _run_all(_rewrite_segment(client, report, each) for each in segments)
+        await _rewrite_schedules(client, report)
+        async for name, payload in walk_files(client.data_converter):
+            if _key_of(payload) == report.key:
+                continue
+            if await encode_again(client.data_converter, name, payload):
+                report.files += 1
+            else:
+                report.remaining.append(Remaining("file", name, _UNDECODED))
+    report.remaining.sort(key=lambda each: (each.what, each.id))
     return report
 
 
-async def _has_continued(client: Client, before: Execution) -> bool | None:
-    """Whether a workflow has continued as new. `None`: not yet. `False`: it has ended, or was deleted."""
-    now = await describe(client, before.id)
-    if now is None:
-        return False
-    if now.run_id != before.run_id:
-        return True
-    return None if now.status is WorkflowExecutionStatus.RUNNING else False
+async def _continue_workflows(client: Client, report: KeyRewrite, found: list[Execution], within: float) -> bool:
+    """Have workflows continue as new. Return whether those that did so encrypt under the newest key."""
+    left: list[Execution] = []
+
+    async def signal(each: Execution) -> None:
+        if await _old_keys(client, report, each):
+            with ignore_not_found():
+                await client.get_workflow_handle(each.id).signal(REWRITE)
+                left.append(each)
+
+    await _run_all(map(signal, found))
+    ends, same = asyncio.get_running_loop().time() + within, True
+    while left:
+        for each in [*left]:
+            now = await describe(client, each.id)
+            if now is not None and now.run_id == each.run_id and now.status is WorkflowExecutionStatus.RUNNING:
+                continue
+            left.remove(each)
+            if now is None or now.run_id == each.run_id:  # it has ended
+                continue
+            if used := await _old_keys(client, report, now):
+                why = f"a worker or client still encrypts with the key {', '.join(sorted(used))}: restart it with the new keys"
+                report.remaining.append(Remaining("workflow", each.id, why))
+                same = False
+            else:
+                report.workflows += 1
+        if asyncio.get_running_loop().time() > ends:
+            break
+        await asyncio.sleep(_PAUSE)
+    report.remaining += [Remaining("workflow", each.id, "it has an active run, or no worker answers") for each in left]
+    return same
 
 
-async def _keys_of(client: Client, each: Execution) -> set[str]:
-    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(each.id, run_id=each.run_id)
+async def _rewrite_segment(client: Client, report: KeyRewrite, each: Execution) -> None:
+    if not await _old_keys(client, report, each):
+        return
     try:
-        history = await handle.fetch_history()
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
-        return set()
-    return await _keys_in(client, (one for event in history.events for one in payloads_of(event)))
-
-
-async def _walk_schedules(client: Client) -> AsyncIterator[tuple[str, DescribeScheduleResponse]]:
-    """Yield the id and the description of each schedule in the namespace."""
-    async for each in await client.list_schedules():
-        asked = DescribeScheduleRequest(namespace=client.namespace, schedule_id=each.id)
-        try:
-            yield each.id, await client.workflow_service.describe_schedule(asked)
-        except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
+        with ignore_not_found():
+            segment = await read_segment(client, each.id, int(each.id.rpartition("-")[2]))
+            await start_segment(client, each.id, segment, each.task_queue, replace=True)
+            report.workflows += 1
+    except (PerdureError, RPCError, WorkflowQueryFailedError) as error:
+        report.remaining.append(Remaining("workflow", each.id, f"it cannot be read: {error}"))
 
 
 async def _rewrite_schedules(client: Client, report: KeyRewrite) -> None:
@@ -239,7 +229,7 @@ async def _rewrite_schedules(client: Client, report: KeyRewrite) -> None:
         if await _rewrite_schedule(client, id, schedule):
             report.schedules += 1
         else:
-            report.remaining.append(f"schedule {id}")
+            report.remaining.append(Remaining("schedule", id, _UNDECODED))
 
 
 async def _rewrite_schedule(client: Client, id: str, found: DescribeScheduleResponse) -> bool:
@@ -262,6 +252,46 @@ async def _rewrite_schedule(client: Client, id: str, found: DescribeScheduleResp
     )
     await client.workflow_service.update_schedule(changed)
     return True
+
+
+async def _walk_schedules(client: Client) -> AsyncIterator[tuple[str, DescribeScheduleResponse]]:
+    """Yield the id and the description of each schedule in the namespace."""
+    async for each in await client.list_schedules():
+        asked = DescribeScheduleRequest(namespace=client.namespace, schedule_id=each.id)
+        try:
+            yield each.id, await client.workflow_service.describe_schedule(asked)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+
+
+async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all at once, `AT_ONCE` at a time."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def run(one: Coroutine[Any, Any, None]) -> None:
+        async with limit:
+            await one
+
+    async with asyncio.TaskGroup() as group:
+        for one in work:
+            group.create_task(run(one))
+
+
+async def _old_keys(client: Client, report: KeyRewrite, each: Execution) -> set[str]:
+    """Return the keys of an execution but the newest. Temporal never encrypts some values: they have none."""
+    return await _keys_of(client, each) - {report.key, ""}
+
+
+async def _keys_of(client: Client, each: Execution) -> set[str]:
+    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(each.id, run_id=each.run_id)
+    try:
+        history = await handle.fetch_history()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return set()
+    return await _keys_in(client, (one for event in history.events for one in payloads_of(event)))
 
 
 async def _keys_in(client: Client, payloads: Iterable[Payload]) -> set[str]:

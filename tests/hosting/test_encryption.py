@@ -34,11 +34,12 @@ from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
-from perdure.queries import record_entries
+from perdure.queries import read_segment, record_entries, start_segment
 from perdure.queries.media_store import MediaStore, encode_again, walk_files
 from perdure.runs.audit import AuditBatch, audit_id, entry, verify_chain
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.runs.wire import DECIDE
+from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from tests.support import DONE, Harness, agent, harness, new_namespace, perdure, task_failures
 from tests.timeouts import HANG
 from tests.workflows.test_session import desk, idles
@@ -391,9 +392,17 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         for name, text in (("small", "tea"), ("large", "tea" * 1_000)):
             schedule = Perdure(it.client, task_queue=queue).schedule(name, tenant="acme")
             await schedule.create("reporter", text, cron="0 0 1 1 *", paused=True)
+        monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
+        client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
+        monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(OLD))
+        api = Perdure(client, task_queue=queue)
+        early = await api.rewrite_keys()
+        assert "a worker or client still encrypts with the key old" in early.remaining[0].why
+        assert (early.workflows, early.files, early.schedules) == (0, 0, 0)
+        [archived] = [each async for each in client.list_workflows(f"WorkflowType = '{SEGMENT_WORKFLOW}'")][:1]
+        segment = await read_segment(it.client, archived.id, 1)
+        await start_segment(it.client, f"left-{session.key}-1", segment, "nobody-polls")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
-    client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
-    api = Perdure(client, task_queue=queue)
     query = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
 
     async def until(condition: Callable[[dict[str, KeyUse]], bool], query: str | None = query) -> None:
@@ -411,7 +420,9 @@ async def test_r24_9_sessions_segments_ledgers_audit_logs_and_files_go_on_under_
         await until(lambda uses: uses["old"].schedules == 2, None)
         report = await api.rewrite_keys()
         assert (report.key, report.files, report.schedules) == ("new", 1, 2)
-        assert not {each.id for each in mine} & {*report.remaining}
+        [left] = report.remaining
+        assert (left.what, left.id) == ("workflow", f"left-{session.key}-1")
+        assert "nobody-polls" in left.why
         await until(lambda uses: {key for key, use in uses.items() if key and use.open} == {"new"})
         repeated = await api.rewrite_keys()
         assert (repeated.files, repeated.schedules) == (0, 0)
