@@ -160,11 +160,15 @@ class FileStorage(StorageDriver):
     def _write_whole(target: Path, data: bytes) -> None:
         """Write a file under another name, then rename it: a reader sees all new bytes or all old ones."""
         handle, draft = tempfile.mkstemp(dir=target.parent.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+        except BaseException:  # such as a full disk
+            os.unlink(draft)
+            raise
 
     def _read(self, name: str) -> Payload:
         # The name comes from a history, which others may write: it must not lead out of the folder.

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
+from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
@@ -77,8 +78,8 @@ async def walk_files(converter: DataConverter) -> AsyncGenerator[tuple[str, Payl
     if (storage := erasable(converter)) is None or not isinstance(storage, NamedStorage):
         return
     for name in await storage.list_named():
-        if (stored := await storage.get_named(name)) is not None:
-            yield name, Payload.FromString(stored)
+        if (stored := await storage.get_named(name)) is not None and (payload := _parse(stored)) is not None:
+            yield name, payload
 
 
 async def encode_again(converter: DataConverter, name: str, payload: Payload) -> bool:
@@ -150,29 +151,47 @@ class MediaStore:
         if self._storage is None:
             raise MediaError(NO_STORAGE)
         stored = await self._storage.get_named(self._name(digest))
-        if stored is None:
-            return None
-        payload = Payload.FromString(stored)
-        if self._codec is not None:
-            payload = (await self._codec.decode([payload]))[0]
-        return payload.data if await asyncio.to_thread(_digest, payload.data) == digest else None
+        return None if stored is None else await self._decode(stored, digest)
 
     async def delete(self, digest: str) -> bool:
         """Remove the file of this digest, and return whether it existed."""
         return isinstance(self._storage, ErasableStorage) and await self._storage.delete_named(self._name(digest))
 
+    async def _decode(self, stored: bytes, digest: str) -> bytes | None:
+        if (payload := _parse(stored)) is None:
+            return None
+        if self._codec is not None:
+            payload = (await self._codec.decode([payload]))[0]
+        return payload.data if await asyncio.to_thread(_digest, payload.data) == digest else None
+
     async def _put(self, digest: str, data: bytes) -> None:
+        """Store the bytes. Replace what was stored if it is damaged, or its key is gone."""
         assert self._storage is not None
+        name = self._name(digest)
+        stored = await self._storage.get_named(name)
+        if stored is not None and await self._decode(stored, digest) is not None:
+            return
         payload = Payload(metadata=_PLAIN, data=data)
         if self._codec is not None:
             payload = (await self._codec.encode([payload]))[0]
-        await self._storage.put_named(self._name(digest), payload.SerializeToString())
+        if stored is None:
+            await self._storage.put_named(name, payload.SerializeToString())
+        elif isinstance(self._storage, ErasableStorage):
+            await self._storage.replace_named(name, payload.SerializeToString())
 
     def _name(self, digest: str) -> str:
         """Return the name of a stored file: its digest; for a tenant's file a digest of the tenant and its digest."""
         if not self._tenant:
             return digest.removeprefix("sha256:")
         return hashlib.sha256(f"{len(self._tenant)}:{self._tenant}{digest}".encode()).hexdigest()
+
+
+def _parse(stored: bytes) -> Payload | None:
+    """Return the stored payload; `None`: the file was damaged, or is another program's."""
+    try:
+        return Payload.FromString(stored)
+    except DecodeError:
+        return None
 
 
 def _batches(files: Mapping[str, _T]) -> Iterator[list[tuple[str, _T]]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,12 @@ from perdure.hosting._storage import FileStorage
 from perdure.queries.media_store import MediaStore
 from perdure.values.limits import MAX_FILES_OF_CALL
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 
 def store_in(folder: Path) -> MediaStore:
     return MediaStore(DataConverter(external_storage=ExternalStorage(drivers=[FileStorage(folder)])))
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_r20_3_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     files = [Media(data=b"%d" % number) for number in range(MAX_FILES_OF_CALL + 1)]
@@ -33,3 +34,35 @@ async def test_r20_3_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     loaded = [media_without_bytes(file.value) for file in files[1:]]
     await store.load(loaded)
     assert [file.read() for file in loaded] == [file.read() for file in files[1:]]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r20_3_a_damaged_file_is_stored_again(tmp_path: Path) -> None:
+    store, file = store_in(tmp_path), Media(data=b"a,b")
+    await store.save([file])
+    [stored] = files_in(tmp_path)
+    stored.write_bytes(stored.read_bytes()[:-1])
+    assert await store.find(file.digest) is None
+    await store.save([file])
+    assert await store.find(file.digest) == b"a,b"
+
+
+FULL_DISK = """
+import asyncio, resource, sys
+from pathlib import Path
+from perdure.hosting._storage import FileStorage
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+asyncio.run(FileStorage(Path(sys.argv[1])).put_named("ab", b"x" * 5_000))
+"""
+
+
+def test_r18_2_a_full_disk_leaves_no_part_of_a_value(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert "File too large" in found.stderr
+    assert files_in(tmp_path) == []
