@@ -117,6 +117,13 @@ def _one_line(value: Json) -> str:
     return text if len(text) <= SHOWN_RESULT else f"{text[: SHOWN_RESULT - 1]}…"
 
 
+def whole_values(params: JsonObject, result: Json, kept: list[Json] | None) -> JsonObject:
+    """Return `{"params", "result"}` of a call, and as `persisted` the result that a hook keeps for the transcript
+    instead (R10.17).
+    """
+    return {"params": params, "result": result, **({} if kept is None else {"persisted": kept[0]})}
+
+
 class KeptValues:
     """The parameters and results of the newest ended calls, up to `MAX_KEPT` bytes.
 
@@ -125,14 +132,14 @@ class KeptValues:
 
     def __init__(self, most: int = MAX_KEPT) -> None:
         self._most = most
-        self._calls: dict[str, tuple[JsonObject, Json]] = {}
+        self._calls: dict[str, tuple[JsonObject, Json, list[Json] | None]] = {}
         self._held: dict[int, tuple[int, int]] = {}
         """Number of calls that hold a value, and its bytes, by the value's identity."""
         self._bytes = 0
 
     def add(self, call: Call, sizes: Sizes) -> None:
         """Keep the values of an ended call; the oldest values give way if there is no room."""
-        self._calls[call.id] = call.inputs.params, call.state.result
+        self._calls[call.id] = call.inputs.params, call.state.result, call.state.kept
         for value in (*call.inputs.params.values(), call.state.result):
             count, size = self._held.get(id(value), (0, 0))
             if not count:
@@ -143,14 +150,11 @@ class KeptValues:
             self._let_go(next(iter(self._calls)))
 
     def get(self, call_id: str) -> JsonObject | None:
-        """Return `{"params", "result"}`; `None` if they are not kept, or no longer kept."""
-        if call_id not in self._calls:
-            return None
-        params, result = self._calls[call_id]
-        return {"params": params, "result": result}
+        """Return the `whole_values` of a call; `None` if they are not kept, or no longer kept."""
+        return whole_values(*self._calls[call_id]) if call_id in self._calls else None
 
     def _let_go(self, call_id: str) -> None:
-        params, result = self._calls.pop(call_id)
+        params, result, _ = self._calls.pop(call_id)
         for value in (*params.values(), result):
             count, size = self._held.pop(id(value))
             if count > 1:

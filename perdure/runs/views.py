@@ -21,7 +21,7 @@ from perdure.runs.context import message_fates
 from perdure.runs.delegates import tools_of_delegate
 from perdure.runs.events import Event
 from perdure.runs.prompts import call_line
-from perdure.runs.records import RECENT, plan_reads, plan_writes
+from perdure.runs.records import RECENT, plan_reads, plan_writes, whole_values
 from perdure.runs.run import RunState
 from perdure.runs.undo import without_undo
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
@@ -347,7 +347,8 @@ def find_whole_value(run: RunState, what: str) -> Json:
         return found
     for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == what:
-            return run.records.view(call).as_json() | {"params": call.inputs.params, "result": call.state.result}
+            found = whole_values(call.inputs.params, call.state.result, call.state.kept)
+            return run.records.view(call).as_json() | found
     for view in run.records.past.calls:
         if view.id == what:
             if (kept := run.records.values.get(what)) is None:

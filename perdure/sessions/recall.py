@@ -85,7 +85,9 @@ async def _result(reader: WorkflowReader, n: int, wanted: str) -> str:
         whole = await reader.whole(run.run_id, call.id)
     except RunError as error:
         return f"{call.outcome}\n[{error}: this is what the transcript has]"
-    value = without_media(whole.get("result") if isinstance(whole, dict) else whole, bare=False)
+    if isinstance(whole, dict):
+        whole = whole.get("persisted", whole.get("result"))
+    value = without_media(whole, bare=False)
     return value if isinstance(value, str) else dumps(value)
 
 

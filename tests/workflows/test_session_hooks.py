@@ -286,6 +286,7 @@ async def test_what_a_transcript_keeps_of_a_result_is_what_the_hook_says(dev_ser
         await answers(session, await session.send("who is it?", sender="ann", rights=ALL))
         await answers(session, await session.send("and now?", sender="ann", rights=ALL))
         kept = str((await session.show()).entries)
+        assert "has the number (a number)" in str(await session.recall("c2_1_0"))
     assert "4711" in told[1]  # the running run has it
     assert "4711" not in told[2]
     assert "(a number)" in told[2]
