@@ -205,3 +205,21 @@ def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
                 client.take(told)
         has = client.messages
     assert client.texts == ["x", "xx"]
+
+
+def test_a_call_that_a_person_has_replaced_is_shown_as_it_ran() -> None:
+    has: list[dict[str, Any]] = [{"id": "m1", "role": "user", "content": "Go."}]
+    telling, client = AguiEvents(AguiRequest("t", "r", None, [], has), "abcdef-1"), Client(has)
+    for each in (
+        event("approval", "start", call="1.0", tool="refund", params={"euros": 100}, reason="dangerous"),
+        event("assistant", "delta", request=1, attempt=1, start=0, text="I re"),
+        event("approval", "end", call="1.0", tool="voucher", decision="replace", by="bob"),
+        event("tool", "start", call="1.0", tool="voucher", params={"euros": 20}),
+        event("assistant", "end", request=1, attempt=1, text="I refund.", accepted=True),
+        event("tool", "end", call="1.0", tool="voucher", status="done", result="voucher of 20 sent"),
+    ):
+        for told in telling.fold(each):
+            client.take(told)
+    [call] = client.find("abcdef-1:1.0")["toolCalls"]
+    assert call["function"] == {"name": "voucher", "arguments": '{"euros":20}'}
+    assert client.texts == ["I refund."]

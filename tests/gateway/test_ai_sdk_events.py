@@ -85,8 +85,12 @@ class UiPage:
         return next(part for part in self.parts if part.get("toolCallId") == id)
 
     def tool_input_available(self, chunk: dict[str, Any]) -> None:
-        shown = [each.get("toolCallId") for message in self.messages for each in message["parts"]]
-        assert chunk["toolCallId"] not in shown
+        for shown in self.parts:
+            if shown.get("toolCallId") == chunk["toolCallId"]:
+                shown.update(state="input-available", input=chunk["input"])
+                return
+        shown_ids = [each.get("toolCallId") for message in self.messages for each in message["parts"]]
+        assert chunk["toolCallId"] not in shown_ids
         part = {"type": f"tool-{chunk['toolName']}", "toolCallId": chunk["toolCallId"], "state": "input-available"}
         part |= {"input": chunk["input"], "providerExecuted": chunk.get("providerExecuted", False)}
         self.parts.append(part | {"callProviderMetadata": chunk.get("providerMetadata"), "title": chunk.get("title")})
@@ -209,6 +213,21 @@ ASKS = [
     event("tool", "end", call="1.1", tool="look", status="done", result="red"),
     event("approval", "start", call="1.0", tool="pay", params={"amount": 5}, reason="why"),
 ]
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_call_that_a_person_has_edited_is_shown_as_it_ran(*, resumed: bool) -> None:
+    page, adapter = shown(ASKS, [USER])
+    take(page, adapter.interrupt([("", waiting())]))
+    rest = [
+        event("approval", "end", call="1.0", tool="pay", decision="edit"),
+        event("tool", "start", call="1.0", tool="pay", params={"amount": 4}),
+        event("tool", "end", call="1.0", tool="pay", status="done", result="paid 4"),
+    ]
+    page.respond(approved=True)
+    again, _ = shown([*ASKS, *rest], page.messages if resumed else [USER], before=1 if resumed else 0)
+    call = again.call("abcdef-1:1.0")
+    assert (call["state"], call["input"], call["output"]) == ("output-available", {"amount": 4}, "paid 4")
 
 
 @pytest.mark.parametrize(("approved", "status"), [(True, "done"), (False, "rejected")])

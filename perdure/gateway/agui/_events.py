@@ -380,6 +380,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     def on_tool(self, event: Event) -> Iterator[BaseEvent]:
         if event.phase == "start":
             yield from self._started(event.data)
+            yield from self._corrected(event.data)
         elif event.phase == "end":
             yield from self._result(self._call_id(str(event.data["call"])), event.data)
 
@@ -390,15 +391,24 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     def _started(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         yield from self._announce(self._call_id(str(data["call"])), str(data["tool"]), data.get("params"))
 
+    def _corrected(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        """Yield the messages with the call as it runs, where a person has edited or replaced the announced one."""
+        function = _function(str(data["tool"]), data.get("params"))
+        for call in _calls_of(self._messages):
+            if call.get("id") == self._call_id(str(data["call"])) and call.get("function") != function:
+                call["function"] = function
+                yield from self._thought.close()
+                yield from self._text.close()
+                yield self._snapshot()
+
     def _announce(self, id: str, tool: str, params: Json) -> Iterator[BaseEvent]:
         if id in self._calls:
             return
         self._calls.add(id)
-        arguments = dumps({} if params is None else params)
+        function = _function(tool, params)
         yield ToolCallStartEvent(tool_call_id=id, tool_call_name=tool)
-        yield ToolCallArgsEvent(tool_call_id=id, delta=arguments)
+        yield ToolCallArgsEvent(tool_call_id=id, delta=function["arguments"])
         yield ToolCallEndEvent(tool_call_id=id)
-        function = {"name": tool, "arguments": arguments}
         self._messages.append(
             {"id": id, "role": "assistant", "toolCalls": [{"id": id, "type": "function", "function": function}]}
         )
@@ -414,6 +424,10 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         message: JsonObject = {"id": f"{id}:result", "toolCallId": id, "content": content, "role": "tool"}
         self._messages.append(message)
         yield ToolCallResultEvent(message_id=f"{id}:result", tool_call_id=id, content=content, role="tool")
+
+
+def _function(tool: str, params: Json) -> JsonObject:
+    return {"name": tool, "arguments": dumps({} if params is None else params)}
 
 
 def _calls_of(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:

@@ -109,6 +109,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._elsewhere = {
             _call_of(part) for each in chat_request.messages for part in each["parts"] if is_tool(part)
         } - self._calls
+        self._inputs = {_call_of(part): part.get("input") for part in own}
+        """The parameters that the page shows, by call."""
         self._asked: dict[str, tuple[str, JsonObject]] = {}
         """Calls that wait for a person or the page, by id: tool and parameters."""
         self._step = 0
@@ -220,9 +222,10 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
     def on_tool(self, event: Event) -> Iterator[JsonObject]:
         id = self._call_id(str(event.data["call"]))
         if event.phase == "start":
-            yield from self._announce(
-                id, str(event.data["tool"]), event.data.get("params") or {}, providerExecuted=True
-            )
+            params = event.data.get("params") or {}
+            if self._inputs.get(id, params) != params:  # a person has edited the call
+                self._calls.discard(id)
+            yield from self._announce(id, str(event.data["tool"]), params, providerExecuted=True)
         elif event.phase == "end":
             asked = self._asked.pop(id, None)
             if asked is not None and event.data["status"] in ("done", "rejected"):  # the call ended without a start
@@ -243,6 +246,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
     def _announce(self, id: str, tool: str, params: JsonObject, **more: Any) -> Iterator[JsonObject]:
         if id not in self._calls and id not in self._elsewhere:
             self._calls.add(id)
+            self._inputs[id] = params
             yield from self._begin_step()
             yield {"type": "tool-input-available", "toolCallId": id, "toolName": tool, "input": params, **more}
 
