@@ -63,6 +63,7 @@ def payload_codec() -> PayloadCodec | None:
 # task until the value is readable.
 
 _ENCODING: Final = b"perdure/unreadable"
+_ELSEWHERE: Final = "perdure-elsewhere"
 WORKFLOW_TYPES: Final = frozenset(
     {
         AGENT_WORKFLOW,
@@ -105,8 +106,10 @@ def is_unreadable(payload: Payload) -> bool:
     return payload.metadata.get("encoding") == _ENCODING
 
 
-def unreadable_payload(reason: str) -> Payload:
-    return Payload(metadata={"encoding": _ENCODING}, data=mask_text(reason)[:300].encode(errors="replace"))
+def unreadable_payload(reason: str, *, elsewhere: bool = False) -> Payload:
+    """Return a payload in place of a value. `elsewhere`: a worker with other settings can read the value."""
+    metadata = {"encoding": _ENCODING, **({_ELSEWHERE: b"true"} if elsewhere else {})}
+    return Payload(metadata=metadata, data=mask_text(reason)[:300].encode(errors="replace"))
 
 
 def _reason(payload: Payload) -> str:
@@ -257,7 +260,7 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         known = self._known is None or payload.metadata.get("encoding", b"") in self._known
         try:
             if is_unreadable(payload):
-                known, why = True, _reason(payload)
+                known, why = _ELSEWHERE not in payload.metadata, _reason(payload)
             else:
                 [value] = self._inner.from_payloads([payload])
                 return value

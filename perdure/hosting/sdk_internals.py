@@ -80,7 +80,7 @@ class Converter(DataConverter):
         except Exception as error:
             if not is_lasting(error):
                 raise
-            return unreadable_payload(f"in external storage: {error}")
+            return unreadable_payload(f"in external storage: {error}", elsewhere="TMPRL1105" in str(error))
         return found  # type: ignore[no-any-return]
 
 
