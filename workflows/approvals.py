@@ -206,18 +206,22 @@ class RunApprovals:
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, judge waiting requests anew (R7.7), and return the policy."""
-        before = self.approval_queue.guard.policy
+        before, timeouts = self.approval_queue.guard.policy, self._timeouts()
         changed = self.approval_queue.change_policy(change)
+        is_timed_anew = self._timeouts() != timeouts
         self._notes.policy_changed(change.as_change())
         self._children.signal_change(change.as_change())
         self.release()
         self._show([request for request in changed if request.id in self.approval_queue.waiting])
         after = self.approval_queue.guard.policy
         is_renamed = after.approver != before.approver and self._follows(JUDGED_ANEW)
-        if after.timeout != before.timeout or is_renamed:
+        if is_timed_anew or is_renamed:
             self._wake_waits()
         policy: JsonObject = after.model_dump(mode="json")
         return policy
+
+    def _timeouts(self) -> dict[str, float | None]:
+        return {id: self.approval_queue.timeout(request) for id, request in self.approval_queue.waiting.items()}
 
     async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
         """Return the change of policy, as `counted` does. A change that requires more approvals counts always, and at
@@ -339,7 +343,7 @@ class ApprovalWaits:
                         informing.cancel()
                         informing = self._notifications.watch(approval_request, program)
                 for_client = approval_request.is_with_client and client_timeout is not None
-                seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
+                seconds = client_timeout if for_client else self._approval_queue.timeout(approval_request)
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.waits_changed]
                 if seconds is not None and since + seconds <= workflow.time():
                     if await self._await_pending_decisions(decided):

@@ -228,13 +228,16 @@ class Guard:
         floor_flows: Iterable[Flow] = (),
         knows_defaults: bool = True,
         adds_to_quorums: bool = True,
+        keeps_limits: bool = True,
     ) -> None:
         """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
         `adds_to_quorums`: whether a run's rule is added to a quorum. In runs of 0.2.0 it has no effect.
+        `keeps_limits`: whether an owner's `timeout` and `scope` apply to its tools. In runs of 0.2.0 they do not.
         """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
         self._adds_to_quorums = adds_to_quorums
+        self._keeps_limits = keeps_limits
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
         """The owners of the tools that ancestor runs gave to this one."""
@@ -308,6 +311,29 @@ class Guard:
         means = {policy.on_timeout for policy in self._policies(tool)}
         own = self.policy.on_timeout
         return own if own != "approve" or means == {"approve"} else "reject"
+
+    def timeout(self, tools: Iterable[Tool | None], means: str) -> float | None:
+        """Return the seconds that a request waits for a decision about calls of these tools (R8.2).
+
+        `means`: the verdict after that time. The longest time of all policies counts for `approve`, the shortest for
+        other verdicts. `None`: no limit.
+        """
+        if not self._keeps_limits:
+            return self.policy.timeout
+        limits = {policy.timeout for tool in tools for policy in self._policies(tool)} or {self.policy.timeout}
+        seconds = [limit for limit in limits if limit is not None]
+        if means == "approve":
+            return max(seconds) if len(seconds) == len(limits) else None
+        return min(seconds, default=None)
+
+    @property
+    def shows_plans(self) -> bool:
+        """Whether a person approves each plan as a whole: the run's policy, or that of an owner of its tools, has the
+        scope `plan` (R7.6).
+        """
+        owners = self.givers if self._keeps_limits else []
+        policies = [self.policy, *(owner.policy.changed(self.change) for owner in owners)]
+        return any(policy.scope == "plan" for policy in policies)
 
     def approver(self, tool: Tool | None) -> str | None:
         """Return the program that decides about calls of the tool; `None` if an owner's policy names a different one or

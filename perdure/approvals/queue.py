@@ -189,7 +189,7 @@ class ApprovalQueue:
     def add_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
         """Return an approval request for a complete plan, if plans need approval and one of its calls would run
         (R7.6). `new_plan` returns an empty plan, in which an edit of this one is validated as a whole."""
-        if self._approved_above or self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
+        if self._approved_above or not self.guard.shows_plans or all(call.state.ended for call in plan.calls):
             return None
         request = ApprovalRequest(
             str(plan.request),
@@ -517,6 +517,17 @@ class ApprovalQueue:
             or self.guard.approver(tool) != by
         )
 
+    def timeout(self, request: ApprovalRequest) -> float | None:
+        """Return the seconds that the request waits for a decision; `None`: no limit (R7.4)."""
+        return self.guard.timeout([call.spec.tool for call in _calls(request)], self._verdict_in_time(request))
+
+    def _verdict_in_time(self, request: ApprovalRequest) -> str:
+        """Return the verdict of the policies on a request without a decision in time."""
+        verdicts = (self.guard.on_timeout(call.spec.tool) for call in _calls(request))
+        means = min(verdicts, key=_STRICTEST.index, default="reject")
+        floor = request.floor or (request.call is None and self._floor_asks_in(request.plan)) or self._refused(request)
+        return "reject" if means == "approve" and (floor or request.quorums) else means
+
     def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
         """Return the verdict after the timeout: the policy chooses it, but it never overrides the worker's floor
         (R7.4).
@@ -524,10 +535,7 @@ class ApprovalQueue:
         if self.note is not None:
             self.note("timeout", seconds, call=request.id)
         approval = self._settle(request)
-        calls = list(request.plan.written()) if request.call is None else [request.call]
-        means = min((self.guard.on_timeout(call.spec.tool) for call in calls), key=_STRICTEST.index, default="reject")
-        floor = request.floor or (request.call is None and self._floor_asks_in(request.plan)) or self._refused(request)
-        means = "reject" if means == "approve" and (floor or request.quorums) else means
+        means = self._verdict_in_time(request)
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
         if request.question:
@@ -635,7 +643,7 @@ class ApprovalQueue:
 
     def _asks(self, request: ApprovalRequest) -> bool:
         if request.call is None:
-            return self.guard.policy.scope == "plan"
+            return self.guard.shows_plans
         if request.question:
             return True
         if self.judges_anew:
@@ -652,7 +660,7 @@ class ApprovalQueue:
     def plan_approval(self, plan: Plan) -> PlanApproval | None:
         """Return the approval of the whole plan for the parts of its loops; `None`: no plan is shown as a whole."""
         if self._approved_plan != plan.request:
-            return PlanApproval(covers=False) if self.guard.policy.scope == "plan" else None
+            return PlanApproval(covers=False) if self.guard.shows_plans else None
         if self.allowed_sources is None:
             return PlanApproval(covers=not self._is_tightened, by_person=self._approved_by_person)
         return PlanApproval(sources=[*self.allowed_sources], ended=self.standing_approvals_ended)
@@ -726,6 +734,11 @@ class ApprovalQueue:
             return f"{call_id} already has a decision: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
         return f"no call {call_id!r} waits for a decision; " + (f"waiting: {waiting}" if waiting else "no call waits")
+
+
+def _calls(request: ApprovalRequest) -> list[Call]:
+    """Return the calls that a request is about."""
+    return [*request.plan.written()] if request.call is None else [request.call]
 
 
 def _approve(call: Call, digests: Digests) -> None:

@@ -39,7 +39,7 @@ class CheckedPlan(NamedTuple):
     def asks(self) -> Callable[[Call], bool]:
         """Return whether a person is asked about a call: by the policy, by a rule, or because the whole plan is shown."""
         asked = {id for verdict in self.verdicts() for id in verdict.asks}
-        whole = self.guard.policy.scope == "plan"
+        whole = self.guard.shows_plans
         return lambda call: whole or call.id in asked or self.guard.asks(call)
 
 

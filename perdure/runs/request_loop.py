@@ -149,7 +149,7 @@ class RequestLoop:
         self._is_patched = is_patched
         """Whether this execution follows a rule that may be newer than its history."""
         self._stage = RequestStage.STREAMING
-        self._shows_plan = run.approval_queue.guard.policy.scope == "plan"
+        self._shows_plan = run.approval_queue.guard.shows_plans
         self._left: deque[LoopEvent] = deque()
         self._plan_request: ApprovalRequest | None = None
         self.intake = Intake(self.plan.request)
@@ -215,7 +215,7 @@ class RequestLoop:
     def go_on(self) -> None:
         """Continue the run's plan, under the Request that has just begun."""
         self._stage, self.steered, self.cut, self.limit = RequestStage.STREAMING, False, False, None
-        self._shows_plan = self._run.approval_queue.guard.policy.scope == "plan"
+        self._shows_plan = self._run.approval_queue.guard.shows_plans
         self.intake, self.result = Intake(self.plan.request), RequestResult()
 
     def may_begin(self, call: Call) -> bool:

@@ -272,7 +272,7 @@ class RunState:
         log.append(with_reasons(view, log, self.progress.messages))
         self.journal.request_began(view)
         # A person reviews a complete plan: its calls are not needed before the answer's end (R7.6).
-        stream = self.agent.config.stream and self.approval_queue.guard.policy.scope == "calls"
+        stream = self.agent.config.stream and not self.approval_queue.guard.shows_plans
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
 
     def _hosted(self, model: str) -> list[str]:

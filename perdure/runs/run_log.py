@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
-from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
+from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW, LIMITS_HOLD_BELOW
 from perdure.runs.wire import PreparedWorker, RunInput
 
 StepKind: TypeAlias = Literal[
@@ -95,6 +95,7 @@ class RunStart:
             floor_flows=list(self.floor_flows),
             knows_defaults=self.prepared.follows(DEFAULTS_ASK),
             adds_to_quorums=self.prepared.follows(JUDGED_ANEW),
+            keeps_limits=self.prepared.follows(LIMITS_HOLD_BELOW),
         )
 
     def rule_book(self, rules: Sequence[Rule]) -> RuleBook:

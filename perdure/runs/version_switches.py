@@ -55,6 +55,8 @@ LEFT_CHILDREN_END: Final = "left-children-end"
 INFORMED_AGAIN: Final = "informed-again"
 """A repeated approval request, such as after a reset, informs people again, and its timeout begins anew (R7.2, R19.5).
 """
+LIMITS_HOLD_BELOW: Final = "limits-hold-below"
+"""An owner's `timeout` and `scope` apply to tools that it gives to a delegate (R8.2)."""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
@@ -142,6 +144,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
+        LIMITS_HOLD_BELOW: 9,
         LOOPS_KEEP_VALUES: 9,
         MUST_CALL_IN_LOOPS: 9,
         REMARKS_END_NOTHING: 9,

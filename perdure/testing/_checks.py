@@ -195,7 +195,7 @@ def _approvals(simulation: Simulation, guard: Guard, verdicts: Iterable[RuleVerd
     """Return the calls, or the whole plan, that need approval, with the reasons."""
     runs = any(step.start is not None for step in simulation.steps)
     whole = {request: PLAN_SCOPE} if runs else {}
-    found = whole if guard.policy.scope == "plan" else _calls_that_ask(simulation, guard)
+    found = whole if guard.shows_plans else _calls_that_ask(simulation, guard)
     for verdict in verdicts:
         for id in verdict.asks:
             found[id] = f"{found[id]}; {verdict.reason}" if id in found else verdict.reason

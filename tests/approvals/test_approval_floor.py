@@ -166,6 +166,48 @@ def test_a_tool_that_is_given_on_keeps_its_givers_policy(own: Any, change: Any, 
     assert guard.why(tool, {"x": 1}) is None, "a person changed it while it runs"
 
 
+@pytest.mark.parametrize(
+    ("giver", "delegate", "seconds"),
+    [
+        ({"timeout": 86400, "on_timeout": "approve"}, {"timeout": 1, "on_timeout": "approve"}, 86400),
+        ({"on_timeout": "approve"}, {"timeout": 1, "on_timeout": "approve"}, None),
+        ({"timeout": 3600}, {}, 3600),
+        ({"timeout": 3600}, {"timeout": 60, "on_timeout": "approve"}, 60),
+        ({}, {"timeout": 60, "on_timeout": "fail"}, 60),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("scope", ["calls", "plan"])
+def test_r8_2_a_tool_that_is_given_keeps_its_givers_timeout(
+    giver: Any, delegate: Any, seconds: Any, scope: Any
+) -> None:
+    """The attack: a delegate's file approves its calls after one second, or lets the run above wait for ever."""
+    tools = resolve_tools(["t", "own"], {name: {"name": name, "_dangerous": True} for name in ("t", "own")})
+    owners = Guard(parse_policy(giver)).tool_owners(["t"])
+    guard = Guard(parse_policy({**delegate, "scope": scope}), givers=owners)
+    before = ApprovalQueue(Guard(guard.policy, givers=owners, keeps_limits=False))
+    queue, plan = ApprovalQueue(guard), Plan(1, tools=tools, state=State())
+    plan.extend([{"_tool": "t"}, {"_tool": "own"}])
+    plan.close()
+    if scope == "plan":
+        requests = [queue.add_plan(plan, TIME, lambda: plan)]
+    else:
+        requests = [queue.add_call(plan, call, TIME) for call in plan.take_ready()]
+    waits = [each and queue.timeout(each) for each in requests]
+    assert waits == ([seconds] if scope == "plan" else [seconds, guard.policy.timeout])
+    assert [each and before.timeout(each) for each in requests] == [guard.policy.timeout] * len(requests)
+
+
+def test_r8_2_a_delegate_shows_its_plans_where_the_giver_of_its_tools_does() -> None:
+    owners = Guard(parse_policy({"scope": "plan", "ask": "never"})).tool_owners(["t"])
+    guard = Guard(Policy(ask="never"), givers=owners)
+    assert guard.shows_plans
+    assert not Guard(Policy(ask="never"), givers=owners, keeps_limits=False).shows_plans
+    assert not Guard(Policy(ask="never")).shows_plans
+    guard.loosen_or_tighten(parse_policy({"scope": "calls"}))
+    assert not guard.shows_plans, "a person changed it while it runs"
+
+
 def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     """The attack: an agent file calls the code `wipe` a tool `read`, and `read` is what a person is asked about."""
     definitions: list[Any] = [
