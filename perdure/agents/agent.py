@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.files import agent_path, offline_tool, read_agent
@@ -55,7 +56,13 @@ class JsonType(Generic[ValueT]):
             try:
                 self.adapter = TypeAdapter(wanted)
                 self.schema = plain_schema(self.adapter.json_schema())
-            except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
+            except (
+                PydanticSchemaGenerationError,
+                PydanticUserError,
+                PydanticSerializationError,
+                NameError,
+                SyntaxError,
+            ) as error:
                 problem = str(error).splitlines()[0].partition(". Set `")[0]
                 raise AgentError(
                     f"{where} is not a JSON Schema or a type that JSON can be validated as: {problem}"

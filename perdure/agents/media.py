@@ -45,9 +45,14 @@ class Media:
         if (path is None) == (data is None):
             raise TypeError(f"{type(self).__name__} needs a path, or data=…")
         if path is not None:
-            if (size := Path(path).stat().st_size) > MAX_MEDIA:
-                raise MediaError(f"{path} has {bytes_text(size)}; the limit is {MAX_MEDIA:,}")
-            data, name = Path(path).read_bytes(), name or Path(path).name
+            try:
+                if (size := Path(path).stat().st_size) > MAX_MEDIA:
+                    raise MediaError(f"{path} has {bytes_text(size)}; the limit is {MAX_MEDIA:,}")
+                data, name = Path(path).read_bytes(), name or Path(path).name
+            except OSError as error:
+                raise MediaError(f"{path} cannot be read: {error.strerror}") from None
+            except TypeError:
+                raise MediaError(f"{type(self).__name__} needs a path, not {clip(repr(path), 60)}") from None
         self._data: bytes | None = bytes(data or b"")
         self._value = media_of(self._data, name)
         self._check()

@@ -14,6 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from perdure.agents.json_files import json_option
+from perdure.approvals.decisions import parse_decision
 from perdure.approvals.requests import WaitingView
 from perdure.cli._console import get_console, make_table, read_key, strip_control_characters
 from perdure.cli._execute import CommandError, Json, RunId, connected, execute, one_line_errors
@@ -229,6 +230,8 @@ def inbox(
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
     keys["by"] = keys.get("by") or local_user()
     decision = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False, [])}
+    with one_line_errors():
+        parse_decision(decision)
     done = connected(lambda perdure: perdure.get_run(run_id).decide(decision))
     needs = f"; it needs {done['missing']}" if "missing" in done else ""
     print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}{needs}")

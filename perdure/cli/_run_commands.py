@@ -164,7 +164,7 @@ def _with_files(value: object, files: Iterable[str]) -> object:
 def wait(
     run_id: RunId,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds to wait. The run continues after a timeout.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Seconds to wait. The run continues after a timeout.")
     ] = 30.0,
     as_json: Json = False,
 ) -> None:

@@ -20,6 +20,7 @@ from perdure.cli._data_commands import Out, write_export
 from perdure.cli._execute import (
     FAILED,
     TIMEOUT,
+    USAGE,
     CommandError,
     Context,
     Json,
@@ -30,10 +31,11 @@ from perdure.cli._execute import (
 )
 from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import local_user, with_settings
-from perdure.errors import RunNotFoundError
+from perdure.errors import RunError, RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
 from perdure.runs.delegates import wanted_delegates
+from perdure.sessions.fork import read_place
 from perdure.sessions.replies import shorten_text
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
 from perdure.values.json import JsonObject, dumps
@@ -115,7 +117,9 @@ def say(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Seconds to wait for the reply. The run continues after a timeout."),
+        typer.Option(
+            metavar="SECONDS", min=0, help="Seconds to wait for the reply. The run continues after a timeout."
+        ),
     ] = None,
     sender: Sender = None,
     tenant: Tenant = "",
@@ -159,7 +163,7 @@ def wait(
     ],
     session: Annotated[str | None, typer.Option(metavar="SESSION", help="The key of the message's session.")] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds to wait. The run continues after a timeout.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Seconds to wait. The run continues after a timeout.")
     ] = WAIT,
     sender: Annotated[
         str, typer.Option(metavar="NAME", help="The message's sender, if several senders used this id.")
@@ -417,6 +421,11 @@ def fork(
     as_json: Json = False,
 ) -> None:
     """Begin a session with this one's conversation up to a point. No call runs again, and this session does not change."""
+    with one_line_errors():
+        try:
+            read_place(at)
+        except RunError as error:
+            raise CommandError(f"--at: {error}", USAGE) from None
     begun = connected(lambda perdure: perdure.session(session, tenant=tenant).fork(at, key))
     print(dumps({"session": begun.key, "from": session, "at": at}) if as_json else begun.key)
 

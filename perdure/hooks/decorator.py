@@ -61,7 +61,7 @@ def _check_signature(function: Callable[..., Any], rule: HookEventRow, where: st
     event."""
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError) as error:
+    except (NameError, TypeError, SyntaxError) as error:
         raise HookDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
     parameters = list(inspect.signature(function).parameters.values())
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

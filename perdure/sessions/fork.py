@@ -31,7 +31,7 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
     the fork keeps the whole run and its reply. Raise `RunError` if there is no such place, or if a workflow does not
     answer.
     """
-    number, request = _place(at)
+    number, request = read_place(at)
     hand = await read_at_hand(reader)
     entries, spans = hand.entries, hand.spans
     while (run := _run(entries, number)) is None or not _whole(entries, run):
@@ -53,7 +53,8 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
     return transcript.carried(), state
 
 
-def _place(at: str) -> tuple[int, int | None]:
+def read_place(at: str) -> tuple[int, int | None]:
+    """Return the numbers of a run and of a Request in it. Raise `RunError` for a text that is no point of a session."""
     found = _AT.fullmatch(at.strip())
     if found is None:
         raise RunError(f"{at!r} is not a point of a session: use R or R.N, the numbers of a run and of a Request")

@@ -13,6 +13,7 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar
 
 from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
@@ -451,7 +452,7 @@ def _field(
     return annotation, Field(alias=parameter.name, **about)
 
 
-_NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError)
+_NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, PydanticSerializationError, TypeError, NameError)
 
 
 def _adapter(annotation: Annotation, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
@@ -469,7 +470,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Annotation]:
     `ToolDefinitionError`."""
     try:
         return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
+    except (NameError, TypeError, SyntaxError) as error:
         annotations = getattr(function, "__annotations__", None)
         if not isinstance(annotations, dict):
             raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
@@ -480,7 +481,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Annotation]:
         )
         try:
             hints |= get_type_hints(alone, include_extras=True)
-        except (NameError, TypeError) as error:
+        except (NameError, TypeError, SyntaxError) as error:
             if name != "return":
                 raise ToolDefinitionError(
                     f"{where}: the annotation {_name_of(annotation)} of the parameter {name!r} cannot be read: {error}"

@@ -175,7 +175,7 @@ def _context_type(function: object) -> TypeAdapter[Any] | None:
     """Return a reader of the type that `RunContext[…]` or `RunContextWrapper[…]` names in a function's parameters."""
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError):
+    except (NameError, TypeError, SyntaxError):
         return None
     for hint in hints.values():
         origin = getattr(hint, "__origin__", None)

@@ -130,6 +130,8 @@ def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
         near = suggest_name(tag, allowed)
         hint = f"; did you mean {near!r}?" if near else ""
         return f"{name} {tag!r} is not one of {', '.join(allowed)}{hint}"
+    if kind == "string_too_short" and found == "":
+        return "must not be empty"
     message = str(error["msg"]).removeprefix("Value error, ")
     plain = message.replace("Input should be", "must be", 1)
     return plain if plain == message else plain + got

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -134,6 +135,10 @@ class Unreadable:
     pass
 
 
+class Objects(Enum):
+    ONE = object()
+
+
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
@@ -152,6 +157,7 @@ class Unreadable:
         ),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is not a JSON Schema or a type"),
+        (lambda: Agent("a", output=Objects), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output="a text"), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output="Fruit"), "agent 'a': output is not a JSON Schema or a type"),
         (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is not a JSON Schema"),
@@ -165,7 +171,7 @@ class Unreadable:
         (lambda: Agent("a").with_candidate(None), "candidate must be an Agent, not None"),  # type: ignore[arg-type]
         (lambda: Agent("a", messages=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", messages=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
-        (lambda: Agent(""), "agent '': .*"),
+        (lambda: Agent(""), r"agent '': \$\.name: must not be empty"),
         (
             lambda: Agent.read("nowhere"),
             r"no agent 'nowhere': there is no file nowhere, and no agents/nowhere\.json; name an agent in Python as MODULE:NAME$",

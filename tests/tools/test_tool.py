@@ -105,7 +105,7 @@ def test_a_function_is_a_tool_whatever_it_is_annotated_to_return(returns: Any, w
     assert found.dump(4) == 4
 
 
-@pytest.mark.parametrize("kind", [Unknown, Callable[[int], int], dict[str, Unknown], "Nowhere", "list[Nowhere]"])
+@pytest.mark.parametrize("kind", [Unknown, Callable[[int], int], dict[str, Unknown], "Nowhere", "1+", "list[Nowhere]"])
 def test_a_parameter_that_cannot_be_read_is_named(kind: Any) -> None:
     def double(fine: int, number):  # type: ignore[no-untyped-def]
         return fine * number

@@ -24,6 +24,15 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 400
 PDF = b"%PDF-1.7\n" + b"a page of it\n" * 50
 
 
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [("nowhere.png", "nowhere.png cannot be read: No such file or directory"), (5, "Media needs a path, not 5")],
+)
+async def test_a_file_that_cannot_be_read_is_refused_in_one_line(path: Any, line: str) -> None:
+    with pytest.raises(MediaError, match=line):
+        Media(path)
+
+
 @tool
 def draw(name: str) -> Image:
     """Draw a chart."""

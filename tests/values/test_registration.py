@@ -70,8 +70,11 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         (None, "{name} needs a function, not NoneType: decorate the function itself with @{name}"),
         (5, "{name} needs a function, not int: decorate the function itself with @{name}"),
         (Desk, "{name} needs a function, not type: decorate the function itself with @{name}"),
-        (many, "tests.values.test_decorated:many is a generator function, whose code no call runs: return one value"),
-        (stream, "tests.values.test_decorated:stream is a generator function, whose code no call runs"),
+        (
+            many,
+            "tests.values.test_registration:many is a generator function, whose code no call runs: return one value",
+        ),
+        (stream, "tests.values.test_registration:stream is a generator function, whose code no call runs"),
     ],
 )
 def test_an_object_that_cannot_be_registered_is_refused_in_one_line(name: str, target: Any, words: str) -> None:
