@@ -300,7 +300,7 @@ class LoopDriver:
             lineage=loop.lineage,
             delegates=loop.delegates,
             prepared=loop.prepared,
-            budget=share,
+            budget=share.within(loop.part_budget),
             sources=loop.sources_of(),
             whose=loop.whose,
             routes_above=loop.routes_above,

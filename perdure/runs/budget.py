@@ -145,6 +145,14 @@ class BudgetPool:
         """Whether there is a limit to share out; without one every holder has no limit."""
         return self.budget.tokens is not None or self.budget.cost is not None
 
+    def rest(self, usage: RunUsage) -> Budget:
+        """Return what is left, and reserved for nobody, for calls that reserve no share."""
+        tokens, cost = self._free(self.budget.left(usage))
+        return Budget(
+            tokens=None if math.isinf(tokens) else max(0, int(tokens)),
+            cost=None if math.isinf(cost) else max(0.0, cost),
+        )
+
     @property
     def holders(self) -> frozenset[str]:
         """The names of holders that have a share and have not settled."""

@@ -28,6 +28,7 @@ from perdure.runs.loops import (
 )
 from perdure.runs.provenance import references_of, scope_reference
 from perdure.runs.run import RunState
+from perdure.runs.version_switches import LIMITS_HOLD_BELOW
 from perdure.runs.wire import RunInput
 from perdure.tools.definitions import definition_name
 from perdure.tools.tool import ANONYMOUS, Tool, gives_tools
@@ -51,6 +52,8 @@ FORMER_RECORD_ACTIVITY: Final = "perdure.former_rule_record"
 END_FORMER_ACTIVITY: Final = "perdure.end_former"
 """Activity: end an open child of an execution before a reset (R7.2)."""
 
+_KEPT: Final = {"parallel", "models", "model_patience", "prices", "client_timeout"}
+"""Keys of a run's config that apply to the calls in parts of its loops."""
 _LARGE: Final = ("agent", "input", "params", "items", "delegates")
 
 
@@ -316,9 +319,15 @@ def _parts(
     givers = guard.tool_owners([each.spec.tool_name for each in call.written()])
     below = _below(call, run, budget, guard.change.as_change(), givers, sources)
     record = below.pop("rule_record")
+    follows = prepared.follows(LIMITS_HOLD_BELOW)
+    kept = run.agent.config.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude_none=True, include=_KEPT if follows else {"parallel"}
+    )
+    # A loop without delegates reserves no share. But servers of its tools may ask the run's model.
+    rest = run.limits.pool.rest(run.progress.usage) if follows and not budget.limited else Budget()
     return LoopInput.model_construct(
         kind="each",
-        agent=part_document(call, form, run.tools, base, guard, run.agent.config.parallel),
+        agent=part_document(call, form, run.tools, base, guard, kept),
         params={},
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],
@@ -328,6 +337,7 @@ def _parts(
         title=call.spec.tool_name,
         max_payload=prepared.max_payload,
         **below,
+        rest=rest,
         keeps_version=run.prepared.keeps_version,
         remembered=part_remembered(guard, call, sources),
         standing=None if run.approval_queue.standing_approvals_ended else run.standing,

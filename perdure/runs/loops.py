@@ -55,10 +55,10 @@ def part_document(
     tools: Mapping[str, Tool],
     base: Mapping[str, Json],
     guard: Guard,
-    parallel: int | None = None,
+    kept: JsonObject,
 ) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that the call reads, and the run's
-    policy. `parallel`: the most calls of the run at a time, as in its config (R5.12).
+    policy. `kept`: the keys of the run's config that apply to the parts (R16.1).
     """
     used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
@@ -67,9 +67,9 @@ def part_document(
     ]
     context.append({"type": "state", "state": outside_state(call).snapshot()})
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
-    config: JsonObject = {"start": "plan", "approval": guard.base.as_change(), "deadline": PART_DEADLINE}
-    if parallel is not None:
-        config["parallel"] = min(parallel, MAX_INSIDE)
+    config = {**kept, "start": "plan", "approval": guard.base.as_change(), "deadline": PART_DEADLINE}
+    if "parallel" in kept:
+        config["parallel"] = min(kept["parallel"], MAX_INSIDE)
     return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
 
@@ -235,6 +235,8 @@ class LoopInput(WireModel):
     """Preparation for all iterations, recorded once; `None`: each records its own."""
     budget: Budget = Field(default_factory=Budget)
     """Remaining budget of the parent run for all iterations together; its deadline applies to each of them."""
+    rest: Budget = Field(default_factory=Budget, exclude_if=lambda rest: not rest.limited)
+    """Tokens and dollars that parts without delegates may use. The parent run has not reserved them."""
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
@@ -272,6 +274,15 @@ class LoopInput(WireModel):
         if self.call is not None:
             return -(-self.parallel // MAX_INSIDE)
         return self.parallel if self.kind == "each" else 1
+
+    @property
+    def part_budget(self) -> Budget:
+        """What a part may use of the `rest`: those that run at once have equal parts of it."""
+        left, count = self.rest.left(self.state.usage), self.concurrency
+        return Budget(
+            tokens=None if left.tokens is None else left.tokens // count,
+            cost=None if left.cost is None else left.cost / count,
+        )
 
     def iteration(self, index: int) -> tuple[JsonObject, JsonObject]:
         """Return the agent and the input of one iteration: the call's parameters, `index`, and the iteration's own

@@ -56,7 +56,8 @@ INFORMED_AGAIN: Final = "informed-again"
 """A repeated approval request, such as after a reset, informs people again, and its timeout begins anew (R7.2, R19.5).
 """
 LIMITS_HOLD_BELOW: Final = "limits-hold-below"
-"""An owner's `timeout` and `scope` apply to tools that it gives to a delegate (R8.2)."""
+"""An owner's `timeout` and `scope` apply to tools that it gives to a delegate (R8.2). A run's models, prices, budgets and `client_timeout` apply to
+the calls in parts of its loops (R16.1)."""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"

@@ -12,6 +12,7 @@ from perdure.approvals.decisions import Decision
 from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.models.requests import RequestResult
+from perdure.models.usage import Price, Usage
 from perdure.plan import Plan
 from perdure.runs.agent import Context, Models, parse_agent
 from perdure.runs.delegates import child_input
@@ -19,6 +20,7 @@ from perdure.runs.limits import Budget
 from perdure.runs.loops import LoopInput, most_items, part_document
 from perdure.runs.request_loop import RequestLoop
 from perdure.runs.run import RunState
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import resolve_tools
 from perdure.values.limits import MAX_PAYLOAD
@@ -120,13 +122,49 @@ def part_of(run: ApprovalQueue, tool: str = "refund", approved: str = "") -> tup
                     run.apply(run.judge(decision.model_copy(update={"by": name})))
         else:
             run.apply_standing(decision, ["trusted"])
-    document: Any = part_document(call, call.spec.loop, TOOLS, {}, run.guard)
+    document: Any = part_document(call, call.spec.loop, TOOLS, {}, run.guard, {})
     change, owners = run.guard.change.as_change(), run.guard.tool_owners([tool])
     base, floor = parse_policy(document["config"]["approval"]), run.guard.floor
     part = ApprovalQueue(Guard(base, floor=floor, change=parse_policy(change), givers=owners))
     if (approval := run.plan_approval(plan)) is not None:
         part.begin_part(approval)
     return part, change
+
+
+def parts_of(config: Any, rules: int = NEWEST) -> LoopInput:
+    """The input of a loop in parts, in a run with this config that has used 100 tokens."""
+    tools = list(resolve_tools(["refund"], {"refund": REFUND}).values())
+    agent = parse_agent({"name": "a", "context": [], "config": config})
+    run = RunState(agent, Context(agent), PreparedWorker(tools=tools, models=Models(), rules=rules))
+    run.progress.usage.count("m", Usage(prompt_tokens=90, completion_tokens=10), {"m": Price(prompt=1, completion=1)})
+    plan = run.open_plan(1)
+    plan.extend([{"_tool": "refund", "_each": [0] * 900, "euros": "†item", "_parallel": 200}])
+    plan.close(drain=True)
+    (call,) = plan.take_ready()
+    made = child_input(call, plan.values(call), run, Budget())
+    assert isinstance(made, LoopInput)
+    return made
+
+
+def test_r16_1_a_part_keeps_the_models_prices_and_budgets_of_its_run() -> None:
+    kept: Any = {
+        "models": {"fast": "small"},
+        "prices": {"small": {"prompt": 1.0, "completion": 2.0}},
+        "model_patience": 60.0,
+        "client_timeout": 30.0,
+        "parallel": 200,
+    }
+    config: Any = {**kept, "token_budget": 1_000, "cost_budget": 3.0001, "stuck_after": 5}
+    made, before = parts_of(config), parts_of(config, rules=8)
+    own: Any = made.agent["config"]
+    assert own == {**kept, "parallel": 100, "start": "plan", "approval": {}, "deadline": own["deadline"]}
+    assert own.keys() - before.agent["config"].keys() == kept.keys() - {"parallel"}
+    parse_agent(made.agent)
+    assert (made.rest, made.concurrency) == (Budget(tokens=900, cost=3), 2)
+    assert made.part_budget == Budget(tokens=450, cost=1.5)
+    made.state.usage.count("small", Usage(prompt_tokens=500, completion_tokens=0), {})
+    assert made.part_budget.tokens == 200
+    assert before.part_budget == parts_of({}).part_budget == Budget()
 
 
 def asks(queue: ApprovalQueue, sources: Sources = USER) -> bool:

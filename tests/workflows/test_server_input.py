@@ -14,6 +14,7 @@ from perdure import Perdure, Run, WaitingView
 from perdure.errors import DecisionRefusedError
 from perdure.testing.scripted_model import Turn
 from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_INSIDE
 from tests.activities.test_mcp import offered_by, scripted, server
 from tests.activities.test_secrets import details_in
 from tests.support import DONE, agent, harness
@@ -224,9 +225,14 @@ async def test_r21_3_sampling_is_off_unless_the_servers_entry_permits_it(dev_ser
     assert [call.status for call in view.calls] == ["failed"]
 
 
-async def test_r21_3_a_server_gets_no_sample_once_the_runs_budget_is_spent(dev_server: WorkflowEnvironment) -> None:
+@pytest.mark.parametrize(
+    ("loop", "budget"), [({}, "1,000"), ({"_each": [*range(MAX_INSIDE + 1)]}, "0")], ids=["one", "in-parts"]
+)
+async def test_r21_3_a_server_gets_no_sample_once_the_runs_budget_is_spent(
+    dev_server: WorkflowEnvironment, loop: JsonObject, budget: str
+) -> None:
     """The answer whose call asks has spent the budget. No model is asked for the server, and the last Request ends the run."""
-    calls = [{"_tool": "notes.summarise", "text": "a", "_outputPath": "†state.s || †state.error"}]
+    calls = [{"_tool": "notes.summarise", "text": "a", "_outputPath": "†state.s || †state.error", **loop}]
     script = [Turn({"calls": calls}, usage=(900, 100)), DONE]
     async with (
         server("stdio", sampling=1) as config,
@@ -237,5 +243,6 @@ async def test_r21_3_a_server_gets_no_sample_once_the_runs_budget_is_spent(dev_s
     (call,) = view.calls
     assert (view.stop_reason, view.requests, len(it.model.requests)) == ("token_budget", 2, 2)
     assert call.error is not None
-    assert call.error["code"] == "token_budget"
-    assert "the MCP server 'notes' may not ask a model: the token budget of 1,000 is spent" in call.error["message"]
+    assert call.error["code"] == ("iterations_failed" if loop else "token_budget")
+    words = f"the MCP server 'notes' may not ask a model: the token budget of {budget} is spent"
+    assert words in call.error["message"]
