@@ -32,6 +32,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import LASTING, fetch, fetch_own, own_run
 from perdure.activities.registry import Registry
+from perdure.activities.results import encode_result, until_stored
 from perdure.activities.secrets import keep_secret_here, mask_text, mask_value
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
@@ -108,7 +109,7 @@ class ToolActivity:
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
                     result = function.dump(value.value if isinstance(value, Branch) else value)
-                await store.save(files)
+                await until_stored(call.tool, lambda: store.save(files))
                 size = _measured(call.tool, result, self._max_payload)
                 result, kept = await hooks.look(reads, before := mask_value(result))
                 if result is not before or kept is not None:
@@ -116,6 +117,19 @@ class ToolActivity:
                     result, kept = mask_value(result), mask_value(kept)
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
+                return await encode_result(
+                    call.tool,
+                    ToolResult(
+                        value=result,
+                        branch=branch,
+                        attempt=activity.info().attempt,
+                        size=size,
+                        kept=kept,
+                        unheard=hooks.unheard,
+                        usage=usage,
+                        untrusted=bool(marks),
+                    ),
+                )
         except ServerInputError as error:
             return ToolResult(attempt=activity.info().attempt, asks=_masked(error.asked))
         except MediaError as error:
@@ -126,17 +140,6 @@ class ToolActivity:
             if isinstance(error, ApplicationError) and error.type in (INTERRUPTED, NOT_BEGUN) and not has_begun:
                 raise
             raise tool_failure(error) from serializable_cause(error)
-        attempt = activity.info().attempt
-        return ToolResult(
-            value=result,
-            branch=branch,
-            attempt=attempt,
-            size=size,
-            kept=kept,
-            unheard=hooks.unheard,
-            usage=usage,
-            untrusted=bool(marks),
-        )
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
         """Check this worker's own floor: the run may be another worker's, with another floor (R7.1)."""

@@ -3,6 +3,7 @@
 - `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it calls a payload converter,
   and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched, and types of its errors:
   `perdure.hosting.codec.is_lasting` reads their codes from their messages.
+- `perdure.activities.results` binds the converter of a result with a private method. Missing: an activity's own data converter.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
 - `before_eviction` reads them too: a replay records an open run before the SDK cancels its tasks.
@@ -31,6 +32,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, Workf
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from perdure.activities.results import EncodedResult
 from perdure.hosting import _health as health
 from perdure.hosting.codec import is_lasting, unreadable_payload
 from perdure.hosting.worker_group import carried_out
@@ -62,6 +64,12 @@ class Converter(DataConverter):
 
     files: NamedStorage | None = None
     """The storage of files, as in a `FilesConverter`."""
+
+    async def encode(self, values: Sequence[Any]) -> list[Payload]:
+        """Encode the values. See `DataConverter`."""
+        if len(values) == 1 and isinstance(values[0], EncodedResult):
+            return [values[0].payload]
+        return await super().encode(values)
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         read = super()._decode_reference_payload_sequence

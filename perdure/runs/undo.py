@@ -27,7 +27,7 @@ from perdure.tools.engine import UNDO_BELOW
 from perdure.tools.tool import ENGINE_ACTIVITIES, Tool
 from perdure.tools.undo import read_by, undo_params
 from perdure.values.json import Json, JsonObject, WireModel, pack
-from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_TOO_LARGE
+from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_NOT_STORED, RESULT_TOO_LARGE
 from perdure.values.provenance import join, join_all
 from perdure.values.references import MISSING, Missing
 from perdure.values.sizes import Sizes
@@ -41,6 +41,7 @@ _UNCERTAIN: Final = frozenset(
         INTERRUPTED,
         LOST,
         RESULT_TOO_LARGE,
+        RESULT_NOT_STORED,
         HISTORY_FULL,
         "timeout",
         "cancelled",

@@ -102,6 +102,8 @@ RESULT_TOO_LARGE: Final = "result_too_large"
 """Code of a call whose result, or whose delegate's output, cannot be returned whole."""
 HISTORY_FULL: Final = "history_full"
 """Code of a call for whose result the history has no room."""
+RESULT_NOT_STORED: Final = "result_not_stored"
+"""Code of a call that has run, and whose result could not be encoded or stored."""
 
 # One plan.
 
