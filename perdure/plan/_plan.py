@@ -31,7 +31,7 @@ from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import CALL_STEPS, MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
 from perdure.values.provenance import NOWHERE, KnownSources, Labels, Origins, Sources, join
-from perdure.values.references import UNKNOWN, Missing, Reference
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write, values_for
 from perdure.values.templates import TextBudget
@@ -99,6 +99,10 @@ class Plan:
         self.calls = self._scheduler.calls
         self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops, self.checks)
         """Its held calls."""
+
+    def data_at(self, reference: Reference) -> Json | Missing:
+        """Return the value of a reference to data, such as the input; `MISSING` for one to the state."""
+        return MISSING if reference.kind == "state" else get(self._data.get(reference.kind, MISSING), reference.path)
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:
         """Add the next call of the list. It is checked, bound, and ready at once if it waits for nothing (R5.3, R6.6).

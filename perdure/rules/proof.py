@@ -51,6 +51,8 @@ VerdictStatus: TypeAlias = Literal["proven", "violated", "unknown"]
 Reach: TypeAlias = Callable[[Tool], "frozenset[str] | None"]
 """Function that returns the names of the tools that the child run of a delegate's tool may use; `None`: any."""
 
+DATA_KNOWN: Final = "data-known"
+"""Patch: `same` compares the values of references to data, such as the input and what an undo reads, not their names."""
 _ORDER: Final[tuple[VerdictStatus, ...]] = ("proven", "unknown", "violated")
 
 
@@ -679,7 +681,12 @@ class PlanJudge:
             place = self._place_of(use, reference)
             if place is None:
                 return None
-            parts.append([str(reference), place])
+            known = self._plan.data_at(reference) if self._plan.checks.is_patched(DATA_KNOWN) else MISSING
+            if isinstance(known, str | int | float | None):
+                literals.append(known)
+                parts.append(["value", known])
+            else:
+                parts.append([str(reference), place])
         return ("value", digest_of(literals)) if len(literals) == len(parts) else ("reference", digest_of(parts))
 
     def _place_of(self, use: _Use, reference: Reference) -> Json:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
+from perdure.rules.proof import DATA_KNOWN
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
@@ -140,6 +141,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         CARRIES_LESS: 8,
         ADDED_ONE_BY_ONE: 9,
         COUNTS_LOOP_RUNS: 9,
+        DATA_KNOWN: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         EDITS_KEEP_AUTHORS: 9,
         OPERATIONS_WAIT: 9,

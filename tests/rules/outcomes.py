@@ -24,9 +24,9 @@ Past = tuple[tuple[str, str], ...]
 """What happened, in this order: `begun`, `done` or `failed`, and the call's id."""
 
 
-def new_plan(calls: list[dict[str, Any]]) -> Plan:
+def new_plan(calls: list[dict[str, Any]], data: dict[str, Any] | None = None) -> Plan:
     """Return the plan of these calls, complete, of which nothing has begun."""
-    plan = Plan(1, tools=TOOLS, state=State([Write(path=(), value=STATE)]))
+    plan = Plan(1, tools=TOOLS, state=State([Write(path=(), value=STATE)]), data=data)
     for raw in calls:
         plan.add(raw)
     plan.close()

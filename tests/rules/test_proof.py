@@ -100,3 +100,14 @@ def test_r23_1_a_call_that_reads_a_call_and_its_reader_begins() -> None:
         {"_tool": "b", "r": "†state.r0", "q": "†state.r1"},
     ]
     assert verdict(calls, precedes("c", "b")) == "violated"
+
+
+@pytest.mark.parametrize(("other", "status"), [("north", "proven"), ("south", "violated")])
+def test_r23_1_values_of_the_input_are_compared(other: str, status: str) -> None:
+    calls: list[dict[str, Any]] = [
+        {"_tool": "a", "p": "†input.x", "_outputPath": "†state.r0"},
+        {"_tool": "b", "p": "†input.y", "_after": ["ended 1.0"]},
+    ]
+    plan = new_plan(calls, {"input": {"x": "north", "y": other}})
+    [found] = judge_plan(plan, RuleBook([followed_by("a", "b", same="p")]))
+    assert found.status == status
