@@ -23,7 +23,7 @@ from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import with_settings, write_file
 from perdure.client.selection import Selection
-from perdure.errors import SettingsError
+from perdure.errors import RunError, SettingsError
 from perdure.hosting.settings import Settings
 from perdure.runs.evaluation import (
     ComparedRow,
@@ -258,6 +258,7 @@ def record(
     """Write runs as cases: the model's answers, the tools' results and people's decisions. See perdure.testing.replay and perdure eval.
 
     A case contains the data of its run: review it before you share it. Masked values stay masked.
+    A run that received a message while it worked cannot be a case. With --to it is left out, and fails the command.
     """
     from perdure.testing import cases  # it replays histories: only this command and `replay` need it
 
@@ -281,20 +282,27 @@ def record(
                 async for run in runs:
                     yield run.id
 
-    async def write(perdure: Perdure) -> None:
+    async def write(perdure: Perdure) -> bool:
         if to is None:
             case = await cases.record(perdure.get_run(names[0]))
             if out is None:
                 print(cases.case_text(case))
             else:
                 write_file(out, cases.case_text(case) + "\n")
-            return
+            return True
         to.mkdir(parents=True, exist_ok=True)
-        count = 0
+        count, left_out = 0, 0
         async for name in each(perdure):
             path = to / f"{_NOT_OF_FILES.sub('-', name)}.json"
-            write_file(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
+            try:
+                case = await cases.record(perdure.get_run(name))
+            except RunError as error:
+                print(f"{name}: left out: {error}", file=sys.stderr)
+                left_out += 1
+                continue
+            write_file(path, cases.case_text(cases.with_evaluators(case)) + "\n")
             count += 1
-        print(f"{count:,} cases in {to}")
+        print(f"{count:,} cases in {to}{f'; left out: {left_out:,}' if left_out else ''}")
+        return not left_out
 
-    connected(write)
+    raise SystemExit(0 if connected(write) else FAILED)

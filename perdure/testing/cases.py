@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from openai import AsyncOpenAI
-from temporalio.api.common.v1 import Payloads
-from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
-from temporalio.common import SearchAttributeKey
-from temporalio.converter import decode_typed_search_attributes
 
 from perdure import ToolContext, ToolError, branch
 from perdure.agents.agent import Agent
 from perdure.agents.datasets import recorded_evaluators
-from perdure.approvals.decisions import KINDS
-from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
+from perdure.approvals.decisions import Decision
 from perdure.client.approvals import change_policy, decide
-from perdure.client.histories import Exchange, audit_run, execution_histories, started_below
+from perdure.client.histories import Audit, Exchange, audit_run, execution_histories, kind_of, started_below
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
+from perdure.plan import OWN_TOOLS, Call, Failed, Returned
+from perdure.runs.caller_context import masked_context
+from perdure.runs.run_log import LogStep
 from perdure.runs.run_player import differences, plan_graph
-from perdure.runs.schedules import with_time
-from perdure.runs.wire import (
-    AGENT_WORKFLOW,
-    DECIDE,
-    POLICY,
-    READ_AGENT_ACTIVITY,
-    SCHEDULED_ATTRIBUTE,
-    RunInput,
-    RunView,
-)
+from perdure.runs.wire import AGENT_WORKFLOW, PreparedWorker, RunView
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._clock import WaitingState
 from perdure.testing._local import run_locally
@@ -49,21 +35,19 @@ from perdure.testing._servers import Server
 from perdure.testing._waits import waiting_requests
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.tools.engine import ENGINE_TOOLS
-from perdure.tools.invocation import ToolInput, ToolResult
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, dumps, shorten
+from perdure.values.json import JsonObject, dumps, shorten
 from perdure.values.references import MISSING
 
-_SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
-
-
-# A case is made only from the histories of the run and of the runs below it. It needs no model, tool or worker.
+# A case is made only from a replay of the histories of the run and of the runs below it. It needs no model, tool or
+# worker.
 
 
 class Case(dict[str, Any]):
     """A recorded run, as `record` writes it: JSON, which people may read and edit.
 
-    `{"form", "perdure", "name", "agent", "input"?, "approval"?, "delegates"?, "tools": {name: definition}, "runs"}`.
+    `{"form", "perdure", "name", "agent", "input"?, "approval"?, "sender"?, "context"?, "delegates"?, "prices",
+    "tools": {name: definition}, "runs"}`.
     `runs` has the run under `""` and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request",
     "model", "dialect", "usage", "says", "cut"?}], "results": {call id: {"tool", "params", "returns" or "raises",
     "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
@@ -76,7 +60,6 @@ class Case(dict[str, Any]):
 
 
 FORM: Final = 1
-_CALL: Final = re.compile(r"\d+\.\d+(\[\d+\])?")
 
 
 class Recordable(Protocol):
@@ -93,7 +76,8 @@ async def record(run: Recordable) -> Case:
     """Record a run, and the runs below it, as a case to keep beside the tests. It holds the data that the run read and
     wrote: check it before you share it.
 
-    Raises `RunError` if there is no such run, or if this version cannot replay its history.
+    Raises `RunError` if there is no such run, if this version cannot replay its history, or if a message was sent to
+    the run while it worked.
 
     ```python
     write_case(await record(perdure.get_run("order-17")), "tests/cases/order.json")
@@ -109,30 +93,49 @@ async def record_run(client: Client, run_id: str) -> Case:
     left = [(run_id, "")]
     while left:
         workflow_id, kind = left.pop(0)
-        taken = _RecordedRun(client)
         async for history in execution_histories(client, workflow_id):
-            kind = kind or history.events[0].workflow_execution_started_event_attributes.workflow_type.name
+            kind = kind or kind_of(history)
             left += started_below(history)
-            for event in history.events if kind == AGENT_WORKFLOW else ():
-                await taken.take(event)
         if workflow_id == run_id and kind != AGENT_WORKFLOW:
             raise RunError(f"{run_id!r} is a {kind} workflow, not a run of an agent")
         if kind != AGENT_WORKFLOW:
             continue
-        audited = await audit_run(client, workflow_id)
-        view = audited.view or await fetch_run(client, workflow_id)
+        audit = await audit_run(client, workflow_id)
         if workflow_id == run_id:
-            case |= _input_of(taken.input) | _caller_of(view)
-            case["tools"] = {}
-        case["tools"] |= _definitions(audited.tools)
-        runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audited.exchanges, taken)
+            case |= _start_of(run_id, audit) | {"prices": {}, "tools": {}}
+        if heard := [each.request for each in audit.messages if each.request is not None]:
+            raise RunError(f"{workflow_id}: Request {heard[0]} received a message, and a case has no messages")
+        case["prices"] |= _prices(audit)
+        case["tools"] |= {tool.name: tool.definition() for tool in audit.tools if _has_code(tool)}
+        view = audit.view or await fetch_run(client, workflow_id)
+        runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audit)
     return Case({**case, "runs": runs})
 
 
-def _caller_of(view: RunView) -> JsonObject:
-    """Return the sender and the context of the start. Secrets of the context are masked."""
-    known = {"sender": view.owner.sender, "context": view.owner.context}
-    return {name: value for name, value in known.items() if value}
+def _start_of(run_id: str, audit: Audit) -> JsonObject:
+    """Return the agent, and what the run was started with. Secrets of the context are masked."""
+    given = audit.input
+    if given is None:
+        raise RunError(f"{run_id} has not started, so it cannot be recorded")
+    known: JsonObject = {
+        "approval": given.approval,
+        "sender": given.whose.sender,
+        "context": masked_context(given.whose.context),
+        "delegates": given.delegates
+        | {name: each for start in _starts(audit) for name, each in start.delegates.items()},
+    }
+    whole: JsonObject = {"agent": given.agent} | ({"input": given.input} if given.has_input else {})
+    return whole | {name: value for name, value in known.items() if value}
+
+
+def _starts(audit: Audit) -> list[PreparedWorker]:
+    """Return the worker's record at the start of each execution."""
+    return [log.start.prepared for log in audit.logs if log.start is not None]
+
+
+def _prices(audit: Audit) -> JsonObject:
+    """Return the prices with which the run kept its budget."""
+    return {name: price.as_json() for start in _starts(audit) for name, price in start.prices.items()}
 
 
 def with_evaluators(case: Case) -> Case:
@@ -178,42 +181,50 @@ def check_case(case: Any, source: str) -> Case:
     return Case(case)
 
 
-def _definitions(tools: Iterable[Tool]) -> JsonObject:
-    """Return the definitions of the tools that have code, without the engine's own and the latent ones."""
-    return {
-        tool.name: tool.definition()
-        for tool in tools
-        if tool.activity is not None and tool.activity not in ENGINE_TOOLS and tool.delegate is None
-    }
+def _has_code(tool: Tool) -> bool:
+    """Whether a call of the tool runs code that a replay replaces: it is not latent, and not the engine's own."""
+    is_own = tool.name in OWN_TOOLS or tool.activity in ENGINE_TOOLS
+    return tool.activity is not None and not is_own and tool.delegate is None
 
 
-def _input_of(run_input: RunInput | None) -> JsonObject:
-    if run_input is None:
-        return {}
-    given: JsonObject = {"agent": run_input.agent}
-    given |= {"input": run_input.input} if run_input.has_input else {}
-    given |= {"approval": run_input.approval} if run_input.approval else {}
-    return given | ({"delegates": run_input.delegates} if run_input.delegates else {})
-
-
-def _written(view: RunView, exchanges: list[Exchange], taken: _RecordedRun) -> JsonObject:
-    failed = {call.id: call for call in view.calls if call.status == "failed" and call.id in taken.called}
-    for call_id, call in failed.items():
-        taken.results[call_id] = {
-            "tool": call.tool,
-            "params": taken.called[call_id] or call.params,
-            "raises": call.error,
-        }
-    refused = [refusal.get("decision") for refusal in view.refusals]
+def _written(view: RunView, audit: Audit) -> JsonObject:
     return {
         "status": view.status,
         "output": view.output,
-        "answers": [_answer(each) for each in exchanges if each.answer is not None],
-        "results": taken.results,
-        "decisions": [each for each in taken.decisions if each not in refused],
+        "answers": [_answer(each) for each in audit.exchanges if each.answer is not None],
+        "results": {call.id: found for call in audit.calls if (found := _result(call)) is not None},
+        "decisions": [found for log in audit.logs for step in log.steps if (found := _decision(step)) is not None],
         **plan_graph(view),
         **({"cut": view.cut} if view.cut else {}),
     }
+
+
+def _result(call: Call) -> JsonObject | None:
+    """Return the result or the failure of a call whose code ran, whatever ran it."""
+    tool, state = call.spec.tool, call.state
+    if tool is None or not _has_code(tool) or call.spec.loop is not None or state.started is None:
+        return None
+    about: JsonObject = {"tool": tool.name, "params": call.inputs.params}
+    match state.outcome:
+        case Returned(value, branch):
+            return about | {"returns": value} | ({} if branch is None else {"branch": branch})
+        case Failed(error):
+            return about | {"raises": error.as_json()}
+    return None
+
+
+def _decision(step: LogStep) -> JsonObject | None:
+    """Return a decision that took effect, or a change of the policy. A replay sends those of programs, and of standing
+    approvals, as a person's.
+
+    It has no digest: a replay decides its own request, and the plans show whether it is the same.
+    """
+    if step.kind == "policy":
+        return {"policy": step.data[0].as_change()}
+    if step.kind != "decision":
+        return None
+    decision: Decision = step.data[0]
+    return decision.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"digest"})
 
 
 def _answer(exchange: Exchange) -> JsonObject:
@@ -236,89 +247,6 @@ def _answer(exchange: Exchange) -> JsonObject:
     # With native calls, text is beside them, or is the answer (R9.5).
     output = answer.output if exchange.context.dialect != "tools" else answer.text or None
     return {**about, "says": {"calls": calls, "output": output}}
-
-
-@dataclass
-class _RecordedRun:
-    """The data of one run's histories, beside its Requests."""
-
-    client: Client
-    input: RunInput | None = None
-    results: dict[str, JsonObject] = field(default_factory=dict)
-    """By call id: `{"tool", "params", "returns", "branch"?}`, or `"raises"` in place of `"returns"`."""
-    called: dict[str, JsonObject | None] = field(default_factory=dict)
-    """The resolved parameters of each call that ran, if the history has them."""
-    decisions: list[JsonObject] = field(default_factory=list)
-    _scheduled: dict[int, ToolInput | ApproveInput] = field(default_factory=dict)
-    _scheduled_at: datetime | None = None
-
-    async def take(self, event: HistoryEvent) -> None:
-        which = event.WhichOneof("attributes")
-        attributes: Any = getattr(event, which) if which else None
-        if which == "workflow_execution_started_event_attributes" and self.input is None:
-            self.input = await self._read(attributes.input, RunInput)
-            self._scheduled_at = decode_typed_search_attributes(attributes.search_attributes).get(_SCHEDULED)
-        elif which == "marker_recorded_event_attributes" and self.input is not None and self.input.agent_name:
-            await self._take_agent(self.input, attributes)
-        elif which == "activity_task_scheduled_event_attributes":
-            if _CALL.fullmatch(attributes.activity_id):
-                called: ToolInput = await self._read(attributes.input, ToolInput)
-                self._scheduled[event.event_id] = called
-                self.called[called.call_id] = called.reads.params if called.reads else None
-            elif attributes.activity_type.name == APPROVE_ACTIVITY:
-                self._scheduled[event.event_id] = await self._read(attributes.input, ApproveInput)
-        elif which == "activity_task_completed_event_attributes":
-            await self._complete(self._scheduled.get(attributes.scheduled_event_id), attributes.result)
-        elif which == "workflow_execution_signaled_event_attributes":
-            await self._take_signal(attributes.signal_name, attributes.input)
-        elif which == "workflow_execution_update_accepted_event_attributes":
-            await self._take_signal(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
-
-    async def _take_agent(self, given: RunInput, marker: Any) -> None:
-        """Record the agent file that the worker read at the start of a schedule's run."""
-        if READ_AGENT_ACTIVITY.encode() not in b"".join(each.data for each in marker.details["data"].payloads):
-            return
-        document = await self._read(marker.details["result"], dict)
-        value = given.input if self._scheduled_at is None else with_time(given.input, self._scheduled_at.isoformat())
-        self.input = given.model_copy(update={"agent": document, "agent_name": "", "input": value})
-
-    async def _complete(self, scheduled: ToolInput | ApproveInput | None, result: Payloads) -> None:
-        if isinstance(scheduled, ToolInput):
-            returned: ToolResult = await self._read(result, ToolResult)
-            branch = {} if returned.branch is None else {"branch": returned.branch}
-            params = self.called[scheduled.call_id]
-            one = {"tool": scheduled.tool, "params": params, "returns": returned.value, **branch}
-            self.results[scheduled.call_id] = one
-        elif scheduled is not None:
-            self._decide(scheduled.call, await self._read(result, object))
-
-    def _decide(self, call: str, written: Json) -> None:
-        """Record a program's decision; a replay sends it as a person's."""
-        decision = {"decision": written} if isinstance(written, str) else written
-        if isinstance(decision, dict) and decision.get("decision") in KINDS:
-            self.decisions.append({"call": call, **_without_digest(decision)})
-
-    async def _take_signal(self, name: str, payloads: Payloads) -> None:
-        if name not in (*KINDS, DECIDE, POLICY) or not payloads.payloads:
-            return
-        try:
-            decision = await self._read(payloads, object)
-        except Exception:  # a client may send any value
-            return
-        if isinstance(decision, dict):
-            kind = {} if name in (DECIDE, POLICY) else {"decision": name}
-            self.decisions.append({"policy": decision} if name == POLICY else {**_without_digest(decision), **kind})
-
-    async def _read(self, payloads: Payloads, kind: Any) -> Any:
-        (value,) = await self.client.data_converter.decode(payloads.payloads[:1], None if kind is object else [kind])
-        return value
-
-
-def _without_digest(decision: JsonObject) -> JsonObject:
-    """Return the decision without its digest: a replay decides its own request, and the plans show whether it is the
-    same.
-    """
-    return {key: value for key, value in decision.items() if key != "digest"}
 
 
 class CaseDifferenceError(AssertionError):
@@ -361,20 +289,22 @@ async def replay(
     ```
     """
     known = read_case(case) if isinstance(case, str | Path) else check_case(case, "the case")
-    whole = as_agent(known["agent"] if agent is None else agent)
-    today = _without_programs(whole)
+    whole, prices = as_agent(known["agent"] if agent is None else agent), known.get("prices", {})
+    today = Agent.of(_without_programs(whole.document(), prices))
     record = _Record(known, f"{today.name}-replay-{uuid.uuid4().hex[:8]}")
     definitions = _definitions_replaying(known, whole, tools)
     inline = {name for name, tool in inline_tools(today).items() if tool.get("_activity", name) in definitions}
     fakes = dict.fromkeys({*definitions, *inline}, record.recorded_result)
     scripted = model or ScriptedModel(record.answer)
     with tempfile.TemporaryDirectory() as folder:
-        delegates = {**known.get("delegates", {}), **whole.delegates()}
-        _write(delegates, Path(folder))
+        for name, document in {**known.get("delegates", {}), **whole.delegates()}.items():
+            text = dumps(_without_programs(document, prices))
+            (Path(folder) / f"{name}.json").write_text(text, encoding="utf-8")
         options: dict[str, Any] = {"server": server, "timeout": timeout, "agents": folder}
         async with run_locally(today, model=scripted, tools=definitions.values(), fakes=fakes, **options) as local:
-            given = known.get("input", MISSING)
-            run = await local.start(given, id=record.run_id, approval=known.get("approval"))
+            who = {name: known[name] for name in ("sender", "context") if name in known}
+            approval: Any = _without_approver(known.get("approval", {}))
+            run = await local.start(known.get("input", MISSING), id=record.run_id, approval=approval, **who)
             local.following.meanwhile = lambda look: record.decide(local.client, look)
             view = await run.wait()
             lines = [*record.strange, *await _compared_replaying(local.client, record, view)]
@@ -408,6 +338,8 @@ class _Record:
         self.strange: list[str] = []
         self._requests: Counter[str] = Counter()
         self._results = {path: dict(run.get("results", {})) for path, run in self.runs.items()}
+        self._used: dict[str, JsonObject] = {}
+        """The result of each call, by its idempotency key: each attempt of a call has the same one."""
         self._decisions = {path: list(run.get("decisions", [])) for path, run in self.runs.items()}
 
     def _path(self, run_id: str) -> str:
@@ -429,6 +361,14 @@ class _Record:
 
     async def recorded_result(self, context: ToolContext, **params: Any) -> Any:
         """Return the result of the recorded call with the same tool and parameters; of several the one with the same id."""
+        found = self._used.get(context.idempotency_key)
+        if found is None:
+            found = self._used[context.idempotency_key] = self._find_result(context, params)
+        if "raises" in found:
+            raise ToolError(found["raises"]["code"], found["raises"]["message"])
+        return branch(found["branch"], found["returns"]) if "branch" in found else found["returns"]
+
+    def _find_result(self, context: ToolContext, params: JsonObject) -> JsonObject:
         path = self._path(context.idempotency_key.rpartition("/")[0])
         results = self._results.get(path, {})
         same = [
@@ -441,17 +381,15 @@ class _Record:
             call_text = f"{context.tool_name} {shorten(params, 200)}"
             self.strange.append(f"+ {where}{context.call_id} {call_text}: the record has no result for it")
             raise ToolError("not_recorded", f"the record has no result of {call_text}")
-        found = results.pop(context.call_id if context.call_id in same else same[0])
-        if "raises" in found:
-            raise ToolError(found["raises"]["code"], found["raises"]["message"])
-        return branch(found["branch"], found["returns"]) if "branch" in found else found["returns"]
+        found: JsonObject = results.pop(context.call_id if context.call_id in same else same[0])
+        return found
 
     async def decide(self, client: Client, look: WaitingState) -> None:
         """Send the recorded decisions, each once its call waits."""
         for run_id in look.open:
             left = self._decisions.get(self._path(run_id), [])
             while left and "policy" in left[0]:
-                await change_policy(client, run_id, left.pop(0)["policy"])
+                await change_policy(client, run_id, _without_approver(left.pop(0)["policy"]))
             waiting = {request.call for request in await waiting_requests(client, run_id)} if left else set()
             for decision in [each for each in left if each.get("call") in waiting]:
                 left.remove(decision)
@@ -461,11 +399,6 @@ class _Record:
                     self.strange.append(f"- {decision['call']} {decision['decision']}: rejected now: {error}")
 
 
-def _write(delegates: dict[str, JsonObject], folder: Path) -> None:
-    for name, document in delegates.items():
-        (folder / f"{name}.json").write_text(dumps(document), encoding="utf-8")
-
-
 def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLike]) -> dict[str, JsonObject]:
     """Return the tools by name: the present ones, and for all others their recorded definitions."""
     there = {name: _own(definition) for name, definition in case.get("tools", {}).items()}
@@ -473,17 +406,27 @@ def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLi
 
 
 def _own(definition: JsonObject) -> JsonObject:
-    """Return the definition under the name of the worker's tool, in place of the agent's name for it."""
-    kept = {key: value for key, value in definition.items() if key not in ("_activity", "_taskQueue")}
+    """Return the definition under the name of the worker's tool, in place of the agent's name for it. Code of the test
+    replaces another application's activity, workflow or operation.
+    """
+    kept = {key: value for key, value in definition.items() if key not in ("_activity", "_taskQueue", "_calls")}
     return {**kept, "name": definition.get("_activity", definition["name"])}
 
 
-def _without_programs(agent: Agent[Any]) -> Agent[Any]:
-    """Return the agent without the worker's programs that decide: their decisions are in the record."""
-    document = agent.document()
-    config = document.get("config", {})
+def _without_programs(document: JsonObject, prices: JsonObject) -> JsonObject:
+    """Return the agent file without the worker's programs, routes and evaluators: their decisions are in the record.
+
+    `prices`: those of the worker that ran the recorded run.
+    """
+    config = {key: value for key, value in document.get("config", {}).items() if key not in ("notify", "evaluate")}
     if isinstance(config.get("approval"), dict):
-        config["approval"].pop("approver", None)
+        config["approval"] = _without_approver(config["approval"])
     if ":" in str(config.get("models", {}).get("policy", "")):
-        del config["models"]["policy"]
-    return Agent.of(document)
+        config["models"] = {key: value for key, value in config["models"].items() if key != "policy"}
+    if prices:
+        config["prices"] = prices | config.get("prices", {})
+    return {**document, "config": config}
+
+
+def _without_approver(policy: JsonObject) -> JsonObject:
+    return {key: value for key, value in policy.items() if key != "approver"}

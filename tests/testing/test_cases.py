@@ -9,13 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure import Agent, Perdure, ToolError, branch, tool
+from perdure import (
+    Agent,
+    Perdure,
+    ToolContext,
+    ToolError,
+    activity_tool,
+    branch,
+    notification_route,
+    tool,
+    workflow_tool,
+)
 from perdure.client.histories import replay_each, replay_running
 from perdure.errors import RunError, SettingsError
+from perdure.rules import needs
+from perdure.runs.notifications import notification_routes_of
 from perdure.testing import (
     CaseDifferenceError,
     Turn,
@@ -28,8 +41,10 @@ from perdure.testing import (
     run_locally,
     write_case,
 )
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, agent, harness, perdure, registry
 from tests.timeouts import HANG
+from tests.user_workflows import Delivery, ship
+from tests.workflows.test_operator_commands import by_hand
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 real: list[str] = []
@@ -159,6 +174,160 @@ async def test_r14_6_an_answer_that_broke_off_breaks_off_again(dev_server: Workf
         case = await record(run)
     assert [error["error"]["code"] for error in view.errors] == ["interrupted"]
     assert len((await replay(case)).calls) == 1
+
+
+class Customer(BaseModel):
+    number: str
+    roles: list[str] = []
+
+
+@tool(safe=True, retries=0)
+async def count(ctx: ToolContext[Customer], n: int) -> int:
+    """Count on."""
+    real.append("count")
+    return n + len(ctx.context.roles)
+
+
+@tool(retries=2)
+async def fails(n: int) -> int:
+    """Fail."""
+    raise RuntimeError(f"no {n}")
+
+
+@tool(safe=True)
+async def wait(n: int) -> int:
+    """Never return."""
+    await asyncio.Event().wait()
+    return n
+
+
+def decide(request: dict[str, Any]) -> dict[str, Any]:
+    """Edit an order, as a worker's program for approvals."""
+    return {"decision": "edit", "params": {"count": 7}} if request["tool"] == "order" else {"decision": "approve"}
+
+
+def pick(request: Any) -> str:
+    """Choose a model, as a worker's program for models."""
+    return "my-model" if request else ""
+
+
+@notification_route("ops")
+async def page(notification: Any) -> None:
+    real.append(notification.key)
+
+
+EVERYTHING = """
+paid = wait(n=1)
+sent = ship(street="Main")
+brought = deliver(number=input.number)
+for fruit in input.fruits:
+    found = stock(item=fruit)
+    more = count(n=found.count)
+for fruit in input.fruits:
+    for size in [1, 2]:
+        count(n=size)
+n = 0
+while n < 4:
+    n = count(n=n)
+gone = fails(n=n)
+receipt = order(item="fig", count=n)
+asked = clerk(request="again")
+"""
+
+
+async def test_r14_6_loops_other_applications_and_the_worker_s_programs_are_recorded(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    elsewhere, mine = f"other-{uuid.uuid4().hex[:8]}", "tests.testing.test_cases:decide"
+    ship_there = activity_tool(ship, task_queue=elsewhere)
+    deliver_there = workflow_tool(Delivery, name="deliver", id=f"{elsewhere}-{{number}}", task_queue=elsewhere)
+    tools: list[Any] = [wait, ship_there, deliver_there, stock, count, fails, order]
+    notify: Any = {"approval_requested": ["ops"]}
+    policy = "tests.testing.test_cases:pick"
+    prices: Any = {"my-model": {"prompt": 1, "completion": 1}}
+    clerk = Agent("clerk", tools=[order], approval={"approver": mine}, models={"policy": policy}, notify=notify)
+    desk = Agent(
+        "desk",
+        tools=[*tools, clerk],
+        context=Customer,
+        dialect="script",
+        approval={"approver": mine},
+        notify=notify,
+        models={"fast": "my-model", "smart": "my-model"},
+        cost_budget=100,
+        rules=[needs("finance", "order")],
+    )
+
+    def turn(asked: Any) -> Any:
+        if "/" in asked.run_id:
+            return Turn({"calls": [{"_tool": "order", "item": "pear", "count": 1}], "output": "†input.request"})
+        return Turn(EVERYTHING if "paid" not in str(asked.messages) else "output(state.n)")
+
+    client = dev_server.client
+    found = registry(tools)
+    found.notification_routes.add(notification_routes_of(page)[0])
+    settings: Any = {"named": ["tests.testing.test_cases"], "registry": found, "prices": prices}
+    async with (
+        harness(client, [], turn, **settings) as it,
+        Worker(
+            client,
+            task_queue=elsewhere,
+            workflows=[Delivery],
+            activities=[ship],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        ),
+    ):
+        there = Perdure(client, task_queue=it.task_queue)
+        run = await there.start(
+            desk,
+            {"fruits": ["fig", "plum"], "number": 4},
+            sender="ann",
+            context=Customer(number="C-17", roles=["finance", "night"]),
+        )
+        await (await by_hand(dev_server, run.handle, "1.0")).complete({"paid": True})
+        view = await run.wait(timeout=HANG)
+        assert view.status == "completed", view.error
+        case = await record(run)
+    results = {name: one.get("returns", one.get("raises")) for name, one in case["runs"][""]["results"].items()}
+    assert results == {
+        "1.0": {"paid": True},
+        "1.1": "to Bern",
+        "1.2": "brought 4",
+        "1.3[0].0": {"count": 3},
+        "1.3[0].1": 5,
+        "1.3[1].0": {"count": 4},
+        "1.3[1].1": 6,
+        **{f"1.4[{fruit}].0[{size}]": size + 3 for fruit in (0, 1) for size in (0, 1)},
+        "1.6[0].0": 2,
+        "1.6[1].0": 4,
+        "1.7": {"code": "RuntimeError", "message": "no 4"},
+        "1.8": "7 of fig",
+    }
+    assert [each["decision"] for each in case["runs"][""]["decisions"]] == ["edit"]
+    assert case["context"] == {"number": "C-17", "roles": ["finance", "night"]}
+    real.clear()
+    assert (await replay(case)).state == view.state
+    assert (await replay(case, desk)).state == view.state
+    assert real == []
+
+
+async def test_r14_6_a_run_that_received_a_message_is_not_recorded(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    plan = {"calls": [{"_tool": "wait", "n": 1, "_outputPath": "†state.n"}]}
+    async with run_locally(Agent("short", tools=[wait]), model=[plan, DONE, DONE], server=dev_server) as local:
+        run = await local.start()
+        waiting = await by_hand(dev_server, run.handle, "1.0")
+        await run.steer("Not that one.", by="ann")
+        await waiting.complete(1)
+        await run.wait()
+        other = await local.run()
+    with pytest.raises(RunError, match="Request 2 received a message, and a case has no messages"):
+        await record(run)
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    made = await perdure("record", run.id, other.run_id, "--to", str(tmp_path / "cases"), env=env)
+    assert (made.code, made.out) == (1, f"1 cases in {tmp_path / 'cases'}; left out: 1\n"), made.err
+    assert made.err.startswith(f"{run.id}: left out: {run.id}: Request 2 received a message")
 
 
 async def a_run_and_files(server: WorkflowEnvironment, folder: Path) -> tuple[str, Path, Path]:

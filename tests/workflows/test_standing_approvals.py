@@ -12,7 +12,7 @@ from perdure import Agent, tool
 from perdure.client.approvals import standing_approval_of
 from perdure.client.perdure import Perdure
 from perdure.errors import DecisionRefusedError, ProtocolError, RunNotFoundError
-from perdure.testing import Local, LocalRun, run_locally
+from perdure.testing import Local, LocalRun, record, replay, run_locally
 from perdure.testing._clock import WaitingState
 from perdure.values.json import JsonObject
 
@@ -110,6 +110,9 @@ async def test_calls_of_a_procedure_are_approved_as_often_as_a_person_has_grante
         assert approval is not None
         assert (approval.decision, approval.by, approval.via) == ("approve", "ann", "standing approval monthly")
         assert approval.reason == "standing approval monthly, run 1 of 2, until 2999-12-31"
+        case = await record(local.perdure.get_run(first.run_id))
+        assert [each["via"] for each in case["runs"][""]["decisions"]] == ["standing approval monthly"]
+        await replay(case)  # there, a person decides
         await local.run(given(euros=50), agent=procedure())
         [standing] = await local.perdure.standing_approvals()
         assert (standing.status, standing.used, standing.left) == ("used up", 2, 0)
