@@ -163,10 +163,12 @@ async def score_run(
     )
     for found in report.cases:
         results = {**found.assertions, **found.scores, **found.labels}
-        for name, result in [*results.items()][:_LABELS]:
+        # Conditions that do not hold come first: the others may be left out, or have the same shortened name.
+        failed_first = sorted(results.items(), key=lambda item: item[1].value is not False)
+        for name, result in failed_first[:_LABELS]:
             name = clip(name, 80)
             if isinstance(result.value, bool):
-                score.assertions[name] = result.value
+                score.assertions.setdefault(name, result.value)
             elif isinstance(result.value, int | float):
                 score.scores[name] = result.value
             else:
@@ -176,6 +178,8 @@ async def score_run(
         score.problems = [
             clip(f"{each.name}: {each.error_message}", LONGEST_REASON) for each in found.evaluator_failures[:_LABELS]
         ]
+        if (more := len(results) - _LABELS) > 0:
+            score.problems.append(f"{more:,} more results: at most {_LABELS} of one run are kept")
     score.problems += [clip(each.error_message, LONGEST_REASON) for each in report.failures]
     return score
 

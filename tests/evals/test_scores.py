@@ -129,6 +129,26 @@ async def test_results_are_kept_by_their_kind_and_a_case_lends_what_is_expected(
     assert score.passed
 
 
+@dataclass
+class Criteria(Evaluator[Any, Any, Any]):
+    """Conditions of which one does not hold."""
+
+    count: int
+    name: str = "x"
+
+    def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> dict[str, bool]:
+        return {f"{self.name} {n} {self.name}": n != self.count - 1 for n in range(self.count)}
+
+
+async def test_a_condition_that_does_not_hold_is_kept_of_any_number_of_results() -> None:
+    score = await score_run(VIEW, None, [Criteria(25)])
+    assert len(score.assertions) == 20
+    assert not score.assertions["x 24 x"]
+    assert score.problems == ["5 more results: at most 20 of one run are kept"]
+    alike = await score_run(VIEW, None, [Criteria(2, "a" * 100)])
+    assert list(alike.assertions.values()) == [False]
+
+
 async def test_an_evaluator_that_raises_is_a_problem_of_the_score() -> None:
     score = await score_run(VIEW, None, [Broken(), MaxCost(1.0)])
     assert (score.assertions, score.problems) == (
