@@ -183,7 +183,7 @@ class ApprovalQueue:
         request = ApprovalRequest(
             call.id, question_words(call), plan, call.approval, call, question=True, digests=self.digests
         )
-        plan.hold(call)
+        plan.hold(call, is_with_client=request.is_with_client)
         return self._put_out(request)
 
     def add_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:

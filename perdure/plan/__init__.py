@@ -44,6 +44,7 @@ from perdure.plan._retry import (
     RESERVED_CODES,
     RetryState,
 )
+from perdure.plan._scheduler import exclusive_groups
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
 from perdure.plan._structural_errors import OWN_DECIDES, QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
@@ -97,6 +98,7 @@ __all__ = [
     "again",
     "body_requirements",
     "errors_of",
+    "exclusive_groups",
     "is_order",
     "is_satisfied",
     "missing_path",

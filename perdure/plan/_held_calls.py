@@ -43,6 +43,8 @@ class HeldCalls:
         for call in self._scheduler.calls:
             if call.state.status == "running" and call.hold.queued and not call.spec.safe:
                 self.put_aside(call)
+            elif call.state.status == "waiting":
+                self._slots.give_back(call)  # its client may never return a result
             for inner in self._inside(call):
                 inner.hold_back()
             goes_on = call.state.status == "running" and not self._loops.runs(call)  # it begins no iteration while held

@@ -77,7 +77,7 @@ class Plan:
         self._state_schema = state_schema
         self.parallel = parallel
         self._inside = inside
-        self._slots = Slots(parallel, step=execution == "step") if inside is None else inside.slots
+        self._slots = Slots(self.checks, parallel, step=execution == "step") if inside is None else inside.slots
         self._dry_run = dry_run
         self._loops = Loops()
         self._rounds = RoundBudget() if inside is None else inside.rounds
@@ -270,7 +270,7 @@ class Plan:
         kinds: Mapping[str, Json],
         state: State,
     ) -> Plan:
-        slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself occupies a slot
+        slots = Slots(self.checks) if self._dry_run else self._slots  # in a dry run the loop itself occupies a slot
         inside = LoopPlace(
             call, form, number, kinds, slots, self.checks, self._rounds, around, self.now, self.provenance
         )
@@ -312,9 +312,13 @@ class Plan:
         self._scheduler.go_on()
         self._carry_out_keeps()
 
-    def hold(self, call: Call) -> None:
-        """Let a taken call wait for a person. Other calls run meanwhile (R7.5)."""
+    def hold(self, call: Call, *, is_with_client: bool = False) -> None:
+        """Let a taken call wait for a person. Other calls run meanwhile (R7.5), as beside a running call if the call
+        waits for the client that executes it (R5.12).
+        """
         self.held_calls.put_aside(call)
+        if is_with_client:
+            self._slots.keep(call)
 
     def room_for(self, call: Call) -> bool:
         """Whether a taken call may run beside the running ones (R5.12)."""

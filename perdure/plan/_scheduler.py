@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import _structural_errors as structural_errors
@@ -24,7 +24,7 @@ from perdure.plan._structural_errors import (
 )
 from perdure.plan._validation import check_resolved
 from perdure.values.json import Json, json_path
-from perdure.values.limits import CheckBudget
+from perdure.values.limits import LIMITS_HOLD_BELOW, CheckBudget
 from perdure.values.provenance import (
     NOWHERE,
     USER,
@@ -477,6 +477,9 @@ class Scheduler:
         return missing_path(reference, where, self._known)
 
 
+_NO_GROUPS: Final = frozenset[str]()
+
+
 class Slots:
     """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
     or group.
@@ -484,12 +487,13 @@ class Slots:
     With `step`, only so many calls start in total: the next Request decides about the others.
     """
 
-    def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
+    def __init__(self, checks: CheckBudget, parallel: int | None = None, *, step: bool = False) -> None:
+        self._checks = checks
         self._parallel = parallel
         self._step = step
         self.renew()
-        self._taken: dict[str, str | None] = {}
-        """The exclusive group of each running call, by the call's id."""
+        self._taken: dict[str, frozenset[str]] = {}
+        """The exclusive groups of each running call, by the call's id."""
 
     def renew(self) -> None:
         """Renew the slots for another Request's calls."""
@@ -505,7 +509,7 @@ class Slots:
 
         `inside`: the calls belong to a loop, which has started as a whole.
         """
-        if self._parallel is not None or any(map(_group, ready)):
+        if self._parallel is not None or any(map(self._groups, ready)):
             ready = sorted(ready, key=lambda call: call.index)
         taken: list[Call] = []
         # With `step` the first calls of the list start: a later call does not replace one that has no room yet.
@@ -530,17 +534,31 @@ class Slots:
         """Whether the call may run now, or runs already."""
         if call.id in self._taken:
             return True
-        group = _group(call)
+        groups = self._groups(call)
         full = self._parallel is not None and len(self._taken) >= self._parallel
-        return not full and (group is None or group not in self._taken.values())
+        return not full and (not groups or all(map(groups.isdisjoint, self._taken.values())))
 
     def take(self, call: Call) -> None:
-        self._taken[call.id] = _group(call)
+        self._taken[call.id] = self._groups(call)
+
+    def keep(self, call: Call) -> None:
+        """Occupy the slot of a call that waits for the client that executes it."""
+        if self._checks.is_patched(LIMITS_HOLD_BELOW):
+            self.take(call)
 
     def give_back(self, call: Call) -> None:
         """Free the slot of a call that has ended, or waits for a person. A call without a slot frees none."""
         self._taken.pop(call.id, None)
 
+    def _groups(self, call: Call) -> frozenset[str]:
+        """Return the exclusive groups of a call; for a loop that child workflows do, those of its body too."""
+        if call.far and self._checks.is_patched(LIMITS_HOLD_BELOW):
+            return exclusive_groups(call.written())
+        group = None if call.spec.tool is None else call.spec.tool.exclusive_group
+        return _NO_GROUPS if group is None else frozenset({group})
 
-def _group(call: Call) -> str | None:
-    return None if call.spec.tool is None else call.spec.tool.exclusive_group
+
+def exclusive_groups(calls: Iterable[Call]) -> frozenset[str]:
+    """Return the exclusive groups of the tools of these calls."""
+    groups = (call.spec.tool.exclusive_group for call in calls if call.spec.tool is not None)
+    return frozenset(group for group in groups if group is not None)

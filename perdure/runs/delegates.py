@@ -28,12 +28,11 @@ from perdure.runs.loops import (
 )
 from perdure.runs.provenance import references_of, scope_reference
 from perdure.runs.run import RunState
-from perdure.runs.version_switches import LIMITS_HOLD_BELOW
 from perdure.runs.wire import RunInput
 from perdure.tools.definitions import definition_name
 from perdure.tools.tool import ANONYMOUS, Tool, gives_tools
 from perdure.values.json import Json, JsonObject, WireModel
-from perdure.values.limits import LONGEST, MAX_DELEGATES_DEEP
+from perdure.values.limits import LIMITS_HOLD_BELOW, LONGEST, MAX_DELEGATES_DEEP
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.problems import close_names
 from perdure.values.references import Missing, get, show
@@ -298,7 +297,7 @@ def child_input(
         agent=document,
         params=call.inputs.params,
         items=call.inputs.items or [],
-        parallel=call.spec.raw.get("_parallel", DEFAULT_PARALLEL),
+        parallel=_most_at_once(call, run.agent.config.parallel),
         until=call.spec.raw.get("_until", ""),
         max=call.spec.raw.get("_max", DEFAULT_ITERATIONS),
         title=tool.name,
@@ -306,6 +305,14 @@ def child_input(
         **below,
         state=LoopState(expected=expected, rule_record=record),
     )
+
+
+def _most_at_once(call: Call, parallel: int | None) -> int:
+    """Return the most runs of a loop's delegate at a time; `parallel` is the most calls of the run (R5.12)."""
+    most: int = call.spec.raw.get("_parallel", DEFAULT_PARALLEL)
+    if call.spec.known_tool.exclusive_group is not None:
+        return 1
+    return most if parallel is None else min(most, parallel)
 
 
 def _parts(
@@ -332,7 +339,7 @@ def _parts(
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],
         items=call.inputs.items or [],
-        parallel=most_at_once(form, run.agent.config.parallel),
+        parallel=most_at_once(call, form, run.agent.config.parallel),
         until="",
         title=call.spec.tool_name,
         max_payload=prepared.max_payload,

@@ -25,6 +25,7 @@ from perdure.plan import (
     Failed,
     LoopForm,
     Returned,
+    exclusive_groups,
     outside_state,
 )
 from perdure.rules import Rule, RuleRecord
@@ -103,8 +104,12 @@ def part_call(call: Call, loop: LoopForm) -> JsonObject:
     return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
 
 
-def most_at_once(loop: LoopForm, parallel: int | None) -> int:
-    """Return the most items of all parts at a time, so that the parts together keep to the run's `parallel` (R5.12)."""
+def most_at_once(call: Call, loop: LoopForm, parallel: int | None) -> int:
+    """Return the most items of all parts at a time, so that the parts together keep to the run's `parallel`, and to
+    exclusive tools (R5.12).
+    """
+    if exclusive_groups(call.written()):
+        return min(loop.parallel, MAX_INSIDE)
     return loop.parallel if parallel is None else min(loop.parallel, MAX_INSIDE * max(1, parallel // MAX_INSIDE))
 
 

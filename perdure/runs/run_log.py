@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
-from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW, LIMITS_HOLD_BELOW
+from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
 from perdure.runs.wire import PreparedWorker, RunInput
+from perdure.values.limits import LIMITS_HOLD_BELOW
 
 StepKind: TypeAlias = Literal[
     "situation",

@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
 from perdure.rules.proof import DATA_KNOWN
-from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
+from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_HOLD_BELOW, SHORT_TASKS, SIZES_COUNTED
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
 """A new call that adds to a value replaces one held call with the same parameters, not all of its path (R10.5)."""
@@ -56,9 +56,6 @@ LEFT_CHILDREN_END: Final = "left-children-end"
 INFORMED_AGAIN: Final = "informed-again"
 """A repeated approval request, such as after a reset, informs people again, and its timeout begins anew (R7.2, R19.5).
 """
-LIMITS_HOLD_BELOW: Final = "limits-hold-below"
-"""An owner's `timeout` and `scope` apply to tools that it gives to a delegate (R8.2). A run's models, prices, budgets and `client_timeout` apply to
-the calls in parts of its loops (R16.1)."""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"

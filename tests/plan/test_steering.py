@@ -743,3 +743,19 @@ def test_r15_1_a_draft_keeps_its_sources(ending: str) -> None:
         world.answer(output={"text": "†state.nope"})
     assert world.over
     assert sorted(world.run.output.sources) == wanted
+
+
+def test_r5_12_a_call_that_its_client_executes_occupies_its_slot_until_a_message_holds_it() -> None:
+    tool = {"name": "pay", "properties": {"x": {}}, "_activity": "perdure.client"}
+    calls = [{"_tool": "pay", "x": 1}, {"_tool": "pay", "x": 2}]
+    for exclusive, parallel in ((True, None), (False, 1)):
+        world = World(tools=[parse_tool(tool | {"_exclusive": exclusive})], parallel=parallel)
+        assert world.answer(*calls) == ["1.0"]
+        assert world.step() == []
+        assert world.end("1.0") == ["1.1"]
+    assert World(tools=[parse_tool(tool)]).answer(*calls) == ["1.0", "1.1"]
+    world = World(tools=[parse_tool(tool), *TOOLS], parallel=1)
+    world.answer(calls[0])
+    world.steer("m")
+    world.step()
+    assert world.answer({"_tool": "act", "x": 1}) == ["2.0"], "the client may never return a result"

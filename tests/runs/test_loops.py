@@ -22,8 +22,8 @@ from perdure.runs.request_loop import RequestLoop
 from perdure.runs.run import RunState
 from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
-from perdure.tools.tool import resolve_tools
-from perdure.values.limits import MAX_PAYLOAD
+from perdure.tools.tool import parse_tool, resolve_tools
+from perdure.values.limits import LIMITS_HOLD_BELOW, MAX_PAYLOAD
 from perdure.values.provenance import USER, Sources
 from perdure.values.sizes import Sizes
 from perdure.values.state import State
@@ -236,6 +236,45 @@ def test_r23_3_parts_judge_the_sources_that_a_standing_approval_allows(tools: An
     assert asks(part, frozenset({"!tool:read_mail"}))
     part.change_policy(parse_policy({"tools": {"clerk": "always"}}))
     assert asks(part)
+
+
+BOSS: Any = {"name": "boss", "properties": {"x": {}}, "_delegate": "boss"}
+ALONE: Any = {"name": "alone", "properties": {"x": {}}, "_activity": "alone", "_exclusive": "door"}
+ACROSS: Any = {"_tool": "_for", "_each": [*range(101)], "_body": [{"_tool": "alone", "x": "†item"}], "_parallel": 200}
+
+
+@pytest.mark.parametrize(
+    ("tool", "parallel", "at_once"), [({"_exclusive": True}, None, 1), ({}, 3, 3), ({}, 20, 8), ({}, None, 8)], ids=str
+)
+def test_r5_12_the_runs_of_a_delegate_in_a_loop_keep_to_its_tool_and_to_the_runs_parallel(
+    tool: Any, parallel: int | None, at_once: int
+) -> None:
+    world = World(tools=[parse_tool(BOSS | tool)], parallel=parallel)
+    world.run.prepared.delegates["boss"] = {"name": "boss", "context": []}
+    assert world.answer({"_tool": "boss", "x": 1, "_each": [*range(9)]}) == ["1.0"]
+    assert world.run.plan is not None
+    (call,) = world.run.plan.calls
+    made = child_input(call, world.run.plan.values(call), world.run, Budget())
+    assert isinstance(made, LoopInput)
+    assert made.concurrency == at_once
+
+
+def test_r5_12_an_exclusive_tool_in_the_parts_of_a_loop_runs_beside_no_other_call_of_it() -> None:
+    window = parse_tool(ALONE | {"name": "window", "_activity": "window"}, activities=["window"])
+    alone = parse_tool(ALONE, activities=["alone"])
+    for beside in ({"_tool": "window", "x": 1}, ACROSS):
+        world = World(tools=[alone, window])
+        assert world.answer(ACROSS, beside) == ["1.0"]
+        assert world.end("1.0") == ["1.1"]
+        assert world.run.plan is not None
+        child = child_input(world.run.plan.calls[0], {}, world.run, Budget())
+        assert isinstance(child, LoopInput)
+        assert child.concurrency == 1
+    before = Plan(1, tools={"alone": alone}, state=State())
+    before.checks.is_patched = lambda rule: rule != LIMITS_HOLD_BELOW
+    before.extend([ACROSS, {"_tool": "alone", "x": 1}])
+    before.close()
+    assert [call.id for call in before.take_ready()] == ["1.0", "1.1"]
 
 
 @pytest.mark.parametrize(("parallel", "at_once"), [(1, 1), (5, 5), (150, 100), (250, 200), (None, 200)])
