@@ -67,6 +67,8 @@ class Person:
         """
         if request.question != (self.kind == "answer") or (self.decided and not self.every):
             return False
+        if self.more.get("by") in [approver.by for approver in request.approvers]:
+            return False  # a quorum needs somebody else
         return self.tool in (None, request.tool)
 
     def decision(self, request: WaitingView) -> JsonObject:
@@ -96,7 +98,7 @@ def approve(
     """Return a person who approves the first waiting call of the tool; without a name, any call or plan.
 
     `after`: seconds, a `timedelta`, or a text such as `2h`. `by`, `roles`, `remember`, `endorse`: as `Run.approve` has
-    them. `every`: each such call.
+    them. `every`: each such call, once per quorum.
 
     ```python
     people = [approve("order", after="2h", by="ann")]

@@ -288,6 +288,31 @@ async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -
         assert await run.result() == {"receipt": "paid"}
 
 
+async def test_r14_5_people_decide_while_a_test_skips_time_and_make_up_a_quorum_together() -> None:
+    policy: Any = {"timeout": 2.5 * 3600, "tools": {"pay": {"by": 2}}}
+    people = [approve("pay", by=by, after=after, every=True) for by, after in (("ann", "1h"), ("bob", "2h"))]
+    async with run_locally(payer, model=lambda _: PLAN, people=people) as local:
+        for _ in range(2):
+            run = await local.start(approval=policy)
+            begun = await local.now()
+            await local.skip("3h")
+            assert (await local.now() - begun).total_seconds() >= 3 * 3600
+            (call,) = (await run.view()).calls
+            assert (call.status, call.approval and call.approval.by) == ("done", "ann and bob")
+
+
+async def test_r14_3_time_that_a_test_skips_passes_on_a_server_that_keeps_time(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with run_locally(payer, model=[PLAN], people=[approve("pay", after=0.2)], server=dev_server) as local:
+        run = await local.start()
+        begun = await local.now()
+        await run.until_waiting("1.0")
+        await local.skip(0.5)
+        assert (await local.now() - begun).total_seconds() >= 0.5
+        assert (await run.view()).calls[0].status == "done"
+
+
 async def test_r10_18_what_was_cut_is_recalled_as_on_a_worker() -> None:
     @tool(safe=True)
     def report() -> str:
