@@ -40,6 +40,7 @@ class Planned:
     """Tools with only a known name: their parameters cannot be checked."""
     context: Context
     state: JsonObject
+    max_calls: int
     parallel: int | None = None
     request: int = 1
     """The Request whose plan it is; 0: a run starts with it (R5.9)."""
@@ -53,7 +54,7 @@ class Planned:
             state=State([Write(path=(), value=self.state, sources=AGENT)] if self.state else []),
             data=self.context.values(),
             state_schema=None if schema is None else Schema(schema),
-            max_calls=max(500, len(self.calls)),
+            max_calls=self.max_calls,
             parallel=self.parallel,
             dry_run=True,
             known=RunProvenance(self.context, {}, "values").known(self.request, RunProgress(), lambda *_: False),
@@ -120,6 +121,7 @@ def plan_of(
     context: Context,
     known: Mapping[str, JsonObject],
     *,
+    max_calls: int,
     parallel: int | None = None,
     state: JsonObject | None = None,
     complete: bool = False,
@@ -131,7 +133,7 @@ def plan_of(
     """
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, [] if complete else calls, known)
-    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), parallel, request)
+    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), max_calls, parallel, request)
 
 
 def _tools(
@@ -274,7 +276,8 @@ def planned_for(
     """Return the calls with the agent's context and tools. Raise `InputError`."""
     given = input is not MISSING
     context = Context(agent, input if given else None, has_input=given)
-    return plan_of(list(calls), context, definitions, parallel=agent.config.parallel, state=dict(state or {}))
+    most, parallel = agent.config.max_calls, agent.config.parallel
+    return plan_of(list(calls), context, definitions, max_calls=most, parallel=parallel, state=dict(state or {}))
 
 
 _PLAN: Final = '{"calls": [...], "output": ...}'

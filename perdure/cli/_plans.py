@@ -96,9 +96,11 @@ def _planned(
     complete: bool,
 ) -> Planned:
     context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
-    parallel = agent.config.parallel
+    most, parallel = agent.config.max_calls, agent.config.parallel
     request = 0 if context.starts_with_plan and [*context.plan] == read.calls else 1
-    return plan_of(read.calls, context, known, parallel=parallel, state=state, complete=complete, request=request)
+    return plan_of(
+        read.calls, context, known, max_calls=most, parallel=parallel, state=state, complete=complete, request=request
+    )
 
 
 def _written(path: Path) -> Json:

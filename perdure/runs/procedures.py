@@ -444,6 +444,8 @@ def _agent_file(
     frozen: JsonObject = {"type": "plan", "plan": [*calls]} | ({"output": output} if output is not None else {})
     # A procedure runs the whole Solution: `step` would send a Request after each of its levels.
     config = {key: value for key, value in (document.get("config") or {}).items() if key != "execution"}
+    if len(calls) > parse_agent(document).config.max_calls:
+        config["max_calls"] = len(calls)  # the run's own limit is for one Request
     return {**document, "name": name, "context": [*context, frozen], "config": {**config, "start": "plan"}}
 
 

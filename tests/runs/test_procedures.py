@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.agents.files import call_problems, plan_of
+from perdure.client.recorded_runs import check_procedure
 from perdure.errors import RunError
 from perdure.plan import Call, Plan, Returned
 from perdure.runs.agent import Context, parse_agent
@@ -57,7 +58,7 @@ def made(calls: Sequence[Call]) -> list[str]:
 
 def run_procedure(procedure: Procedure, inputs: Json) -> list[Call]:
     context = Context(parse_agent(procedure.agent), inputs, has_input=bool(procedure.inputs))
-    planned = plan_of([*context.plan], context, {"t": DEFINITION}, request=0)
+    planned = plan_of([*context.plan], context, {"t": DEFINITION}, max_calls=500, request=0)
     assert call_problems(planned.checked()) == []
     plan = Plan(0, tools=TOOLS, state=State([]), data=context.values())
     return play(plan, [*context.plan])
@@ -143,6 +144,21 @@ def test_r23_3_runs_that_differ_in_literals_alone_have_these_as_inputs(
 def test_r23_3_a_later_request_of_the_procedure_waits_for_the_one_before() -> None:
     calls = run_requests([[{"_tool": "t", "n": 1}, {"_tool": "t", "n": 2, "_if": "1 > 2"}], [{"_tool": "t", "n": 3}]])
     assert promoted(calls).calls[2]["_after"] == ["0.0", "ended 0.1"]
+
+
+def test_r23_3_a_procedure_may_have_as_many_calls_as_its_run() -> None:
+    calls = run_requests([[{"_tool": "t", "n": n} for n in range(3)]] * 2)
+    found = []
+    for most in (3, 6, 7):
+        plan = promoted(calls)
+        procedure = procedure_of(plan, DOCUMENT | {"config": {"max_calls": most}}, "monthly", {})
+        check_procedure(procedure, plan)
+        found.append(procedure.agent["config"]["max_calls"])
+    assert found == [6, 6, 7]
+    assert "max_calls" not in procedure_of(promoted(calls), DOCUMENT, "monthly", {}).agent["config"]
+    small = procedure.model_copy(update={"agent": procedure.agent | {"config": {"max_calls": 5, "start": "plan"}}})
+    with pytest.raises(RunError, match="may have 5 calls at most"):
+        check_procedure(small, plan)
 
 
 def test_r23_3_a_call_that_only_its_own_plan_kept_from_an_older_value_is_refused() -> None:

@@ -102,6 +102,13 @@ def test_r14_1_everything_that_is_wrong_is_told() -> None:
     assert check(shop, CALLS[1:], input={"fruit": "fig"}, state={"one": 3}).ok
 
 
+def test_r6_8_a_plan_with_more_calls_than_its_agent_allows_is_not_valid() -> None:
+    calls = [{"_tool": "price", "fruit": str(n)} for n in range(3)]
+    assert check(Agent("shop", tools=[price], max_calls=3), calls).problems == []
+    (problem,) = check(Agent("shop", tools=[price], max_calls=2), calls).problems
+    assert problem.startswith("1.2 price: a Solution may have 2 calls at most, and this one has 3")
+
+
 def test_r14_5_durations_are_said_in_words() -> None:
     assert [seconds(each) for each in (3, "90 s", "30 min", "2h", "2 days", "1 week", timedelta(hours=1))] == [
         *(3, 90, 1800, 7200, 172_800, 604_800, 3600)
