@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure.errors import ToolError
-from perdure.plan import BEGUN, INTERRUPTED, NOT_BEGUN
+from perdure.plan import BEGUN, INTERRUPTED, NO_SUCH_TOOL, NOT_BEGUN
 from perdure.values.json import Json
 
 _REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
@@ -167,6 +167,21 @@ async def others_poll() -> bool:
     now = datetime.now(UTC)
     lately = (one for one in pollers if now - one.last_access_time.ToDatetime(UTC) < POLLS_WITHIN)
     return any(one.identity != client.identity for one in lately)
+
+
+async def leave_to_another(problem: str) -> None:
+    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have what this worker lacks, as in a deploy.
+
+    The activity's caller asks around for about a minute. Afterwards it reports the last problem.
+    """
+    if await others_poll():
+        info = activity.info()
+        raise ApplicationError(
+            f"{problem}, and no other worker had it in time",
+            info.attempt,
+            type=NO_SUCH_TOOL,
+            non_retryable=info.is_local,
+        )
 
 
 @contextmanager

@@ -10,11 +10,20 @@ from typing import Final
 import httpx2
 import openai
 from openai import AsyncOpenAI
+from temporalio.exceptions import ApplicationError
 
 from perdure.activities.failures import refusal_in
-from perdure.activities.model_servers import ADDRESSES, ChatServer, ModelServer, ResponsesServer, connect, endpoint_key
+from perdure.activities.model_servers import (
+    ADDRESSES,
+    NO_ENDPOINT,
+    ChatServer,
+    ModelServer,
+    ResponsesServer,
+    connect,
+    endpoint_key,
+)
 from perdure.activities.secrets import keep_secret
-from perdure.models.model_names import Provider, parse_model
+from perdure.models.model_names import Provider, parse_model, split_endpoint
 from perdure.models.provider_errors import Refusal, remove_features, step_down
 from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
@@ -109,22 +118,29 @@ class Endpoints:
 
     def setting(self, model: str) -> str:
         """Return the name of the setting that holds the address of the model's server, for a message to the user."""
-        endpoint = model.rpartition("@")[2]
-        if "@" in model and endpoint in self._more:
-            return f"{endpoint!r} of PERDURE_ENDPOINTS"
-        return ADDRESSES[parse_model(model).provider]
+        endpoint = split_endpoint(model)[1]
+        return f"{endpoint!r} of PERDURE_ENDPOINTS" if endpoint else ADDRESSES[parse_model(model).provider]
+
+    def problem(self, model: str) -> str | None:
+        """Return why no server can be asked for the model: the worker has no such endpoint. Another server must not get
+        its prompt.
+        """
+        name, endpoint = split_endpoint(model)
+        if not endpoint or endpoint in self._more:
+            return None
+        known = ", ".join(sorted(self._more)) or "none"
+        return f"model {model!r}: the worker has no endpoint {endpoint!r} (PERDURE_ENDPOINTS); it has {known}. Write {model + '@'!r} for a model with the name {name + '@' + endpoint!r}"
 
     def _server(self, model: str) -> tuple[str, ModelServer]:
         """Return the model's name as its server knows it, and the server."""
-        found = parse_model(model)
-        name, mark, endpoint = found.name.rpartition("@")
-        if not mark or endpoint not in self._more:
-            name, endpoint = found.name, ""
-        key = (found.provider, endpoint)
+        if problem := self.problem(model):
+            raise ApplicationError(problem, type=NO_ENDPOINT, non_retryable=True)
+        provider, (name, endpoint) = parse_model(model).provider, split_endpoint(model)
+        key = (provider, endpoint)
         if key not in self._servers:
             known = self._more.get(endpoint)
             at = () if known is None else (known.base_url, endpoint_key(endpoint, known.api_key_env))
-            self._servers[key] = connect(found.provider, *at)
+            self._servers[key] = connect(provider, *at)
         return name, self._servers[key]
 
 

@@ -229,6 +229,11 @@ async def load_library(name: str, *, extra: str) -> Any:
         ) from None
 
 
+NO_ENDPOINT: Final = "NoEndpoint"
+NOT_HERE: Final = frozenset({"NoKey", "MissingExtra", NO_ENDPOINT})
+"""Types of failures that another worker's settings may not have."""
+
+
 def no_key(provider: str, variable: str) -> ApplicationError:
     """Return the failure of a worker that has no key for a provider."""
     message = f"no key for the provider {provider!r}: set {variable} for the worker"

@@ -7,24 +7,24 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from temporalio import activity
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.activities.active_executions import others_poll
+from perdure.activities.active_executions import leave_to_another
 from perdure.activities.deliveries import NotificationRoutes
+from perdure.activities.endpoints import Endpoints
 from perdure.activities.named_functions import NamedFunctions
 from perdure.activities.prices import list_price
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.agents.rollouts import choose_document
-from perdure.errors import PerdureError, ProtocolError, ToolDefinitionError
+from perdure.errors import PerdureError, ProtocolError
 from perdure.models.usage import Price, price_of
-from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
@@ -121,6 +121,7 @@ class PrepareActivity:
         functions: NamedFunctions,
         untrusted: Iterable[str],
         folders: PromptFolders,
+        endpoints: Endpoints,
         routes: NotificationRoutes,
     ) -> None:
         self._registry = registry
@@ -130,6 +131,7 @@ class PrepareActivity:
         self._functions = functions
         self._untrusted = frozenset(untrusted)
         self._prompt_folders = folders
+        self._endpoints = endpoints
         self._routes = routes
 
     @activity.defn(name=LIMITED_ACTIVITY)
@@ -156,31 +158,36 @@ class PrepareActivity:
         """Return the run's tools, its models with the worker's defaults (R9.4), and its skills and files (R10.19)."""
         definitions = self._registry.definitions()
         if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
-            await _leave_to_another(f"the worker has no tool {lacking[0]!r}")
+            await leave_to_another(f"the worker has no tool {lacking[0]!r}")
         if problem := self._routes.problem(wanted):
-            await _leave_to_another(problem)
-            raise ApplicationError(problem, type=REFUSED, non_retryable=True)
+            await _refuse(problem)
         try:
             tools = resolve_tools(wanted.tools, definitions)
-            parts = await asyncio.to_thread(self._prompt_folders.read, wanted.prompt, tools)
-            if parts.skills:
-                tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
+            try:
+                parts = await asyncio.to_thread(self._prompt_folders.read, wanted.prompt, tools)
+                if parts.skills:
+                    tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
+            except ProtocolError as error:
+                await _refuse(str(error))
             delegates, problems = self._folder.collect(
                 wanted.tools, wanted.delegates, run_id=activity.info().workflow_id or "", tenant=wanted.tenant
             )
             for tool in tools.values():
                 if tool.resolution == "upfront" and tool.delegate in problems:
-                    raise ToolDefinitionError(f"tool {tool.name!r}: {problems[tool.delegate]}")
+                    await _refuse(f"tool {tool.name!r}: {problems[tool.delegate]}")
                 if tool.resolution == "upfront" and tool.delegate in delegates:
                     tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
             takes_back = undo_tools(tools, definitions)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         models = Models.model_validate(self._worker.models.model_dump() | wanted.models)
+        for model in (models.fast, models.smart, *models.fallback):
+            if (lacking_endpoint := self._endpoints.problem(model)) is not None:
+                await _refuse(lacking_endpoint)
         if models.policy not in POLICIES:
-            self._functions.find(models.policy, "config.models.policy")
+            await self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:
-            self._functions.find(wanted.approver, "config.approval.approver")
+            await self._functions.find(wanted.approver, "config.approval.approver")
         await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
         prepared = self._worker.model_copy(
@@ -236,12 +243,10 @@ class PrepareActivity:
         return {**wanted.prices, **known}  # tools may report the usage of their own models
 
 
-async def _leave_to_another(problem: str) -> None:
-    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have the missing tool, as in a deploy."""
-    if await others_poll():
-        raise ApplicationError(
-            f"{problem}, and no other worker had it in time", type=NO_SUCH_TOOL, non_retryable=activity.info().is_local
-        )
+async def _refuse(problem: str) -> NoReturn:
+    """Leave the run to another worker; without one, refuse it."""
+    await leave_to_another(problem)
+    raise ApplicationError(problem, type=REFUSED, non_retryable=True)
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

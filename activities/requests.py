@@ -21,10 +21,11 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.activities.active_executions import TRACE, ActiveExecutions
+from perdure.activities.active_executions import TRACE, ActiveExecutions, leave_to_another
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
+from perdure.activities.model_servers import NOT_HERE
 from perdure.activities.queries import AttemptState, fetch_attempt_state, fetch_own, own_run
 from perdure.activities.queue_rates import QueueRates
 from perdure.activities.secrets import known_secrets, mask_error, mask_text, mask_value
@@ -485,7 +486,7 @@ class RequestActivity:
             await run.signal(CALLS_SIGNAL, delivery)
 
         title = f"Request {request.number} of {activity.info().workflow_id}"
-        async with self._underway.working(title), supervised_heartbeat() as heart:
+        async with self._underway.working(title), supervised_heartbeat() as heart, _elsewhere():
             near = _near(request)
             seen = asyncio.create_task(fetch_attempt_state()) if near is None else None
             # A query fetches the context: a history does not hold queries, so it does not grow with every context
@@ -537,6 +538,17 @@ class RequestActivity:
                     if learnt and not reporter.told:  # else another attempt reports that the text changes
                         continue
                     raise within_patience(failure, request) from None
+
+
+@asynccontextmanager
+async def _elsewhere() -> AsyncIterator[None]:
+    """Leave a Request to another worker if this one lacks the model's endpoint, key or library."""
+    try:
+        yield
+    except ApplicationError as error:
+        if error.type in NOT_HERE:
+            await leave_to_another(error.message)
+        raise
 
 
 async def ask_model(endpoints: Endpoints, model: str, context: RequestContext) -> RequestResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -18,7 +19,7 @@ from perdure.workflows.arguments import single_argument
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
-from perdure.workflows.internal_activities import execute_internal
+from perdure.workflows.internal_activities import ask_around, execute_internal
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
@@ -444,7 +445,8 @@ class ApprovalWaits:
         try:
             async with self._programs:
                 approve_input = await self._approve_input(approver, approval_request)
-                sent = await execute_internal(
+                execute = functools.partial(
+                    execute_internal,
                     APPROVE_ACTIVITY,
                     [approve_input],
                     Any,
@@ -452,6 +454,7 @@ class ApprovalWaits:
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {approval_request.title}"),
                 )
+                sent = await ask_around(execute)
             if not decided.done():
                 judged = self._approval_queue.judge_program(approval_request, sent, approver)
                 if judged is not None:

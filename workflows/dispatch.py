@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,12 +16,12 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import not_taken_up
-from perdure.workflows.internal_activities import execute_typed
+from perdure.workflows.internal_activities import ELSEWHERE, ask_around, execute_typed
 from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.plan import Call
+    from perdure.plan import NO_SUCH_TOOL, Call
     from perdure.runs.claim_check import CHILD, GONE, GRANT, Payload
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunState
@@ -102,9 +103,15 @@ async def ask_worker(activity: str, argument: Any, result_type: type, *, local: 
             retry_policy=RetryPolicy(maximum_attempts=attempts),
         )
     policy = RetryPolicy(
-        initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2), maximum_attempts=attempts
+        initial_interval=timedelta(seconds=0.25),
+        maximum_interval=timedelta(seconds=2),
+        maximum_attempts=attempts,
+        non_retryable_error_types=[NO_SUCH_TOOL],
     )
-    return await execute_typed(activity, arguments, result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy)
+    execute = functools.partial(
+        execute_typed, activity, arguments, result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy
+    )
+    return await ask_around(execute)
 
 
 _SOON = timedelta(milliseconds=1)
@@ -303,7 +310,7 @@ def _history_size() -> int:
 
 
 class EagerStartInterceptor(worker.Interceptor):
-    """An interceptor that disables eager start for calls that this worker may lack.
+    """An interceptor that disables eager start for activities that this worker may lack.
 
     A worker starts activities of its own workflow tasks "eagerly", which is fast. An activity that it lacks would fail
     each time.
@@ -320,6 +327,6 @@ class _DispatchInbound(worker.WorkflowInboundInterceptor):
 
 class _DispatchOutbound(worker.WorkflowOutboundInterceptor):
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
-        if any(isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args):
+        if ELSEWHERE.get() or any(isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args):
             input.disable_eager_execution = True
         return super().start_activity(input)

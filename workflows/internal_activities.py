@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
+from temporalio.exceptions import RetryState as ActivityRetryState
 
-from perdure.workflows.failures import kind_of
+from perdure.workflows.failures import kind_of, message_of
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
-    from perdure.plan import MOST_LOST, NOT_BEGUN
+    from perdure.plan import MOST_LOST, NO_SUCH_TOOL, NOT_BEGUN, RetryState
     from perdure.values.problems import first_problem
 
 ASK_AROUND: Final = RetryPolicy(
@@ -25,6 +28,11 @@ ASK_AROUND: Final = RetryPolicy(
 )
 """Retries until a worker takes the activity that has what it needs, such as a hook: about a minute. A lost worker does not
 count as one of them: `execute_internal` executes the activity again.
+"""
+AROUND: Final = 60.0
+"""Seconds in which `ask_around` looks for a worker."""
+ELSEWHERE: Final = ContextVar("ELSEWHERE", default=False)
+"""Whether the last worker that took the activity lacks something: then its own workflow must not give it to that worker.
 """
 UNTIL_READABLE: Final = RetryPolicy(maximum_attempts=12)
 """Attempts to query another run, for about nine minutes: a deploy that cannot replay the run is mended meanwhile."""
@@ -68,6 +76,24 @@ def read_raw(raw: RawValue | None, result_type: Any) -> Any:
     return None if raw is None else workflow.payload_converter().from_payload(raw.payload, result_type)
 
 
+async def ask_around(execute: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of `execute`, which runs an activity. It is called again, for a minute, while no worker takes the
+    activity that has what it needs, such as a model's endpoint (`NO_SUCH_TOOL`).
+    """
+    state = RetryState(retries=0, seconds=AROUND)
+    while True:
+        ELSEWHERE.set(state.missing)
+        try:
+            return await execute()
+        except ActivityError as error:
+            pause = state.pause(NO_SUCH_TOOL, 1, workflow.time()) if kind_of(error) == NO_SUCH_TOOL else None
+            if pause is None:
+                raise
+            await workflow.sleep(pause, summary=message_of(error)[:100])
+        finally:
+            ELSEWHERE.set(False)
+
+
 async def execute_internal(
     activity: str,
     arguments: list[Any],
@@ -104,4 +130,4 @@ async def execute_internal(
 
 def _timed_out_for_good(error: ActivityError) -> bool:
     """Whether an attempt ended by a timeout that its policy does not retry."""
-    return isinstance(error.cause, TimeoutError) and error.retry_state is RetryState.NON_RETRYABLE_FAILURE
+    return isinstance(error.cause, TimeoutError) and error.retry_state is ActivityRetryState.NON_RETRYABLE_FAILURE

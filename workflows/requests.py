@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +14,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
-from perdure.workflows.internal_activities import execute_typed
+from perdure.workflows.internal_activities import ask_around, execute_typed
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
@@ -27,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
         RequestInput,
         RequestResult,
     )
-    from perdure.plan import INTERRUPTED, MOST_LOST, NOT_BEGUN
+    from perdure.plan import INTERRUPTED, MOST_LOST, NO_SUCH_TOOL, NOT_BEGUN
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
     from perdure.runs.run import RunState
@@ -198,7 +199,8 @@ async def _ask_one(
         "hands_back": not (late or provider.waits),
     }
     closed = timedelta(seconds=provider.left) + TIMEOUT if provider.waits else AFTER_DEADLINE if late else None
-    result: RequestResult = await execute_typed(
+    execute = functools.partial(
+        execute_typed,
         REQUEST_ACTIVITY,
         [request.model_copy(update=about)],
         RequestResult,
@@ -212,7 +214,9 @@ async def _ask_one(
             initial_interval=timedelta(seconds=first_pause),
             maximum_interval=timedelta(seconds=LONGEST_PAUSE),
             maximum_attempts=attempts,
+            non_retryable_error_types=[NO_SUCH_TOOL],
         ),
         summary=line(f"Request {request.number} · {request.model} · {request.reason}"),
     )
+    result: RequestResult = await ask_around(execute)
     return result

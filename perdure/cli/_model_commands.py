@@ -17,7 +17,7 @@ from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice
 from perdure.cli._help import Commands
 from perdure.cli._options import with_settings
 from perdure.hosting.settings import Settings
-from perdure.models.model_names import parse_model
+from perdure.models.model_names import parse_model, split_endpoint
 from perdure.values.json import JsonObject, dumps
 
 models_app = Commands(help="Check the configured models.", no_args_is_help=True)
@@ -67,7 +67,11 @@ async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **h
     from perdure.checking.play import check_models
 
     fast, smart = settings.fast_model, settings.smart_model
-    ours = [model for model in (fast, smart) if parse_model(model).provider.startswith("openai") and "@" not in model]
+    ours = [
+        model
+        for model in (fast, smart)
+        if parse_model(model).provider.startswith("openai") and not split_endpoint(model)[1]
+    ]
     if not os.environ.get("OPENAI_API_KEY") and len(ours) == 2:
         raise CommandError(
             "no model to check: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own)", USAGE

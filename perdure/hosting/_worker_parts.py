@@ -137,6 +137,8 @@ class WorkerParts:
             audited=settings.audit is not None,
             keeps_version=settings.keep_version,
         )
+        more = settings.endpoints if endpoints is None else endpoints
+        endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more, files=settings.model_files)
         prepare = PrepareActivity(
             registry,
             worker,
@@ -145,14 +147,13 @@ class WorkerParts:
             functions=named,
             untrusted=settings.untrusted,
             folders=PromptFolders(settings.skills, settings.workspace, settings.untrusted),
+            endpoints=endpoints_in_use,
             routes=routes,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]
             registry.add_missing([function for function in found if function is not None])
-        more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
-        endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more, files=settings.model_files)
         rates = QueueRates({model_queue("", name): limit for name, limit in model_rates(settings).items()})
         self._request = RequestActivity(endpoints_in_use, underway, rates).request
         ours = [VERSIONED[each] if versioned else each for each in WORKFLOWS]

@@ -37,6 +37,17 @@ def parse_model(model: str) -> ModelName:
     return ModelName("openai", model)
 
 
+def split_endpoint(model: str) -> tuple[str, str]:
+    """Return the server's name of a model, and the endpoint that its last `@` names; `""` is the default server.
+
+    `llama@backup` is `llama` of `backup`. A name that has an `@` itself ends with one: `claude@2026@`, or begins with
+    its only one: `@cf/llama`.
+    """
+    whole = parse_model(model).name
+    name, _, endpoint = whole.rpartition("@")
+    return (name, endpoint) if name else (whole, "")
+
+
 def bare_model(model: str) -> str:
     """Return the name without its provider."""
     return parse_model(model).name

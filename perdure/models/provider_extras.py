@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import Field
 
 from perdure.errors import JsonError
-from perdure.models.model_names import parse_model
+from perdure.models.model_names import parse_model, split_endpoint
 from perdure.values.json import Json, JsonObject, WireModel, check, dumps
 
 LONGEST_EXTRA: Final = 16_000
@@ -125,10 +125,7 @@ def server_of(model: str) -> str:
 
     Signed thoughts of another provider belong to their model: then the server is the whole name.
     """
-    found = parse_model(model)
-    if found.provider != "openai":
-        return model
-    return found.name.rpartition("@")[0] and found.name.rpartition("@")[2]
+    return split_endpoint(model)[1] if parse_model(model).provider == "openai" else model
 
 
 def keys_beside(messages: Iterable[JsonObject]) -> set[str]:

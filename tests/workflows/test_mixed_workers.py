@@ -1,0 +1,92 @@
+"""Two workers of one queue, one of which lacks what the runs need: another worker is asked (R12.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.activities.endpoints import Endpoints
+from perdure.hosting.connection import data_converter
+from perdure.models.model_names import split_endpoint
+from perdure.models.requests import Endpoint
+from perdure.runs.agent import Situation
+from perdure.testing.scripted_model import ScriptedModel
+from tests.support import DONE, agent, harness
+from tests.timeouts import HANG
+from tests.workflows.test_model_servers import asked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+RUNS = 3
+
+
+def choose(_: Situation) -> str:
+    return "llama@inhouse"
+
+
+def decide(_: Any) -> dict[str, Any]:
+    return {"decision": "approve"}
+
+
+@tool(dangerous=True)
+def erase(path: str) -> str:
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("llama@inhouse", ("llama", "inhouse")),
+        ("anthropic:claude@proxy", ("claude", "proxy")),
+        ("llama", ("llama", "")),
+        ("claude@2026@", ("claude@2026", "")),
+        ("claude@2026@proxy", ("claude@2026", "proxy")),
+        ("@cf/llama", ("@cf/llama", "")),
+        ("@cf/llama@proxy", ("@cf/llama", "proxy")),
+    ],
+)
+async def test_the_last_at_of_a_model_names_its_endpoint(model: str, found: tuple[str, str]) -> None:
+    assert split_endpoint(model) == found
+
+
+async def test_an_unknown_endpoint_sends_nothing_to_another_server() -> None:
+    async with ScriptedModel([DONE]) as default:
+        endpoints = Endpoints(default.client(), {"proxy": Endpoint(base_url="http://127.0.0.1:9")})
+        with pytest.raises(Exception, match=r"no endpoint 'inhouse'.*it has proxy.*Write 'llama@inhouse@'"):
+            await asked(endpoints, "llama@inhouse")
+        assert default.requests == []
+        await asked(endpoints, "llama@inhouse@")
+    assert [request.model for request in default.requests] == ["llama@inhouse"]
+
+
+async def test_r12_5_what_one_worker_lacks_is_left_to_another(dev_server: WorkflowEnvironment) -> None:
+    queue = f"test-{uuid.uuid4().hex[:8]}"
+    host = dev_server.client.service_client.config.target_host
+    other = await Client.connect(host, data_converter=data_converter(), identity="the new worker")
+    models = {"smart": "llama@inhouse", "fast": "llama@inhouse", "policy": f"{__name__}:choose"}
+    config = {"models": models, "approval": {"ask": "dangerous", "approver": f"{__name__}:decide"}}
+    script = [{"calls": [{"_tool": "erase", "path": "/x"}]}, DONE] * RUNS
+    async with (
+        ScriptedModel(script, strict=False) as inhouse,
+        harness(dev_server.client, [erase], [DONE] * RUNS, task_queue=queue) as old,
+        harness(
+            other,
+            [erase],
+            [],
+            task_queue=queue,
+            named=[__name__],
+            endpoints={"inhouse": Endpoint(base_url=inhouse.base_url)},
+        ),
+    ):
+        views = []
+        for _ in range(RUNS):
+            views.append(await asyncio.wait_for(old.run(agent("erase", config=config)), HANG))
+    assert [(view.status, view.refusals, [call.status for call in view.calls]) for view in views] == [
+        ("completed", [], ["done"])
+    ] * RUNS
+    assert (len(old.model.requests), len(inhouse.requests)) == (0, 2 * RUNS)
