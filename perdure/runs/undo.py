@@ -24,7 +24,7 @@ from perdure.rules.rules import digest_of
 from perdure.runs.limits import StopReason
 from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import UNDO_BELOW
-from perdure.tools.tool import ENGINE_ACTIVITIES, Tool
+from perdure.tools.tool import CLIENT, ENGINE_ACTIVITIES, Tool
 from perdure.tools.undo import read_by, undo_params
 from perdure.values.json import Json, JsonObject, WireModel, pack
 from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_NOT_STORED, RESULT_TOO_LARGE
@@ -34,6 +34,8 @@ from perdure.values.sizes import Sizes
 
 UNDO_FORM: Final = 1
 """Form of a packed `UndoRecord`."""
+_WITHOUT_EFFECT: Final = ENGINE_ACTIVITIES - {CLIENT}
+"""Activities whose calls have no effect that an undo could name."""
 _CHUNK: Final = 300
 """Effects, and edges, in one answer to a query."""
 _UNCERTAIN: Final = frozenset(
@@ -48,6 +50,7 @@ _UNCERTAIN: Final = frozenset(
         "terminated",
         "not_json",
         "CancelledError",
+        "no_answer",
     }
 ) | frozenset(get_args(StopReason))
 """Codes of failures that leave it unknown whether the call took effect."""
@@ -229,13 +232,15 @@ class EffectLog:
 
     def _effect(self, call: Call) -> Effect | None:
         tool = call.spec.tool
-        if tool is None or call.state.started is None or call.state.recorded:
+        if tool is None or call.state.recorded:
+            return None
+        if call.state.started is None and tool.activity != CLIENT:  # a client's call waits, and never starts
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
             effect = Effect(call=call.id, tool=tool.name, runs=True, sequential=UNTIL in call.spec.raw)
             return effect if is_run and _has_child(call) else None
-        if tool.latent or call.spec.safe or tool.activity in ENGINE_ACTIVITIES or tool.activity is None:
+        if tool.latent or call.spec.safe or tool.activity in _WITHOUT_EFFECT or tool.activity is None:
             return None
         outcome, effect = call.state.outcome, Effect(call=call.id, tool=tool.name)
         match outcome:
@@ -297,7 +302,7 @@ def without_undo(calls: Iterable[Call]) -> list[str]:
             continue
         if call.spec.loop is not None and not call.spec.loop.single:
             continue
-        if tool.activity not in ENGINE_ACTIVITIES and tool.name not in OWN_TOOLS:
+        if tool.activity not in _WITHOUT_EFFECT and tool.name not in OWN_TOOLS:
             found.append(f"{call.id} {tool.name}")
     return found
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan import Call, Failed, Outcome, Plan, Returned
-from perdure.runs.undo import EffectLog, RunEffects, UndoBase, plan_undo
+from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned
+from perdure.runs.undo import EffectLog, RunEffects, UndoBase, plan_undo, without_undo
 from perdure.runs.wire import RunInput
-from perdure.tools.tool import Tool, parse_tool
+from perdure.tools.engine import ENGINE_TOOLS
+from perdure.tools.tool import Tool, parse_tool, resolve_tools
 from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
 from tests.rules.outcomes import STATE, random_calls
@@ -145,3 +147,33 @@ def test_r23_4_an_undo_follows_the_reverse_data_flow_and_stops_where_one_fails(s
     [ran, *others] = plans
     if not others and not ran.plan.named_edges() and not any(call.spec.loop for call in ran.plan.calls):
         assert sorted(takes_back[id] for id in back.first) == sorted(done), "what is independent is undone at once"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Returned({"n": 1}), "done"),
+        (Failed(CallError("no_answer", "nobody answered")), "unknown"),
+        (Failed(CallError("deadline", "cancelled")), "unknown"),
+        (Rejected("no"), None),
+    ],
+    ids=["answered", "timed-out", "stopped", "rejected"],
+)
+@pytest.mark.parametrize("has_undo", [True, False])
+def test_r23_4_a_call_that_its_client_executes_has_an_effect(
+    outcome: Outcome, status: str | None, has_undo: bool
+) -> None:
+    own: Any = {"_undo": {"tool": "undo", "params": {"what": "†result.n"}}} if has_undo else {}
+    pay = parse_tool({"name": "pay", "_activity": "perdure.client", **own})
+    ask = resolve_tools(["ask_person"], ENGINE_TOOLS)["ask_person"]
+    plan = Plan(1, tools={"pay": pay, "ask_person": ask}, state=State())
+    plan.extend([{"_tool": "pay"}, {"_tool": "ask_person", "question": "?"}])
+    plan.close()
+    for call in plan.take_ready("t"):
+        plan.hold(call, is_with_client=call.spec.tool is pay)
+        plan.end(call, outcome, "t")
+    log = EffectLog([pay, TOOLS["a"]], [UNDO], Sizes())
+    log.add(plan)
+    wanted = "cannot be undone" if status == "done" and not has_undo else status
+    assert [(each.call, each.status) for each in log.chunk(0, None).effects] == ([("1.0", wanted)] if wanted else [])
+    assert without_undo(plan.calls) == ([] if has_undo else ["1.0 pay"])
