@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
-    from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
+    from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW, NEWEST
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -87,6 +87,10 @@ async def _prepare(
     else:
         packed = run_input.prepared or await record(run_input)
         prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
+    if prepared.rules > NEWEST:  # the task fails until a worker of that version takes it
+        raise RuntimeError(
+            f"a newer version has begun the run: it follows rules {prepared.rules}, and this worker knows {NEWEST}. Start workers of that version"
+        )
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, context.hosted, run_input, prepared, change)
     if earlier is None:

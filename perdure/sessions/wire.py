@@ -287,7 +287,7 @@ class RunUpdate(WireModel):
     run_id: str
     update: str
     argument: Json
-    id: str = ""
+    id: str = Field(default="", exclude_if=operator.not_)
     """The update's id. A run executes an update once for each id: a retry, or a reset of the session, sends the same id again."""
 
 

@@ -15,8 +15,11 @@ from perdure.activities.endpoints import Endpoints
 from perdure.hosting.connection import data_converter
 from perdure.models.model_names import split_endpoint
 from perdure.models.requests import Endpoint
-from perdure.runs.agent import Situation
+from perdure.runs.agent import Models, Situation
+from perdure.runs.version_switches import NEWEST
+from perdure.runs.wire import AGENT_WORKFLOW, PREPARED_FORM, PreparedWorker, RunInput
 from perdure.testing.scripted_model import ScriptedModel
+from perdure.values.json import pack
 from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
 from tests.workflows.test_model_servers import asked
@@ -90,3 +93,21 @@ async def test_r12_5_what_one_worker_lacks_is_left_to_another(dev_server: Workfl
         ("completed", [], ["done"])
     ] * RUNS
     assert (len(old.model.requests), len(inhouse.requests)) == (0, 2 * RUNS)
+
+
+async def test_r13_7_a_run_that_a_newer_version_has_begun_waits_for_that_version(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    newer = PreparedWorker(tools=[], models=Models(), rules=NEWEST + 1)
+    run_input = RunInput(agent=agent(), prepared=pack(newer, PREPARED_FORM))
+    async with harness(dev_server.client, [], [DONE]) as it:
+        handle = await it.client.start_workflow(
+            AGENT_WORKFLOW, run_input, id=f"newer-{uuid.uuid4().hex[:8]}", task_queue=it.task_queue
+        )
+        async for event in handle.fetch_history_events(wait_new_event=True):
+            if event.HasField("workflow_task_failed_event_attributes"):
+                break
+        failure = event.workflow_task_failed_event_attributes.failure.message
+        await handle.terminate()
+        assert it.model.requests == []
+    assert f"it follows rules {NEWEST + 1}, and this worker knows {NEWEST}" in failure
