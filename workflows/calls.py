@@ -414,14 +414,22 @@ class CallRunner:
         self._agent_run.note("resumed", time, call=call.id)
         self.loop.plan.home(call).resume(call, time)
 
-    async def _begin(self, call: Call) -> None:
-        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it after that."""
+    async def _begin(self, call: Call) -> bool:
+        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it after that.
+
+        Return `False` for a delegate that was held and has its rules anew: its input needs their present record.
+        """
         await self._gate(call)
-        if (refused := self.loop.still_refused(call)) is not None:
+        rules = self._agent_run.rules
+        lent = rules.lent_to(call)
+        if (refused := self.loop.begin(call)) is not None:
             raise RefusedCallError(refused)
+        if rules.lent_to(call) != lent:
+            return False
         self._reservations.note_begun(call)
         self._agent_run.note("begun", call=call.id)
         call.hold.queued = False
+        return True
 
     async def _run_delegate(self, call: Call) -> Outcome:
         """Run a delegate with a reserved share of the budget; at its end count the time that it worked (R18.7)."""

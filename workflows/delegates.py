@@ -74,8 +74,8 @@ class ChildHandle:
     title: str
     task_queue: str | None = None
     timeout: float | None = None
-    begin: Callable[[], Awaitable[None]] | None = None
-    """Function that is awaited just before the child is started."""
+    begin: Callable[[], Awaitable[bool]] | None = None
+    """Function that is awaited just before the child is started. It returns whether the child's input is up to date."""
 
     @property
     def id(self) -> str:
@@ -89,11 +89,11 @@ async def run_delegate(
     budget: Budget,
     sender: Dispatcher,
     on_spent: OnSpent,
-    begin: Callable[[Call], Awaitable[None]],
+    begin: Callable[[Call], Awaitable[bool]],
 ) -> Outcome:
     """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
-    `begin` is awaited just before it starts. `on_spent` receives its usage, also after a failure or a cancellation
+    `begin` is awaited just before it starts, and returns whether its input is up to date. `on_spent` receives its usage, also after a failure or a cancellation
     (R9.6), unless the usage is unknown.
     """
     tool = call.spec.known_tool
@@ -159,18 +159,19 @@ async def _result(
     if (length := len(child.id.encode())) > MAX_ID:
         why = f"{child.who} cannot run: its id would have {length:,} bytes; the limit is {MAX_ID:,}"
         raise NotStartedError("id_too_long", why)
-    async with (
-        sender.turn
-    ):  # make the input only when it can be sent: the inputs of 500 children take too long for one task (R18.5)
-        argument = make_input()
-        if (size := input_size(argument, sender.sizes)) > sender.max_payload:
-            why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes; the limit is {sender.max_payload:,}"
-            raise NotStartedError("params_too_large", why)
-        asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else the value is in external storage
-        changes = sender.children.changes
-        await sender.take(0 if asks else size)
-    if child.begin is not None:
-        await child.begin()
+    while True:
+        async with (
+            sender.turn
+        ):  # make the input only when it can be sent: the inputs of 500 children take too long for one task (R18.5)
+            argument = make_input()
+            if (size := input_size(argument, sender.sizes)) > sender.max_payload:
+                why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes; the limit is {sender.max_payload:,}"
+                raise NotStartedError("params_too_large", why)
+            asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else the value is in external storage
+            changes = sender.children.changes
+            await sender.take(0 if asks else size)
+        if child.begin is None or await child.begin():
+            break
     if not sender.holds_child():
         why = f"{child.who} cannot run: the run's history has no room for it; run fewer in parallel"
         raise NotStartedError(HISTORY_FULL, why)

@@ -232,8 +232,13 @@ class RuleBook:
                 record.note(rule, entry, float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun", record)
 
-    def note_held(self, call: Call) -> None:
-        """Remove the begin of a call that a message holds before it is scheduled. The call begins later or never."""
+    def note_held(self, call: Call, *, keeps_lent: bool = False) -> None:
+        """Remove the begin of a call that a message holds before it is scheduled. The call begins later or never.
+
+        Its child run has not begun, and uses no rules exclusively. `keeps_lent`: it keeps them, as in runs of 0.2.0.
+        """
+        if not keeps_lent:
+            self._leases.pop(call.id, None)
         if call.id in self._begun:
             self._begun.discard(call.id)
             self._give_back(call)

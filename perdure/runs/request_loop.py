@@ -35,6 +35,7 @@ from perdure.runs.version_switches import (
     ADDED_ONE_BY_ONE,
     DECIDED_CALLS_STOP,
     EDITS_KEEP_AUTHORS,
+    HELD_BLOCKS_NOTHING,
     HELD_CALLS_STAY,
     JUDGED_ANEW,
     RECALLED_SOURCES,
@@ -642,7 +643,7 @@ class RequestLoop:
         self._judge = None  # held calls may never begin, and their readers may read other calls
         for call in self.running.values():
             if call.hold.queued and call.state.status != "running":
-                self._rules.note_held(call)
+                self._rules.note_held(call, keeps_lent=not self._is_patched(HELD_BLOCKS_NOTHING))
         if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
         else:
@@ -682,7 +683,8 @@ class RequestLoop:
         """End a plan that has only held calls left. The next Request may still keep them; without one they do not run.
         Return whether to look for calls that start now: other calls may read the result of a dropped loop.
         """
-        idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
+        blocked = self._is_patched(HELD_BLOCKS_NOTHING) and all(map(self._is_blocked, self.running.values()))
+        idle = (blocked or not self.running) and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.held_calls.held:
             return False
         counts_remarks = not self._is_patched(REMARKS_END_NOTHING)
@@ -691,6 +693,11 @@ class RequestLoop:
             return self._is_patched(HELD_CALLS_STAY)
         self._stage = RequestStage.REVISED
         return False
+
+    def _is_blocked(self, call: Call) -> bool:
+        """Whether a taken call waits for its turn, and is held: only a Request can let it begin, and no person."""
+        asked = call.id in self._run.approval_queue.waiting or call.id in self._left_to_people
+        return call.hold.queued and not asked and not call.spec.safe and self.plan.is_held(call)
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
         self._abandon(self.plan.held_calls.drop(reason, now, calls), reason, by)

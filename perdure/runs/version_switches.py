@@ -41,6 +41,8 @@ FIRST_CALLS_TIMED_LATER: Final = "first-calls-timed-later"
 first."""
 FORMER_CHILDREN_END: Final = "former-children-end"
 """A delegate or user's workflow that was open at its run's reset is ended before the run starts it anew (R7.2)."""
+HELD_BLOCKS_NOTHING: Final = "held-blocks-nothing"
+"""A held call that waits for its turn blocks neither the end of a plan nor calls under the same rules (R10.5, R23.1)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 JUDGED_ANEW: Final = "judged-anew"
@@ -141,6 +143,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DATA_KNOWN: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         EDITS_KEEP_AUTHORS: 9,
+        HELD_BLOCKS_NOTHING: 9,
         OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,

@@ -18,6 +18,7 @@ from perdure.errors import CallError, DecisionError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
+from perdure.rules import RuleBook, count_at_most
 from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
@@ -285,10 +286,11 @@ def test_r10_5_what_the_model_never_names_waits_for_its_person_and_the_run_with_
         world.approve("1.0")
     assert not world.loop.may_begin(call), "the model is asked first"
     world.answer(output={"early": True})
-    assert (world.number, world.over, call.standing) == (3, False, "held")
-    if approved == "before":
-        assert not world.loop.may_begin(call)
+    if approved == "before":  # nobody is asked about it any more
+        reason = "not run: Request 3 gave the output, and none has kept it"
+        assert (world.number, world.over, call.standing, call.state.reason) == (3, True, "skipped", reason)
         return
+    assert (world.number, world.over, call.standing) == (3, False, "held")
     if approved == "rejected":
         world.loop.report(CallEnded(call, Rejected("not wanted")))
         world.step()
@@ -339,6 +341,48 @@ def test_r10_5_what_no_person_is_asked_about_stays_held_while_requests_follow() 
     world.answer()
     assert (world.number, world.statuses["1.1"]) == (5, "held")
     assert world.answer(keep("1.1")) == ["1.1"]
+
+
+@pytest.mark.parametrize("output", [None, {"late": True}])
+def test_r10_5_a_taken_call_that_waits_for_its_turn_stays_held_like_one_that_is_not_taken(output: Any) -> None:
+    world = World()
+    world.write(act("a"), see("s"))
+    call = world.loop.running["1.0"]
+    call.hold.queued = True
+    world.steer("m1")
+    world.step()
+    world.answer(see("b"))
+    world.answer(output=output)
+    assert (world.number, call.standing) == (3, "held"), "others still run"
+    world.end("1.1")
+    world.end("2.0")
+    if output is not None:
+        assert (world.over, call.standing) == (True, "skipped")
+        return
+    assert (world.number, call.standing) == (4, "held")
+    world.answer(keep("1.0"))
+    assert world.loop.may_begin(call)
+
+
+def test_r23_1_a_held_delegate_that_has_not_begun_leaves_its_rules_to_other_calls() -> None:
+    boss = parse_tool({"name": "boss", "properties": {"x": {}}, "_delegate": "boss"})
+    world = World(tools=[*TOOLS, boss])
+    world.run.rules = world.run.approval_queue.rules = rules = RuleBook([count_at_most("act", 3)])
+    world.write(see("s"), act("b", _tool="boss"))
+    call = world.loop.running["1.1"]
+    call.hold.queued = True
+    assert world.loop.begin(call) is None
+    lent = rules.lent_to(call)
+    world.steer("m1")
+    world.step()
+    world.answer(act("a"))
+    world.answer()
+    assert [rules.lent_to(call), world.loop.may_begin(world.loop.running["2.0"])] == [[], True]
+    world.steer("m2")
+    world.step()
+    world.answer(keep("1.1"))
+    assert world.loop.may_begin(call)
+    assert [world.loop.begin(call), rules.lent_to(call)] == [None, lent]
 
 
 def test_r10_5_a_plan_that_is_shown_as_a_whole_shows_what_no_request_has_named() -> None:

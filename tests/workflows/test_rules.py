@@ -605,6 +605,62 @@ async def test_a_call_that_a_message_holds_does_not_count_once_it_is_dropped(
     assert {"customer": "eve", "euros": 1} in refused
 
 
+async def test_a_delegate_that_a_message_holds_uses_what_other_calls_have_left_of_a_rule(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """It waits for its share of the budget. Before its start others use its rules, so it starts with their record."""
+    thinks, mailed, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def post(to: str) -> str:
+        """Send a letter."""
+        begun.append(("post", to))
+        mailed.set()
+        return to
+
+    boss = Agent(
+        "boss",
+        instructions="You are BOSS.",
+        tools=[
+            Agent("thinker", instructions="You are THINKER."),
+            Agent("clerk", instructions="You are CLERK.", tools=[post]),
+            post,
+        ],
+        rules=[count_at_most("post", 2)],
+        token_budget=4500,
+    )
+
+    def model(request: ChatRequest) -> Turn:
+        who = next(each for each in ("THINKER", "CLERK", "BOSS") if f"You are {each}." in json.dumps(request.messages))
+        seen[who] = turn = seen.get(who, 0) + 1
+        done = {"calls": [], "output": "done"}
+        if who == "THINKER":
+            thinks.set()
+            return Turn(done, usage=(1, 1), gate=go)
+        if who == "CLERK":
+            letters = plan({"_tool": "post", "to": "b"}, {"_tool": "post", "to": "c"})
+            return Turn(letters if turn == 1 else done, usage=(1, 1))
+        if turn == 1:
+            both = plan({"_tool": "thinker", "request": "think"}, {"_tool": "clerk", "request": "write"})
+            return Turn(both, usage=(1000, 1))
+        if turn == 2:
+            return Turn(plan({"_tool": "post", "to": "a"}), usage=(1, 1))
+        keep = {"_tool": "keep", "calls": ["1.1"]}
+        return Turn({3: plan(), 4: plan(keep)}.get(turn, done), usage=(1, 1))
+
+    seen: dict[str, int] = {}
+    async with harness(dev_server.client, [*TOOLS, post], model) as it:
+        run = await Perdure(it.client, task_queue=it.task_queue).start(boss, "write")
+        await asyncio.wait_for(thinks.wait(), HANG)
+        await run.steer("Write to a too!")
+        await asyncio.wait_for(mailed.wait(), HANG)
+        go.set()
+        await run.wait()
+        view = await run.view()
+    assert [call.status for call in view.calls] == ["done"] * 4
+    assert begun == [("post", "a"), ("post", "b")]
+
+
 async def test_what_a_terminated_delegate_has_done_counts(dev_server: WorkflowEnvironment) -> None:
     working = asyncio.Event()
 
