@@ -40,12 +40,12 @@ def parse_model(model: str) -> ModelName:
 def split_endpoint(model: str) -> tuple[str, str]:
     """Return the server's name of a model, and the endpoint that its last `@` names; `""` is the default server.
 
-    `llama@backup` is `llama` of `backup`. A name that has an `@` itself ends with one: `claude@2026@`, or begins with
-    its only one: `@cf/llama`.
+    `llama@backup` is `llama` of `backup`. A number is a version, which is part of the name: `claude@20260401`. A name
+    that has another `@` ends with one: `claude@latest@`, or begins with its only one: `@cf/llama`.
     """
     whole = parse_model(model).name
     name, _, endpoint = whole.rpartition("@")
-    return (name, endpoint) if name else (whole, "")
+    return (name, endpoint) if name and not endpoint.isdecimal() else (whole, "")
 
 
 def bare_model(model: str) -> str:
