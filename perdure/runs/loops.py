@@ -282,7 +282,7 @@ class LoopInput(WireModel):
 
     @property
     def part_budget(self) -> Budget:
-        """What a part may use of the `rest`: those that run at once have equal parts of it."""
+        """Budget of one part: parts that run at once have equal shares of the `rest`."""
         left, count = self.rest.left(self.state.usage), self.concurrency
         return Budget(
             tokens=None if left.tokens is None else left.tokens // count,
