@@ -23,7 +23,7 @@ from perdure.cli._execute import CommandError
 from perdure.cli._list_commands import ChangedRuns, ChosenRuns, next_page
 from perdure.client._pending_activities import task_failure
 from perdure.client._run_lists import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
-from perdure.client.key_use import _has_continued
+from perdure.client.key_use import _keys_of
 from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError
@@ -144,8 +144,8 @@ def test_a_change_of_many_runs_prints_its_progress(capsys: pytest.CaptureFixture
 
 
 async def test_a_session_that_is_deleted_meanwhile_is_not_rewritten(dev_server: WorkflowEnvironment) -> None:
-    gone: Any = SimpleNamespace(id=f"gone-{uuid.uuid4().hex}", run_id="r")
-    assert await _has_continued(dev_server.client, gone) is False
+    gone: Any = SimpleNamespace(id=f"gone-{uuid.uuid4().hex}", run_id=str(uuid.uuid4()))
+    assert await _keys_of(dev_server.client, gone) == set()
 
 
 async def test_what_a_namespace_does_not_take_harms_nobody() -> None:
