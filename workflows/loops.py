@@ -22,7 +22,7 @@ from perdure.workflows.resets import LeftBehind, on_reset
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import PlanApproval, Policy, keep_remembered, may_tighten, parse_policy
-    from perdure.errors import CallError, DecisionError, PerdureError
+    from perdure.errors import CallError, DecisionError, FormulaError, PerdureError
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
     from perdure.rules import RuleBook, RuleRecord
@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import GONE, USAGE, Payload
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.limits import Budget, Limit
-    from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.runs.loops import LOOP_WORKFLOW, UNTIL_ERRORS_PATCH, LoopInput, LoopState
     from perdure.runs.sent_texts import merge_digests
     from perdure.runs.standing_approvals import StandingClaim
     from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
@@ -254,7 +254,13 @@ class LoopDriver:
             self.state.next += 1
             if self.state.failures:
                 return  # the next iteration would have no state to continue from
-            self.state.satisfied = is_satisfied(self._loop.until, output, index)
+            try:
+                self.state.satisfied = is_satisfied(self._loop.until, output, index)
+            except FormulaError as error:
+                if not workflow.patched(UNTIL_ERRORS_PATCH):
+                    raise
+                self._loop.keep_error(index, "invalid_expression", str(error))
+                return
             if self._pauses:
                 return
 

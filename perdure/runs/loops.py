@@ -135,6 +135,8 @@ def part_plan(call: JsonObject, lists: list[str], items: list[Json], first: int)
 
 
 LOOP_WORKFLOW: Final = "Loop"
+UNTIL_ERRORS_PATCH: Final = "until-errors"
+"""Marker of a loop whose `_until` cannot be evaluated: its error has the sources of the output. Before, the workflow failed."""
 KEPT_FAILURES: Final = 100
 """Failed iterations that are reported with their messages."""
 _MESSAGE: Final = 500

@@ -14,7 +14,11 @@ from tests.support import ROOT
 
 MARKED = {
     "ledger.py": ["workflow.patched(AUDIT_PATCH)"],
-    "loops.py": ["workflow.patched(LEFT_CHILDREN_END)", "workflow.patched(SESSION_KNOWS_DELEGATES)"],
+    "loops.py": [
+        "workflow.patched(LEFT_CHILDREN_END)",
+        "workflow.patched(SESSION_KNOWS_DELEGATES)",
+        "workflow.patched(UNTIL_ERRORS_PATCH)",
+    ],
     "preparation.py": ["workflow.patched(PREPARED_BY_ACTIVITY)"],
     "resets.py": ["workflow.patched(FORMER_CHILDREN_END)"],
     "session_driver.py": [
