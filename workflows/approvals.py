@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.version_switches import (
         CLIENT_CALLS_UNLISTED,
+        CLIENT_TIMEOUT_ALONE,
         DECISIONS_BEFORE_TIMEOUTS,
         INFORMED_AGAIN,
         JUDGED_ANEW,
@@ -343,7 +344,9 @@ class ApprovalWaits:
                     if informing is not None and not is_informed:
                         informing.cancel()
                         informing = self._notifications.watch(approval_request, program)
-                for_client = approval_request.is_with_client and client_timeout is not None
+                for_client = approval_request.is_with_client and (
+                    client_timeout is not None or self._agent_run.prepared.follows(CLIENT_TIMEOUT_ALONE)
+                )
                 seconds = client_timeout if for_client else self._approval_queue.timeout(approval_request)
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.waits_changed]
                 if seconds is not None and since + seconds <= workflow.time():

@@ -23,6 +23,8 @@ CARRIES_LESS: Final = "carries-less"
 """The results of one Request share their room in the context, and a snapshot of more than `MAX_CARRIED_PARTS` lists and objects is not carried."""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists leave out the calls that the client executes."""
+CLIENT_TIMEOUT_ALONE: Final = "client-timeout-alone"
+"""Only `client_timeout` ends a call that the client executes, not the timeout of the approval policy (R9.5)."""
 CLOCK_FOLLOWS: Final = "clock-follows"
 """The clock is derived from the calls (R9.5)."""
 DECIDED_CALLS_STOP: Final = "decided-calls-stop"
@@ -139,6 +141,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
         ADDED_ONE_BY_ONE: 9,
+        CLIENT_TIMEOUT_ALONE: 9,
         COUNTS_LOOP_RUNS: 9,
         DATA_KNOWN: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,

@@ -654,6 +654,20 @@ async def test_a_call_that_a_program_outside_carries_out(dev_server: WorkflowEnv
     assert metadata == '{"for":"whom"}'
 
 
+async def test_r9_5_the_timeout_of_the_policy_does_not_end_a_call_that_the_client_executes(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    call = {"_tool": "weather", "city": "Rome", "choices": []}
+    async with harness(time_skipping.client, [], [{"calls": [call]}, DONE]) as it:
+        handle = await it.start(agent(WEATHER, config={"approval": {"timeout": 60}}))
+        await it.until_waiting(handle.id, "1.0")
+        await time_skipping.sleep(120)
+        await Run(it.client, handle.id).decide({"call": "1.0", "decision": "answer", "answer": "sunny"})
+        await handle.result()
+        view = await it.view(handle.id)
+    assert view.calls[0].status == "done"
+
+
 async def test_a_call_may_be_replaced_by_a_question_or_a_sleep(dev_server: WorkflowEnvironment) -> None:
     stamps = [{"_tool": "stamp", "after": 1, "_outputPath": "†state.colour"}, {"_tool": "stamp", "after": 2}]
     config = {"approval": {"tools": {"stamp": "always"}}}
