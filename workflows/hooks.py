@@ -43,11 +43,11 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.request_loop import RequestLoop
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import PERSISTS_IN_SESSIONS
+    from perdure.runs.version_switches import HOOKS_SEE_ANSWERS, PERSISTS_IN_SESSIONS
     from perdure.runs.views import summary as line
     from perdure.runs.wire import PreparedWorker, RunInput, RunResult
     from perdure.tools.invocation import CallHookRefs
-    from perdure.tools.tool import SLEEP_UNTIL, Tool, known_as
+    from perdure.tools.tool import ENGINE_ACTIVITIES, SLEEP_UNTIL, Tool, known_as
     from perdure.values.json import Json, JsonObject, dumps
     from perdure.values.limits import INLINE
 
@@ -358,7 +358,7 @@ class CallHooks:
             return outcome
         if isinstance(outcome, Failed) and outcome.error.code == REFUSED_BY_HOOK:
             return outcome
-        if isinstance(outcome, Returned) and _on_worker(call.spec.tool):
+        if isinstance(outcome, Returned) and self._on_worker(call.spec.tool):
             return outcome
         if (ended := await self._after(call, outcome)) is not outcome:
             outcome = ended
@@ -419,7 +419,8 @@ class CallHooks:
             "params": call.inputs.params,
         }
 
-
-def _on_worker(tool: Tool) -> bool:
-    """Whether the tool's code runs on a worker of Perdure."""
-    return not (tool.latent or tool.delegate is not None or tool.calls is not None or tool.activity == SLEEP_UNTIL)
+    def _on_worker(self, tool: Tool) -> bool:
+        """Whether the tool's code runs on a worker of Perdure."""
+        sees_answers = self._agent_run.prepared.follows(HOOKS_SEE_ANSWERS)
+        elsewhere = ENGINE_ACTIVITIES if sees_answers else {SLEEP_UNTIL}
+        return not (tool.latent or tool.delegate is not None or tool.calls is not None or tool.activity in elsewhere)

@@ -57,6 +57,8 @@ LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
 """A Request whose workers were lost or too busy is sent again; its model does not count as down."""
 LEFT_CHILDREN_END: Final = "left-children-end"
 """Open children from before a reset are cancelled at once, even if the run does not start them anew (R7.2)."""
+HOOKS_SEE_ANSWERS: Final = "hooks-see-answers"
+"""`after_tool_call` and `tool_result_persist` see a person's answer, a client's result, and the result of an undo (R10.17)."""
 INFORMED_AGAIN: Final = "informed-again"
 """A repeated approval request, such as after a reset, informs people again, and its timeout begins anew (R7.2, R19.5).
 """
@@ -147,6 +149,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         DECISIONS_BEFORE_TIMEOUTS: 9,
         EDITS_KEEP_AUTHORS: 9,
         HELD_BLOCKS_NOTHING: 9,
+        HOOKS_SEE_ANSWERS: 9,
         OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,

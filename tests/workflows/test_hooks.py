@@ -454,6 +454,23 @@ async def test_a_run_that_is_cancelled_while_a_hook_works_has_not_made_the_call(
     assert (view.status, view.calls[0].status, sent, ended) == ("cancelled", "skipped", [], ["cancelled"])
 
 
+async def test_the_answers_of_people_and_clients_are_redacted_too(dev_server: WorkflowEnvironment) -> None:
+    @hook("after_tool_call")
+    def redact(event: AfterToolCall) -> AfterToolCall | None:
+        return event.changed(result=f"[{event.tool}]")
+
+    key = {"name": "key", "properties": {}, "_activity": "perdure.client"}
+    question = {"_tool": "ask_person", "question": "Which key?", "_outputPath": "†state.asked"}
+    calls = [question, {"_tool": "key", "_outputPath": "†state.key"}]
+    async with harness(dev_server.client, [redact], [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("ask_person", key))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        for call in ("1.0", "1.1"):
+            await handle.execute_update(DECIDE, {"call": call, "decision": "answer", "answer": "sk-1", "by": "ann"})
+        result = await handle.result()
+    assert result.state == {"asked": "[ask_person]", "key": "[key]"}
+
+
 async def test_outside_of_sessions_no_result_is_persisted(time_skipping: WorkflowEnvironment) -> None:
     """Also none that no worker has returned: those of delegates, and those that the model wrote."""
     seen: list[str] = []
