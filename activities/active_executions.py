@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from temporalio import activity
 from temporalio.api.enums.v1 import TaskQueueType
@@ -24,6 +24,7 @@ from temporalio.service import RPCError
 
 from perdure.errors import ToolError
 from perdure.plan import BEGUN, INTERRUPTED, NO_SUCH_TOOL, NOT_BEGUN
+from perdure.runs.wire import REFUSED
 from perdure.values.json import Json
 
 _REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
@@ -170,9 +171,9 @@ async def others_poll() -> bool:
 
 
 async def leave_to_another(problem: str) -> None:
-    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have what this worker lacks, as in a deploy.
+    """Raise `NO_SUCH_TOOL` if another worker polls the queue, which may have what this worker lacks.
 
-    The activity's caller asks around for about a minute. Afterwards it reports the last problem.
+    The workflow executes the activity again for a minute, then fails with the last problem.
     """
     if await others_poll():
         info = activity.info()
@@ -182,6 +183,12 @@ async def leave_to_another(problem: str) -> None:
             type=NO_SUCH_TOOL,
             non_retryable=info.is_local,
         )
+
+
+async def leave_or_refuse(problem: str) -> NoReturn:
+    """Leave the run to another worker of the queue. Raise `Refused` if no other worker polls the queue."""
+    await leave_to_another(problem)
+    raise ApplicationError(problem, type=REFUSED, non_retryable=True) from None  # the problem names the error
 
 
 @contextmanager

@@ -25,6 +25,11 @@ from perdure.values.json import JsonObject, dumps
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model until the attempt counts as lost; reasoning models may think that long."""
 TIMEOUT: Final = httpx2.Timeout(IDLE_TIMEOUT, connect=10.0)
+NO_KEY: Final = "NoKey"
+MISSING_EXTRA: Final = "MissingExtra"
+NO_ENDPOINT: Final = "NoEndpoint"
+LACKS: Final = frozenset({NO_KEY, MISSING_EXTRA, NO_ENDPOINT})
+"""Types of failures of a worker that lacks what a model needs. Another worker may have it."""
 
 
 class ModelServer(Protocol):
@@ -149,7 +154,7 @@ class BedrockServer:
         region = await asyncio.to_thread(self._session.get_config_variable, "region") or os.environ.get("AWS_REGION")
         if not region and not self._address:
             raise ApplicationError(
-                "no region for the provider 'bedrock': set AWS_REGION for the worker", type="NoKey",
+                "no region for the provider 'bedrock': set AWS_REGION for the worker", type=NO_KEY,
                 non_retryable=True,
             )  # fmt: skip
         address = (self._address or f"https://bedrock-runtime.{region}.amazonaws.com").rstrip("/")
@@ -224,20 +229,15 @@ async def load_library(name: str, *, extra: str) -> Any:
     except ModuleNotFoundError as error:
         raise ApplicationError(
             f"the provider {extra!r} needs a library that is not installed ({error.name}): pip install 'perdure[{extra}]'",
-            type="MissingExtra",
+            type=MISSING_EXTRA,
             non_retryable=True,
         ) from None
-
-
-NO_ENDPOINT: Final = "NoEndpoint"
-NOT_HERE: Final = frozenset({"NoKey", "MissingExtra", NO_ENDPOINT})
-"""Types of failures that another worker's settings may not have."""
 
 
 def no_key(provider: str, variable: str) -> ApplicationError:
     """Return the failure of a worker that has no key for a provider."""
     message = f"no key for the provider {provider!r}: set {variable} for the worker"
-    return ApplicationError(message, type="NoKey", non_retryable=True)
+    return ApplicationError(message, type=NO_KEY, non_retryable=True)
 
 
 ADDRESSES: Final[dict[Provider, str]] = {
@@ -258,7 +258,7 @@ def default_openai() -> AsyncOpenAI:
     except openai.OpenAIError:
         raise ApplicationError(
             "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) for the worker",
-            type="NoKey",
+            type=NO_KEY,
             non_retryable=True,
         ) from None
 
@@ -283,7 +283,7 @@ def endpoint_key(name: str, variable: str | None) -> str:
     key = os.environ.get(variable, "") if variable else "none"
     if not key:
         raise ApplicationError(
-            f"no key for the endpoint {name!r}: set {variable} for the worker", type="NoKey", non_retryable=True
+            f"no key for the endpoint {name!r}: set {variable} for the worker", type=NO_KEY, non_retryable=True
         )
     keep_secret(key)
     return key

@@ -10,7 +10,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.active_executions import in_thread, leave_to_another
+from perdure.activities.active_executions import in_thread, leave_or_refuse
 from perdure.activities.queries import fetch_own
 from perdure.activities.secrets import keep_secret_here, mask_value
 from perdure.agents.modules import import_named
@@ -34,22 +34,18 @@ class NamedFunctions:
 
     async def find(self, name: str, where: str) -> Callable[..., Any]:
         """Return the function `module:function`; `where` is its place in the agent file. Raise `ApplicationError`
-        (`Refused`). Another worker that may have its module is asked first.
+        (`Refused`). A worker that lacks the module leaves it to another worker first.
         """
         module, _, function = name.partition(":")
         if module not in self._modules:
             known = ", ".join(sorted(self._modules)) or "none"
-            problem = (
+            await leave_or_refuse(
                 f"{where} {name!r}: the worker does not allow functions of {module!r} (--functions); it allows {known}"
             )
-            await leave_to_another(problem)
-            raise _refused(problem)
         try:
             found = getattr(import_named(module), function)
         except Exception as error:
-            problem = f"{where} {name!r} cannot be loaded by the worker: {error}"
-            await leave_to_another(problem)
-            raise _refused(problem) from None
+            await leave_or_refuse(f"{where} {name!r} cannot be loaded by the worker: {error}")
         if not inspect.isfunction(found) or found.__module__ != module:
             raise _refused(f"{where} {name!r} is not a function of {module}")
         return found

@@ -7,14 +7,14 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.activities.active_executions import leave_to_another
+from perdure.activities.active_executions import leave_or_refuse, leave_to_another
 from perdure.activities.deliveries import NotificationRoutes
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.named_functions import NamedFunctions
@@ -160,7 +160,7 @@ class PrepareActivity:
         if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
             await leave_to_another(f"the worker has no tool {lacking[0]!r}")
         if problem := self._routes.problem(wanted):
-            await _refuse(problem)
+            await leave_or_refuse(problem)
         try:
             tools = resolve_tools(wanted.tools, definitions)
             try:
@@ -168,13 +168,13 @@ class PrepareActivity:
                 if parts.skills:
                     tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
             except ProtocolError as error:
-                await _refuse(str(error))
+                await leave_or_refuse(str(error))
             delegates, problems = self._folder.collect(
                 wanted.tools, wanted.delegates, run_id=activity.info().workflow_id or "", tenant=wanted.tenant
             )
             for tool in tools.values():
                 if tool.resolution == "upfront" and tool.delegate in problems:
-                    await _refuse(f"tool {tool.name!r}: {problems[tool.delegate]}")
+                    await leave_or_refuse(f"tool {tool.name!r}: {problems[tool.delegate]}")
                 if tool.resolution == "upfront" and tool.delegate in delegates:
                     tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
             takes_back = undo_tools(tools, definitions)
@@ -183,7 +183,7 @@ class PrepareActivity:
         models = Models.model_validate(self._worker.models.model_dump() | wanted.models)
         for model in (models.fast, models.smart, *models.fallback):
             if (lacking_endpoint := self._endpoints.problem(model)) is not None:
-                await _refuse(lacking_endpoint)
+                await leave_or_refuse(lacking_endpoint)
         if models.policy not in POLICIES:
             await self._functions.find(models.policy, "config.models.policy")
         if wanted.approver is not None:
@@ -241,12 +241,6 @@ class PrepareActivity:
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES for the worker"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return {**wanted.prices, **known}  # tools may report the usage of their own models
-
-
-async def _refuse(problem: str) -> NoReturn:
-    """Leave the run to another worker; without one, refuse it."""
-    await leave_to_another(problem)
-    raise ApplicationError(problem, type=REFUSED, non_retryable=True)
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

@@ -25,7 +25,7 @@ from perdure.activities.active_executions import TRACE, ActiveExecutions, leave_
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
-from perdure.activities.model_servers import NOT_HERE
+from perdure.activities.model_servers import LACKS
 from perdure.activities.queries import AttemptState, fetch_attempt_state, fetch_own, own_run
 from perdure.activities.queue_rates import QueueRates
 from perdure.activities.secrets import known_secrets, mask_error, mask_text, mask_value
@@ -486,7 +486,7 @@ class RequestActivity:
             await run.signal(CALLS_SIGNAL, delivery)
 
         title = f"Request {request.number} of {activity.info().workflow_id}"
-        async with self._underway.working(title), supervised_heartbeat() as heart, _elsewhere():
+        async with self._underway.working(title), supervised_heartbeat() as heart, _leave_where_lacking():
             near = _near(request)
             seen = asyncio.create_task(fetch_attempt_state()) if near is None else None
             # A query fetches the context: a history does not hold queries, so it does not grow with every context
@@ -541,12 +541,12 @@ class RequestActivity:
 
 
 @asynccontextmanager
-async def _elsewhere() -> AsyncIterator[None]:
+async def _leave_where_lacking() -> AsyncIterator[None]:
     """Leave a Request to another worker if this one lacks the model's endpoint, key or library."""
     try:
         yield
     except ApplicationError as error:
-        if error.type in NOT_HERE:
+        if error.type in LACKS:
             await leave_to_another(error.message)
         raise
 

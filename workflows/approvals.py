@@ -19,7 +19,7 @@ from perdure.workflows.arguments import single_argument
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
-from perdure.workflows.internal_activities import ask_around, execute_internal
+from perdure.workflows.internal_activities import execute_internal, execute_on_capable_worker
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
@@ -457,7 +457,7 @@ class ApprovalWaits:
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {approval_request.title}"),
                 )
-                sent = await ask_around(execute)
+                sent = await execute_on_capable_worker(execute)
             if not decided.done():
                 judged = self._approval_queue.judge_program(approval_request, sent, approver)
                 if judged is not None:

@@ -16,7 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import not_taken_up
-from perdure.workflows.internal_activities import ELSEWHERE, ask_around, execute_typed
+from perdure.workflows.internal_activities import LAST_WORKER_LACKED, execute_on_capable_worker, execute_typed
 from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
@@ -111,7 +111,7 @@ async def ask_worker(activity: str, argument: Any, result_type: type, *, local: 
     execute = functools.partial(
         execute_typed, activity, arguments, result_type, start_to_close_timeout=_ANSWERS, retry_policy=policy
     )
-    return await ask_around(execute)
+    return await execute_on_capable_worker(execute)
 
 
 _SOON = timedelta(milliseconds=1)
@@ -327,6 +327,8 @@ class _DispatchInbound(worker.WorkflowInboundInterceptor):
 
 class _DispatchOutbound(worker.WorkflowOutboundInterceptor):
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
-        if ELSEWHERE.get() or any(isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args):
+        if LAST_WORKER_LACKED.get() or any(
+            isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args
+        ):
             input.disable_eager_execution = True
         return super().start_activity(input)

@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import kind_of, message_of
-from perdure.workflows.internal_activities import ASK_AROUND, execute_internal
+from perdure.workflows.internal_activities import RETRY_ON_OTHER_WORKERS, execute_internal
 from perdure.workflows.observability import now, observe
 
 with workflow.unsafe.imports_passed_through():
@@ -126,7 +126,7 @@ class ExecutionHooks:
                 [HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json)],
                 HookAnswer,
                 timeout=timedelta(seconds=seconds),
-                retry_policy=ASK_AROUND,
+                retry_policy=RETRY_ON_OTHER_WORKERS,
                 heartbeat=timedelta(seconds=_LONG) if seconds > _LONG else None,
                 summary=line(f"{wanted[0].event} {key.rpartition('/')[2]}: {', '.join(hook.name for hook in wanted)}"),
             )

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import MOST_LOST, NO_SUCH_TOOL, NOT_BEGUN, RetryState
     from perdure.values.problems import first_problem
 
-ASK_AROUND: Final = RetryPolicy(
+RETRY_ON_OTHER_WORKERS: Final = RetryPolicy(
     initial_interval=timedelta(seconds=0.25),
     maximum_interval=timedelta(seconds=2),
     maximum_attempts=32,
@@ -29,10 +29,11 @@ ASK_AROUND: Final = RetryPolicy(
 """Retries until a worker takes the activity that has what it needs, such as a hook: about a minute. A lost worker does not
 count as one of them: `execute_internal` executes the activity again.
 """
-AROUND: Final = 60.0
-"""Seconds in which `ask_around` looks for a worker."""
-ELSEWHERE: Final = ContextVar("ELSEWHERE", default=False)
-"""Whether the last worker that took the activity lacks something: then its own workflow must not give it to that worker.
+CAPABLE_WORKER_SECONDS: Final = 60.0
+"""Seconds to look for a worker that has what an activity needs: a deploy replaces its workers one after the other."""
+LAST_WORKER_LACKED: Final = ContextVar("LAST_WORKER_LACKED", default=False)
+"""Whether the last attempt's worker lacked what the activity needs. Then the next attempt is not started eagerly, which
+would give it to the same worker.
 """
 UNTIL_READABLE: Final = RetryPolicy(maximum_attempts=12)
 """Attempts to query another run, for about nine minutes: a deploy that cannot replay the run is mended meanwhile."""
@@ -76,13 +77,13 @@ def read_raw(raw: RawValue | None, result_type: Any) -> Any:
     return None if raw is None else workflow.payload_converter().from_payload(raw.payload, result_type)
 
 
-async def ask_around(execute: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of `execute`, which runs an activity. It is called again, for a minute, while no worker takes the
-    activity that has what it needs, such as a model's endpoint (`NO_SUCH_TOOL`).
+async def execute_on_capable_worker(execute: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of an activity that `execute` runs. Execute it again, for a minute, while its workers lack what it
+    needs (`NO_SUCH_TOOL`), such as a model's endpoint.
     """
-    state = RetryState(retries=0, seconds=AROUND)
+    state = RetryState(retries=0, seconds=CAPABLE_WORKER_SECONDS)
     while True:
-        ELSEWHERE.set(state.missing)
+        LAST_WORKER_LACKED.set(state.missing)
         try:
             return await execute()
         except ActivityError as error:
@@ -91,7 +92,7 @@ async def ask_around(execute: Callable[[], Awaitable[Any]]) -> Any:
                 raise
             await workflow.sleep(pause, summary=message_of(error)[:100])
         finally:
-            ELSEWHERE.set(False)
+            LAST_WORKER_LACKED.set(False)
 
 
 async def execute_internal(

@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, apply_start_hooks, bootstrap
-from perdure.workflows.internal_activities import ASK_AROUND, execute_internal
+from perdure.workflows.internal_activities import RETRY_ON_OTHER_WORKERS, execute_internal
 from perdure.workflows.notifications import notify_refused
 from perdure.workflows.observability import observe
 
@@ -204,7 +204,9 @@ async def record(run_input: RunInput) -> Packed:
                 if error.type != NO_SUCH_TOOL:
                     raise _refused(error) from None
         timeout = timedelta(seconds=5) if locally else _ATTEMPT
-        prepared = await execute_internal(PREPARE_ACTIVITY, [wanted], Packed, timeout=timeout, retry_policy=ASK_AROUND)
+        prepared = await execute_internal(
+            PREPARE_ACTIVITY, [wanted], Packed, timeout=timeout, retry_policy=RETRY_ON_OTHER_WORKERS
+        )
     except ActivityError as error:
         raise _refused(error) from None
     return prepared

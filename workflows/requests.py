@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
-from perdure.workflows.internal_activities import ask_around, execute_typed
+from perdure.workflows.internal_activities import execute_on_capable_worker, execute_typed
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
@@ -218,5 +218,5 @@ async def _ask_one(
         ),
         summary=line(f"Request {request.number} · {request.model} · {request.reason}"),
     )
-    result: RequestResult = await ask_around(execute)
+    result: RequestResult = await execute_on_capable_worker(execute)
     return result

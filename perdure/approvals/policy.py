@@ -308,21 +308,21 @@ class Guard:
 
     def on_timeout(self, tool: Tool | None) -> str:
         """Return the verdict for a call of the tool without a decision; an owner's `reject` never becomes an `approve`."""
-        means = {policy.on_timeout for policy in self._policies(tool)}
+        verdicts = {policy.on_timeout for policy in self._policies(tool)}
         own = self.policy.on_timeout
-        return own if own != "approve" or means == {"approve"} else "reject"
+        return own if own != "approve" or verdicts == {"approve"} else "reject"
 
-    def timeout(self, tools: Iterable[Tool | None], means: str) -> float | None:
+    def timeout(self, tools: Iterable[Tool | None], verdict: str) -> float | None:
         """Return the seconds that a request waits for a decision about calls of these tools (R8.2).
 
-        `means`: the verdict after that time. The longest time of all policies counts for `approve`, the shortest for
+        `verdict`: the one after that time. The longest time of all policies counts for `approve`, the shortest for
         other verdicts. `None`: no limit.
         """
         if not self._keeps_limits:
             return self.policy.timeout
         limits = {policy.timeout for tool in tools for policy in self._policies(tool)} or {self.policy.timeout}
         seconds = [limit for limit in limits if limit is not None]
-        if means == "approve":
+        if verdict == "approve":
             return max(seconds) if len(seconds) == len(limits) else None
         return min(seconds, default=None)
 

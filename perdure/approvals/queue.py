@@ -519,14 +519,17 @@ class ApprovalQueue:
 
     def timeout(self, request: ApprovalRequest) -> float | None:
         """Return the seconds that the request waits for a decision; `None`: no limit (R7.4)."""
-        return self.guard.timeout([call.spec.tool for call in _calls(request)], self._verdict_in_time(request))
+        tools = [call.spec.tool for call in request.written_calls]
+        return self.guard.timeout(tools, self._verdict_after_timeout(request))
 
-    def _verdict_in_time(self, request: ApprovalRequest) -> str:
-        """Return the verdict of the policies on a request without a decision in time."""
-        verdicts = (self.guard.on_timeout(call.spec.tool) for call in _calls(request))
-        means = min(verdicts, key=_STRICTEST.index, default="reject")
+    def _verdict_after_timeout(self, request: ApprovalRequest) -> str:
+        """Return the verdict on a request that nobody decides in time: the strictest of its calls' policies. With a floor
+        or a quorum, a timeout never approves.
+        """
+        verdicts = (self.guard.on_timeout(call.spec.tool) for call in request.written_calls)
+        verdict = min(verdicts, key=_STRICTEST.index, default="reject")
         floor = request.floor or (request.call is None and self._floor_asks_in(request.plan)) or self._refused(request)
-        return "reject" if means == "approve" and (floor or request.quorums) else means
+        return "reject" if verdict == "approve" and (floor or request.quorums) else verdict
 
     def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
         """Return the verdict after the timeout: the policy chooses it, but it never overrides the worker's floor
@@ -535,16 +538,16 @@ class ApprovalQueue:
         if self.note is not None:
             self.note("timeout", seconds, call=request.id)
         approval = self._settle(request)
-        means = self._verdict_in_time(request)
+        verdict = self._verdict_after_timeout(request)
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
         if request.question:
             return ApprovalVerdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
-        if means == "approve":
+        if verdict == "approve":
             if request.call is None:
                 self._approve_plan(request.plan, approval, by_person=False)
             return ApprovalVerdict()
-        if means == "fail":
+        if verdict == "fail":
             return ApprovalVerdict(Failed(CallError("approval_timeout", approval.reason)))
         self._add_feedback(request, approval, {})
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
@@ -620,8 +623,8 @@ class ApprovalQueue:
         """Update a request's quorums, and return whether they changed. A changed call keeps those of its earlier form."""
         if request.question:
             return False
-        calls = request.plan.written() if request.call is None else [request.call]
-        needed, before = self._quorums(calls, shown=request.call is not None), request.quorums
+        shown = request.call is not None
+        needed, before = self._quorums(request.written_calls, shown=shown), request.quorums
         if request.revised is not None:
             needed = merge_quorums(before, needed)
         request.quorums = needed
@@ -734,11 +737,6 @@ class ApprovalQueue:
             return f"{call_id} already has a decision: {approval.decision}{_by(approval.by)}"
         waiting = ", ".join(self.waiting)
         return f"no call {call_id!r} waits for a decision; " + (f"waiting: {waiting}" if waiting else "no call waits")
-
-
-def _calls(request: ApprovalRequest) -> list[Call]:
-    """Return the calls that a request is about."""
-    return [*request.plan.written()] if request.call is None else [request.call]
 
 
 def _approve(call: Call, digests: Digests) -> None:

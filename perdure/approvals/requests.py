@@ -101,6 +101,11 @@ class ApprovalRequest:
         )
 
     @property
+    def written_calls(self) -> list[Call]:
+        """The call, or all calls of the plan, with those in bodies of loops."""
+        return [*self.plan.written()] if self.call is None else [self.call]
+
+    @property
     def digest(self) -> str:
         """The digest of the shown value, and of the rules that were added to the reason, computed once."""
         if self._digest is None:
@@ -110,7 +115,7 @@ class ApprovalRequest:
     @property
     def runs(self) -> dict[str, str]:
         """The code that runs, by tool, for tools with another name than their code."""
-        tools = [call.spec.tool for call in (self.plan.written() if self.call is None else [self.call])]
+        tools = [call.spec.tool for call in self.written_calls]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
     @property

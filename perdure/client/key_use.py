@@ -150,8 +150,9 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
 async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRewrite:
     """Rewrite the values of sessions, segments, ledgers, audit logs and schedules, and stored files, under the newest key.
 
-    `within`: seconds to wait for workflows to continue as new. Nothing else is rewritten while a worker still encrypts
-    under another key, which may not have the newest. Raises `RunError` without a codec that names its key.
+    `within`: seconds to wait for workflows to continue as new. If a worker still encrypts under another key, no segment,
+    schedule or file is rewritten: that worker may lack the newest key, and could not read them. Raises `RunError` without
+    a codec that names its key.
     """
     codec = client.data_converter.payload_codec
     if codec is None:
@@ -163,7 +164,8 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
     lasting = f"ExecutionStatus = 'Running' AND WorkflowType IN ({_LASTING})"
     found = [each async for each in client.list_workflows(lasting)]
     segments = [each for each in found if each.workflow_type == SEGMENT_WORKFLOW]
-    if await _continue_workflows(client, report, [each for each in found if each not in segments], within):
+    others = [each for each in found if each.workflow_type != SEGMENT_WORKFLOW]
+    if await _continue_workflows(client, report, others, within):
         await _run_all(_rewrite_segment(client, report, each) for each in segments)
         await _rewrite_schedules(client, report)
         async for name, payload in walk_files(client.data_converter):
@@ -178,7 +180,9 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
 
 
 async def _continue_workflows(client: Client, report: KeyRewrite, found: list[Execution], within: float) -> bool:
-    """Have workflows continue as new. Return whether those that did so encrypt under the newest key."""
+    """Signal workflows with values under an old key to continue as new, and wait for them. Return `False` if one has
+    continued under an old key: its worker lacks the new one.
+    """
     left: list[Execution] = []
 
     async def signal(each: Execution) -> None:
@@ -188,7 +192,7 @@ async def _continue_workflows(client: Client, report: KeyRewrite, found: list[Ex
                 left.append(each)
 
     await _run_all(map(signal, found))
-    ends, same = asyncio.get_running_loop().time() + within, True
+    ends, all_new = asyncio.get_running_loop().time() + within, True
     while left:
         for each in [*left]:
             now = await describe(client, each.id)
@@ -200,17 +204,18 @@ async def _continue_workflows(client: Client, report: KeyRewrite, found: list[Ex
             if used := await _old_keys(client, report, now):
                 why = f"a worker or client still encrypts with the key {', '.join(sorted(used))}: restart it with the new keys"
                 report.remaining.append(Remaining("workflow", each.id, why))
-                same = False
+                all_new = False
             else:
                 report.workflows += 1
         if asyncio.get_running_loop().time() > ends:
             break
         await asyncio.sleep(_PAUSE)
     report.remaining += [Remaining("workflow", each.id, "it has an active run, or no worker answers") for each in left]
-    return same
+    return all_new
 
 
 async def _rewrite_segment(client: Client, report: KeyRewrite, each: Execution) -> None:
+    """Begin a segment again with the same entries, under the newest key."""
     if not await _old_keys(client, report, each):
         return
     try:
@@ -223,6 +228,7 @@ async def _rewrite_segment(client: Client, report: KeyRewrite, each: Execution) 
 
 
 async def _rewrite_schedules(client: Client, report: KeyRewrite) -> None:
+    """Encode all schedules of the namespace again that have another key."""
     async for id, schedule in _walk_schedules(client):
         if not await _keys_in(client, payloads_of(schedule.schedule)) - {report.key, ""}:
             continue
@@ -295,6 +301,7 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
 
 
 async def _keys_in(client: Client, payloads: Iterable[Payload]) -> set[str]:
+    """Return the ids of the keys of payloads; `""` for an unencrypted one."""
     encoded = replace(client.data_converter, payload_codec=None)
     found: set[str | None] = set()
     for payload in payloads:

@@ -38,10 +38,10 @@ def parse_model(model: str) -> ModelName:
 
 
 def split_endpoint(model: str) -> tuple[str, str]:
-    """Return the server's name of a model, and the endpoint that its last `@` names; `""` is the default server.
+    """Return a model's name at its server, and its endpoint: the text after the last `@`. `""` is the default server.
 
-    `llama@backup` is `llama` of `backup`. A number is a version, which is part of the name: `claude@20260401`. A name
-    that has another `@` ends with one: `claude@latest@`, or begins with its only one: `@cf/llama`.
+    `llama@backup` is `llama` at `backup`. A number is part of the name (`claude@20260401`), and so is an `@` at the
+    beginning (`@cf/llama`). A last `@` ends a name that has one: `claude@latest@`.
     """
     whole = parse_model(model).name
     name, _, endpoint = whole.rpartition("@")

@@ -9,7 +9,7 @@ from perdure.hooks.events import NO_SUCH_HOOK
 
 NO_SUCH_TOOL: Final = "NoSuchTool"
 """Code of a call whose worker does not have the tool: another worker of the queue may have it, or this one after a
-deployment.
+deployment. Also the type of an activity's failure whose worker lacks another thing that the run needs.
 """
 INTERRUPTED: Final = "Interrupted"
 """Code of a call that was interrupted because its worker was shut down."""
