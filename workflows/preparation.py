@@ -89,7 +89,7 @@ async def _prepare(
         prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
     if prepared.rules > NEWEST:  # the task fails until a worker of that version takes it
         raise RuntimeError(
-            f"a newer version has begun the run: it follows rules {prepared.rules}, and this worker knows {NEWEST}. Start workers of that version"
+            f"a newer version of Perdure has started this run (rules {prepared.rules}; this worker has rules {NEWEST}). Start workers of that version"
         )
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, context.hosted, run_input, prepared, change)

@@ -228,16 +228,16 @@ class Guard:
         floor_flows: Iterable[Flow] = (),
         knows_defaults: bool = True,
         adds_to_quorums: bool = True,
-        keeps_limits: bool = True,
+        keeps_giver_policy: bool = True,
     ) -> None:
         """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
         `adds_to_quorums`: whether a run's rule is added to a quorum. In runs of 0.2.0 it has no effect.
-        `keeps_limits`: whether an owner's `timeout` and `scope` apply to its tools. In runs of 0.2.0 they do not.
+        `keeps_giver_policy`: whether the `timeout` and `scope` of a tool's giver apply to it. In runs of 0.2.0 they do not.
         """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
         self._adds_to_quorums = adds_to_quorums
-        self._keeps_limits = keeps_limits
+        self._keeps_giver_policy = keeps_giver_policy
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
         """The owners of the tools that ancestor runs gave to this one."""
@@ -318,7 +318,7 @@ class Guard:
         `verdict`: the one after that time. The longest time of all policies counts for `approve`, the shortest for
         other verdicts. `None`: no limit.
         """
-        if not self._keeps_limits:
+        if not self._keeps_giver_policy:
             return self.policy.timeout
         limits = {policy.timeout for tool in tools for policy in self._policies(tool)} or {self.policy.timeout}
         seconds = [limit for limit in limits if limit is not None]
@@ -331,7 +331,7 @@ class Guard:
         """Whether a person approves each plan as a whole: the run's policy, or that of an owner of its tools, has the
         scope `plan` (R7.6).
         """
-        owners = self.givers if self._keeps_limits else []
+        owners = self.givers if self._keeps_giver_policy else []
         policies = [self.policy, *(owner.policy.changed(self.change) for owner in owners)]
         return any(policy.scope == "plan" for policy in policies)
 

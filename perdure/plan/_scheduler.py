@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import _structural_errors as structural_errors
@@ -24,7 +24,7 @@ from perdure.plan._structural_errors import (
 )
 from perdure.plan._validation import check_resolved
 from perdure.values.json import Json, json_path
-from perdure.values.limits import LIMITS_HOLD_BELOW, CheckBudget
+from perdure.values.limits import LIMITS_OF_CHILDREN, CheckBudget
 from perdure.values.provenance import (
     NOWHERE,
     USER,
@@ -477,9 +477,6 @@ class Scheduler:
         return missing_path(reference, where, self._known)
 
 
-_NO_GROUPS: Final = frozenset[str]()
-
-
 class Slots:
     """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
     or group.
@@ -543,7 +540,7 @@ class Slots:
 
     def keep(self, call: Call) -> None:
         """Occupy the slot of a call that waits for the client that executes it."""
-        if self._checks.is_patched(LIMITS_HOLD_BELOW):
+        if self._checks.is_patched(LIMITS_OF_CHILDREN):
             self.take(call)
 
     def give_back(self, call: Call) -> None:
@@ -551,11 +548,9 @@ class Slots:
         self._taken.pop(call.id, None)
 
     def _groups(self, call: Call) -> frozenset[str]:
-        """Return the exclusive groups of a call; for a loop that child workflows do, those of its body too."""
-        if call.far and self._checks.is_patched(LIMITS_HOLD_BELOW):
-            return exclusive_groups(call.written())
-        group = None if call.spec.tool is None else call.spec.tool.exclusive_group
-        return _NO_GROUPS if group is None else frozenset({group})
+        """Return the exclusive groups of a call. A loop in child workflows has those of its body too."""
+        with_body = call.far and self._checks.is_patched(LIMITS_OF_CHILDREN)
+        return exclusive_groups(call.written() if with_body else [call])
 
 
 def exclusive_groups(calls: Iterable[Call]) -> frozenset[str]:

@@ -145,8 +145,8 @@ class BudgetPool:
         """Whether there is a limit to share out; without one every holder has no limit."""
         return self.budget.tokens is not None or self.budget.cost is not None
 
-    def rest(self, usage: RunUsage) -> Budget:
-        """Return what is left, and reserved for nobody, for calls that reserve no share."""
+    def unreserved(self, usage: RunUsage) -> Budget:
+        """Return the tokens and dollars that no holder has reserved."""
         tokens, cost = self._free(self.budget.left(usage))
         return Budget(
             tokens=None if math.isinf(tokens) else max(0, int(tokens)),

@@ -19,8 +19,8 @@ from perdure.runs.limits import Budget
 from perdure.runs.loops import (
     LoopInput,
     LoopState,
-    most_at_once,
     most_items,
+    most_items_at_once,
     part_call,
     part_document,
     part_remembered,
@@ -32,7 +32,7 @@ from perdure.runs.wire import RunInput
 from perdure.tools.definitions import definition_name
 from perdure.tools.tool import ANONYMOUS, Tool, gives_tools
 from perdure.values.json import Json, JsonObject, WireModel
-from perdure.values.limits import LIMITS_HOLD_BELOW, LONGEST, MAX_DELEGATES_DEEP
+from perdure.values.limits import LIMITS_OF_CHILDREN, LONGEST, MAX_DELEGATES_DEEP
 from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.problems import close_names
 from perdure.values.references import Missing, get, show
@@ -297,7 +297,7 @@ def child_input(
         agent=document,
         params=call.inputs.params,
         items=call.inputs.items or [],
-        parallel=_most_at_once(call, run.agent.config.parallel),
+        parallel=_most_runs_at_once(call, run.agent.config.parallel),
         until=call.spec.raw.get("_until", ""),
         max=call.spec.raw.get("_max", DEFAULT_ITERATIONS),
         title=tool.name,
@@ -307,11 +307,11 @@ def child_input(
     )
 
 
-def _most_at_once(call: Call, parallel: int | None) -> int:
+def _most_runs_at_once(call: Call, parallel: int | None) -> int:
     """Return the most runs of a loop's delegate at a time; `parallel` is the most calls of the run (R5.12)."""
-    most: int = call.spec.raw.get("_parallel", DEFAULT_PARALLEL)
     if call.spec.known_tool.exclusive_group is not None:
         return 1
+    most: int = call.spec.raw.get("_parallel", DEFAULT_PARALLEL)
     return most if parallel is None else min(most, parallel)
 
 
@@ -326,12 +326,12 @@ def _parts(
     givers = guard.tool_owners([each.spec.tool_name for each in call.written()])
     below = _below(call, run, budget, guard.change.as_change(), givers, sources)
     record = below.pop("rule_record")
-    follows = prepared.follows(LIMITS_HOLD_BELOW)
+    follows = prepared.follows(LIMITS_OF_CHILDREN)
     kept = run.agent.config.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=True, include=_KEPT if follows else {"parallel"}
     )
-    # A loop without delegates reserves no share. But servers of its tools may ask the run's model.
-    rest = run.limits.pool.rest(run.progress.usage) if follows and not budget.limited else Budget()
+    # A loop without delegates reserves no share, but an MCP server may ask the run's model in its calls.
+    unreserved = run.limits.pool.unreserved(run.progress.usage) if follows and not budget.limited else Budget()
     return LoopInput.model_construct(
         kind="each",
         agent=part_document(call, form, run.tools, base, guard, kept),
@@ -339,12 +339,12 @@ def _parts(
         call=part_call(call, form),
         lists=[show(path) for path in form.writes],
         items=call.inputs.items or [],
-        parallel=most_at_once(call, form, run.agent.config.parallel),
+        parallel=most_items_at_once(call, form, run.agent.config.parallel),
         until="",
         title=call.spec.tool_name,
         max_payload=prepared.max_payload,
         **below,
-        rest=rest,
+        unreserved=unreserved,
         keeps_version=run.prepared.keeps_version,
         remembered=part_remembered(guard, call, sources),
         standing=None if run.approval_queue.standing_approvals_ended else run.standing,

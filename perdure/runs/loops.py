@@ -104,11 +104,11 @@ def part_call(call: Call, loop: LoopForm) -> JsonObject:
     return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
 
 
-def most_at_once(call: Call, loop: LoopForm, parallel: int | None) -> int:
+def most_items_at_once(call: Call, loop: LoopForm, parallel: int | None) -> int:
     """Return the most items of all parts at a time, so that the parts together keep to the run's `parallel`, and to
     exclusive tools (R5.12).
     """
-    if exclusive_groups(call.written()):
+    if exclusive_groups(call.written()):  # one part at a time: inside it, its own slots keep exclusive calls apart
         return min(loop.parallel, MAX_INSIDE)
     return loop.parallel if parallel is None else min(loop.parallel, MAX_INSIDE * max(1, parallel // MAX_INSIDE))
 
@@ -242,8 +242,10 @@ class LoopInput(WireModel):
     """Preparation for all iterations, recorded once; `None`: each records its own."""
     budget: Budget = Field(default_factory=Budget)
     """Remaining budget of the parent run for all iterations together; its deadline applies to each of them."""
-    rest: Budget = Field(default_factory=Budget, exclude_if=lambda rest: not rest.limited)
-    """Tokens and dollars that parts without delegates may use. The parent run has not reserved them."""
+    unreserved: Budget = Field(default_factory=Budget, exclude_if=lambda budget: not budget.limited)
+    """The parent run's unreserved tokens and dollars at the loop's start, for MCP servers that ask the model. Empty in a
+    loop with delegates, which reserves a share.
+    """
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
@@ -284,8 +286,8 @@ class LoopInput(WireModel):
 
     @property
     def part_budget(self) -> Budget:
-        """Budget of one part: parts that run at once have equal shares of the `rest`."""
-        left, count = self.rest.left(self.state.usage), self.concurrency
+        """Budget of one part: an equal share of `unreserved` for each part that runs at once."""
+        left, count = self.unreserved.left(self.state.usage), self.concurrency
         return Budget(
             tokens=None if left.tokens is None else left.tokens // count,
             cost=None if left.cost is None else left.cost / count,

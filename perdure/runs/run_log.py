@@ -16,7 +16,7 @@ from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
 from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
 from perdure.runs.wire import PreparedWorker, RunInput
-from perdure.values.limits import LIMITS_HOLD_BELOW
+from perdure.values.limits import LIMITS_OF_CHILDREN
 
 StepKind: TypeAlias = Literal[
     "situation",
@@ -96,7 +96,7 @@ class RunStart:
             floor_flows=list(self.floor_flows),
             knows_defaults=self.prepared.follows(DEFAULTS_ASK),
             adds_to_quorums=self.prepared.follows(JUDGED_ANEW),
-            keeps_limits=self.prepared.follows(LIMITS_HOLD_BELOW),
+            keeps_giver_policy=self.prepared.follows(LIMITS_OF_CHILDREN),
         )
 
     def rule_book(self, rules: Sequence[Rule]) -> RuleBook:

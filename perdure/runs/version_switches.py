@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.plan import CONVERTED, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
 from perdure.rules.proof import DATA_KNOWN
-from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_HOLD_BELOW, SHORT_TASKS, SIZES_COUNTED
+from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_OF_CHILDREN, SHORT_TASKS, SIZES_COUNTED
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
 """A new call that adds to a value replaces one held call with the same parameters, not all of its path (R10.5)."""
@@ -153,7 +153,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_ANEW: 9,
-        LIMITS_HOLD_BELOW: 9,
+        LIMITS_OF_CHILDREN: 9,
         LOOPS_KEEP_VALUES: 9,
         MUST_CALL_IN_LOOPS: 9,
         REMARKS_END_NOTHING: 9,

@@ -440,10 +440,10 @@ TASK_STEPS: Final = 750_000
 ROUNDS_STEPS: Final = 150_000
 """Steps of one workflow task for iterations: 50 of one call each, which take 0.02 s. On a machine that other programs
 use, the same work takes ten times as long, and the SDK fails a task after 2 s by the clock."""
-LIMITS_HOLD_BELOW: Final = "limits-hold-below"
+LIMITS_OF_CHILDREN: Final = "limits-of-children"
 """Patch: an owner's `timeout` and `scope` apply to tools that it gives to a delegate (R8.2). A run's models, prices, budgets and `client_timeout` apply to
-the calls in parts of its loops (R16.1). `parallel` and `exclusive` hold for clients' calls, and `exclusive` for the calls in parts (R5.12). In runs of
-0.2.0 they do not.
+the calls in parts of its loops (R16.1). `parallel` and `exclusive` hold for clients' calls, and `exclusive` for the calls in parts (R5.12).
+Runs of 0.2.0 have none of these rules.
 """
 SHORT_TASKS: Final = "short-tasks-in-loops"
 """Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`, check a body's calls anew in each, and have a timer bring

@@ -185,7 +185,7 @@ def test_r8_2_a_tool_that_is_given_keeps_its_givers_timeout(
     tools = resolve_tools(["t", "own"], {name: {"name": name, "_dangerous": True} for name in ("t", "own")})
     owners = Guard(parse_policy(giver)).tool_owners(["t"])
     guard = Guard(parse_policy({**delegate, "scope": scope}), givers=owners)
-    before = ApprovalQueue(Guard(guard.policy, givers=owners, keeps_limits=False))
+    before = ApprovalQueue(Guard(guard.policy, givers=owners, keeps_giver_policy=False))
     queue, plan = ApprovalQueue(guard), Plan(1, tools=tools, state=State())
     plan.extend([{"_tool": "t"}, {"_tool": "own"}])
     plan.close()
@@ -202,7 +202,7 @@ def test_r8_2_a_delegate_shows_its_plans_where_the_giver_of_its_tools_does() -> 
     owners = Guard(parse_policy({"scope": "plan", "ask": "never"})).tool_owners(["t"])
     guard = Guard(Policy(ask="never"), givers=owners)
     assert guard.shows_plans
-    assert not Guard(Policy(ask="never"), givers=owners, keeps_limits=False).shows_plans
+    assert not Guard(Policy(ask="never"), givers=owners, keeps_giver_policy=False).shows_plans
     assert not Guard(Policy(ask="never")).shows_plans
     guard.loosen_or_tighten(parse_policy({"scope": "calls"}))
     assert not guard.shows_plans, "a person changed it while it runs"

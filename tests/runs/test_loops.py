@@ -23,7 +23,7 @@ from perdure.runs.run import RunState
 from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool, resolve_tools
-from perdure.values.limits import LIMITS_HOLD_BELOW, MAX_PAYLOAD
+from perdure.values.limits import LIMITS_OF_CHILDREN, MAX_PAYLOAD
 from perdure.values.provenance import USER, Sources
 from perdure.values.sizes import Sizes
 from perdure.values.state import State
@@ -160,7 +160,7 @@ def test_r16_1_a_part_keeps_the_models_prices_and_budgets_of_its_run() -> None:
     assert own == {**kept, "parallel": 100, "start": "plan", "approval": {}, "deadline": own["deadline"]}
     assert own.keys() - before.agent["config"].keys() == kept.keys() - {"parallel"}
     parse_agent(made.agent)
-    assert (made.rest, made.concurrency) == (Budget(tokens=900, cost=3), 2)
+    assert (made.unreserved, made.concurrency) == (Budget(tokens=900, cost=3), 2)
     assert made.part_budget == Budget(tokens=450, cost=1.5)
     made.state.usage.count("small", Usage(prompt_tokens=500, completion_tokens=0), {})
     assert made.part_budget.tokens == 200
@@ -271,7 +271,7 @@ def test_r5_12_an_exclusive_tool_in_the_parts_of_a_loop_runs_beside_no_other_cal
         assert isinstance(child, LoopInput)
         assert child.concurrency == 1
     before = Plan(1, tools={"alone": alone}, state=State())
-    before.checks.is_patched = lambda rule: rule != LIMITS_HOLD_BELOW
+    before.checks.is_patched = lambda rule: rule != LIMITS_OF_CHILDREN
     before.extend([ACROSS, {"_tool": "alone", "x": 1}])
     before.close()
     assert [call.id for call in before.take_ready()] == ["1.0", "1.1"]
