@@ -15,13 +15,16 @@ from perdure.agents.frameworks import is_framework_agent
 from perdure.agents.modules import import_named, place_of
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.decorator import hook_functions
+from perdure.runs.delegates import tools_of
 from perdure.runs.notifications import notification_routes_of
 from perdure.runs.routes import RouteFunctions
 from perdure.sessions.replies import routes_of
 from perdure.tools.decorator import ToolFunction, tool_function
+from perdure.tools.definitions import definition_name
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.frameworks import framework_tools
 from perdure.values.json import JsonObject
+from perdure.values.problems import none_of
 
 
 class Registry:
@@ -36,6 +39,8 @@ class Registry:
         """The modules' functions that deliver replies."""
         self.notification_routes = RouteFunctions()
         """The modules' functions that deliver notifications."""
+        self.agents: list[Agent] = []
+        """The modules' agents."""
         self.evaluators: list[type[Any]] = []
         """The modules' evaluator classes of `pydantic-evals` (R22.3)."""
         for function in functions:
@@ -74,6 +79,22 @@ class Registry:
         """Return every tool's definition by name: the engine's own and the worker's. A worker's tool of the same name wins."""
         return {**ENGINE_TOOLS, **{name: function.definition for name, function in self._functions.items()}}
 
+    def mistaken_hooks(self, tools: Iterable[str | JsonObject]) -> list[str]:
+        """Return a line for each tool that a hook is limited to and that is not known: such a hook is never called.
+
+        `tools`: further known tools, by name or by definition, such as those that only agent files have.
+        """
+        documents = [each for agent in self.agents for each in (agent.document(), *agent.delegates().values())]
+        named = [*tools, *(tool for document in documents for tool in tools_of(document))]
+        own = {str(definition_name(tool)) if isinstance(tool, dict) else tool for tool in named}
+        known = sorted(own.union(self.definitions()))
+        return [
+            f"hook {hook.ref.name}: {none_of(name, 'tool', known)}"
+            for hook in self.hooks
+            for name in hook.ref.tools or ()
+            if name not in known
+        ]
+
     def __iter__(self) -> Iterator[ToolFunction]:
         return iter(self._functions.values())
 
@@ -97,6 +118,7 @@ def load_tools(modules: Iterable[str]) -> Registry:
         routes = [each for value in vars(module).values() for each in routes_of(value)]
         informing = [each for value in vars(module).values() for each in notification_routes_of(value)]
         scoring = _evaluators_of(module)
+        registry.agents += agents
         if not found and not hooks and not routes and not informing and not scoring:
             raise ToolDefinitionError(
                 f"the module {name!r} has no tools: decorate functions with @tool{place_of(module)}"

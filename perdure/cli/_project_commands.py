@@ -207,10 +207,11 @@ def tools(settings: Settings, as_json: Json = False) -> None:
 
 async def _tools(settings: Settings) -> dict[str, JsonObject]:
     """Return all tools. Start the MCP servers to list theirs."""
-    from perdure.hosting.equipment import keep_mcp_tools, registry_of  # as for a worker
+    from perdure.hosting.equipment import check_prompts, mcp_tools_of, registry_of  # as for a worker
 
     registry = registry_of(settings)
-    async with keep_mcp_tools(settings.model_copy(update={"agents": None}), registry):
+    check_prompts(settings)
+    async with mcp_tools_of(settings.mcp, registry):
         return registry.definitions()
 
 

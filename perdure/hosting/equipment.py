@@ -17,6 +17,7 @@ from perdure.agents.rollouts import read_rollouts
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
 from perdure.hosting.settings import Settings
 from perdure.tools.tool import resolve_tools
+from perdure.values.json import JsonObject
 from perdure.values.messages import ToolMessage
 from perdure.values.problems import first_problem
 
@@ -50,32 +51,37 @@ async def keep_mcp_tools(settings: Settings, registry: Registry) -> AsyncIterato
     """Keep the tools of the MCP servers in the registry while the context lasts; the agent files are checked with them.
 
     Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first invalid file. While a server is
-    missing, print a line on stderr instead: the file may be valid once the server answers.
+    missing, print a line on stderr instead: the file may be valid once the server answers. Logs a warning for each hook
+    of a tool that is not known.
     """
     check_prompts(settings)
-    async with _mcp_tools(settings.mcp, registry) as missing:
+    async with mcp_tools_of(settings.mcp, registry) as missing:
         try:
-            check_agents(settings.agents, registry)
+            named = check_agents(settings.agents, registry)
         except PerdureError as error:
             if not missing:
                 raise
             _log.error("%s", error)
+        else:
+            for line in [] if missing else registry.mistaken_hooks(named):
+                _log.warning("%s", line)
         yield
 
 
-def check_agents(folder: Path | None, registry: Registry) -> None:
-    """Validate every agent file of the folder, before anybody starts one of the agents.
+def check_agents(folder: Path | None, registry: Registry) -> list[str | JsonObject]:
+    """Validate every agent file of the folder, before anybody starts one of the agents. Return their tools.
 
     Raises `SettingsError`, `AgentError` or `ToolDefinitionError` for the first invalid file.
     """
     if folder is None:
-        return
+        return []
     if not folder.is_dir():
         raise SettingsError(f"the agents folder {folder} does not exist")
     from perdure.activities.preparation import AgentFolder
 
     for name in read_rollouts(folder):
         Agent.read(folder / f"{name}.json")
+    tools: list[str | JsonObject] = []
     for path in sorted(folder.glob("*.json")):
         agent, _ = read_agent(str(path))
         wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
@@ -86,6 +92,8 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
         _, problems = AgentFolder(folder).collect(wanted, {})
         for problem in problems.values():
             raise AgentError(f"{path}: {problem}")
+        tools += wanted
+    return tools
 
 
 def check_prompts(settings: Settings) -> None:
@@ -102,7 +110,7 @@ def check_prompts(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _mcp_tools(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
+async def mcp_tools_of(path: Path | None, registry: Registry) -> AsyncIterator[list[str]]:
     """Keep the tools of a standard `mcpServers` file's servers in the registry while the context lasts. Yield missing
     servers.
 

@@ -223,6 +223,7 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
             registry.add(function)
         if isinstance(tool, Agent):
             agents = [*agents, tool]
+    registry.agents += agents
     for agent in agents:
         for function in agent.functions:
             registry.add(function)

@@ -24,7 +24,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.policy import Ask
 from perdure.client.perdure import Perdure
 from perdure.client.session import Session
-from perdure.errors import PerdureError, ToolDefinitionError
+from perdure.errors import HookDefinitionError, PerdureError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
@@ -221,7 +221,8 @@ class Local:
         """
         problems = [*self.following.troubles(), *self.following.left_over()]
         problems += [f"{fault} never happened" for fault in self._toolbox.faults if not fault.happened]
-        problems += [*self._toolbox.find_mistyped_fakes(), *(self.model.left_over() if self.model.strict else [])]
+        problems += [*self._toolbox.find_mistaken_hooks(), *self._toolbox.find_mistyped_fakes()]
+        problems += self.model.left_over() if self.model.strict else []
         if problems:
             raise AssertionError("; ".join(dict.fromkeys(problems)))
 
@@ -297,6 +298,7 @@ async def run_locally(
         ]
         for route in informing:
             registry.notification_routes.add(route)
+        registry.agents += real.agents
         registry.evaluators += [*real.evaluators, *evaluators]
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
@@ -310,6 +312,8 @@ async def run_locally(
         for path in [] if options["agents"] is None else sorted(options["agents"].glob("*.json")):
             with suppress(PerdureError):  # a file that no run of the test may need
                 toolbox.add_inline(inline_tools(Agent.read(path)))
+        if known is not None and (mistaken := toolbox.find_mistaken_hooks()):
+            raise HookDefinitionError(mistaken[0])
         # With faults any living worker may get a workflow, so none caches it.
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         if not isinstance(more := worker.get("endpoints"), Endpoints):

@@ -275,6 +275,10 @@ class Toolbox:
             if name not in names and about.get("additionalProperties") is False:
                 raise ProtocolError(f"{tool}: {none_of(name, 'parameter', sorted(names))}")
 
+    def find_mistaken_hooks(self) -> list[str]:
+        """Return a line for each tool that a hook is limited to and that no worker or agent of the test has."""
+        return self._registry.mistaken_hooks(self._inline)
+
     def find_mistyped_fakes(self) -> list[str]:
         """Return a line for each fake that replaced no tool, beside a tool of a similar name that ran."""
         called = {execution.tool for execution in self.executions}

@@ -32,9 +32,9 @@ from temporalio.client import Client, FetchWorkflowHistoryEventsInput, Intercept
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, Reply, ToolContext, ToolError, hook, reply_route, tool
-from perdure.errors import ProtocolError, ToolDefinitionError
-from perdure.hooks import BeforeToolCall
+from perdure import Agent, Perdure, Reply, ToolContext, ToolError, hook, refuse, reply_route, tool
+from perdure.errors import HookDefinitionError, ProtocolError, ToolDefinitionError
+from perdure.hooks import BeforeToolCall, Refused
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
@@ -275,6 +275,25 @@ async def test_a_fake_that_replaces_no_tool_beside_one_of_a_similar_name_fails_t
             await local.run()
     async with run_locally(payer, model=[PLAN], fakes={"look": "seen"}, people=[approve()]) as local:
         await local.run()
+
+
+async def test_a_hook_of_a_tool_that_the_test_does_not_have_fails_it() -> None:
+    """Such a hook is never called, and the call that it would refuse happens."""
+
+    @hook("before_tool_call", tools=["pay", "payy"])
+    def guard(_: BeforeToolCall) -> Refused:
+        return refuse("no")
+
+    with pytest.raises(HookDefinitionError, match=r'^hook .*guard: "payy" is not a known tool; did you mean "pay"[?]$'):
+        async with run_locally(payer, model=[], hooks=[guard]):
+            pytest.fail("the test has started")
+    with pytest.raises(AssertionError, match='guard: "payy" is not a known tool'):
+        async with run_locally(tools=[pay], hooks=[guard]):
+            pass  # a later agent might have the tool
+    async with run_locally(payer, fakes={"payy": None}, hooks=[guard]):
+        pass
+    async with run_locally(Agent("boss", tools=[pay, Agent("payy", instructions="Pay.")]), hooks=[guard]):
+        pass
 
 
 async def test_a_run_is_followed_step_by_step(run_locally: Callable[..., Any]) -> None:
