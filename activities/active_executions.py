@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from temporalio import activity
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.exceptions import ApplicationError
@@ -157,14 +157,19 @@ _TIMEOUT: Final = timedelta(seconds=5)
 
 
 async def others_poll() -> bool:
-    """Whether other workers poll the activity's queue for runs; `False` where that cannot be queried."""
-    client, info = activity.client(), activity.info()
-    queue, kind = TaskQueue(name=info.task_queue), TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=queue, task_queue_type=kind)
-    try:
-        pollers = (await client.workflow_service.describe_task_queue(asked, retry=False, timeout=_TIMEOUT)).pollers
-    except RPCError:
-        return False  # the worker may lack the permission
+    """Whether other workers poll the activity's queue for runs, or the queue of a limited model or tool, which has no
+    runs, for activities; `False` where that cannot be queried.
+    """
+    client, queue = activity.client(), TaskQueue(name=activity.info().task_queue)
+    pollers: Sequence[PollerInfo] = ()
+    for kind in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
+        asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=queue, task_queue_type=kind)
+        try:
+            pollers = (await client.workflow_service.describe_task_queue(asked, retry=False, timeout=_TIMEOUT)).pollers
+        except RPCError:
+            return False  # the worker may lack the permission
+        if pollers:
+            break
     now = datetime.now(UTC)
     lately = (one for one in pollers if now - one.last_access_time.ToDatetime(UTC) < POLLS_WITHIN)
     return any(one.identity != client.identity for one in lately)

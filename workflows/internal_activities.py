@@ -81,18 +81,41 @@ async def execute_on_capable_worker(execute: Callable[[], Awaitable[Any]]) -> An
     """Return the result of an activity that `execute` runs. Execute it again, for a minute, while its workers lack what it
     needs (`NO_SUCH_TOOL`), such as a model's endpoint.
     """
-    state = RetryState(retries=0, seconds=CAPABLE_WORKER_SECONDS)
+    search = WorkerSearch()
     while True:
-        LAST_WORKER_LACKED.set(state.missing)
+        try:
+            return await search.run(execute)
+        except ActivityError as error:
+            if not await search.goes_on(error):
+                raise
+
+
+class WorkerSearch:
+    """The search, for a minute, for a worker that has what an activity needs."""
+
+    def __init__(self) -> None:
+        self._state = RetryState(retries=0, seconds=CAPABLE_WORKER_SECONDS)
+
+    @property
+    def lacked(self) -> bool:
+        """Whether the last worker lacked it."""
+        return self._state.missing
+
+    async def run(self, execute: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of an activity. If the last worker lacked what it needs, it is not started eagerly."""
+        LAST_WORKER_LACKED.set(self.lacked)
         try:
             return await execute()
-        except ActivityError as error:
-            pause = state.pause(NO_SUCH_TOOL, 1, workflow.time()) if kind_of(error) == NO_SUCH_TOOL else None
-            if pause is None:
-                raise
-            await workflow.sleep(pause, summary=message_of(error)[:100])
         finally:
             LAST_WORKER_LACKED.set(False)
+
+    async def goes_on(self, error: ActivityError) -> bool:
+        """Pause after a worker that lacked it, and return `True`; `False` after another error, or when the time is over."""
+        pause = self._state.pause(NO_SUCH_TOOL, 1, workflow.time()) if kind_of(error) == NO_SUCH_TOOL else None
+        if pause is None:
+            return False
+        await workflow.sleep(pause, summary=message_of(error)[:100])
+        return True
 
 
 async def execute_internal(

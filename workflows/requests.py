@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
-from perdure.workflows.internal_activities import execute_on_capable_worker, execute_typed
+from perdure.workflows.internal_activities import WorkerSearch, execute_typed
 from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
@@ -132,6 +132,7 @@ async def ask(
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     executions, before, lost, routing, provider = 0, 0, 0, Routing(run), Provider(run, resting)
+    search = WorkerSearch()
     observe(metrics.request_started(run.agent.name, run.records.past.log[-1]))
     try:
         while True:
@@ -139,7 +140,9 @@ async def ask(
             attempts = 0 if provider.waits else ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
             lend(request.number)
             try:
-                return await _ask_one(run, request, executions, before, attempts, provider, limited)
+                one = functools.partial(_ask_one, run, request, executions, before, attempts, provider, limited)
+                result: RequestResult = await search.run(one)
+                return result
             except ActivityError as error:
                 kind = kind_of(error)
                 if is_cancelled_exception(error) or released():
@@ -152,6 +155,8 @@ async def ask(
                     continue
                 if kind == INTERRUPTED:  # only its worker was shut down: the same Request is repeated
                     continue
+                if not (fallbacks and search.lacked) and await search.goes_on(error):
+                    continue  # one more worker before a fallback, without a fallback as many as there are
                 is_down = kind != NOT_BEGUN and not (is_lost(error) and run.prepared.follows(LOST_IS_NOT_DOWN))
                 if not is_down and lost < MOST_LOST:
                     lost += 1  # the model may be well, and a fallback's worker would be lost too
@@ -163,7 +168,7 @@ async def ask(
                 elif fallbacks and kind not in _SAME_EVERYWHERE:
                     reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
                     observe(metrics.fell_back(request.number, request.model, fallbacks[0], kind))
-                    request = run.ask_again(ModelChoice(fallbacks.pop(0), reason))
+                    request, search = run.ask_again(ModelChoice(fallbacks.pop(0), reason)), WorkerSearch()
                 elif (model := await provider.wait()) is not None:
                     if model != request.model:
                         request = run.ask_again(ModelChoice(model, "the first that may come back: no fallback answers"))
@@ -199,8 +204,7 @@ async def _ask_one(
         "hands_back": not (late or provider.waits),
     }
     closed = timedelta(seconds=provider.left) + TIMEOUT if provider.waits else AFTER_DEADLINE if late else None
-    execute = functools.partial(
-        execute_typed,
+    result: RequestResult = await execute_typed(
         REQUEST_ACTIVITY,
         [request.model_copy(update=about)],
         RequestResult,
@@ -218,5 +222,4 @@ async def _ask_one(
         ),
         summary=line(f"Request {request.number} · {request.model} · {request.reason}"),
     )
-    result: RequestResult = await execute_on_capable_worker(execute)
     return result

@@ -31,7 +31,7 @@ from perdure.agents.json_files import AGENTS, json_option
 from perdure.approvals.policy import ASKS, Ask, Flow
 from perdure.errors import SettingsError
 from perdure.hosting.oidc import OidcConfig
-from perdure.models.model_names import FAST_MODEL, SMART_MODEL
+from perdure.models.model_names import FAST_MODEL, SMART_MODEL, split_endpoint
 from perdure.models.providers.capabilities import FileKind
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
@@ -562,6 +562,14 @@ class Settings(BaseSettings):
     dev_reload: bool = setting(True, "Reload tools and agents when their files change; a run keeps its code", PAGES)
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("endpoints")
+    @classmethod
+    def _endpoint_names(cls, endpoints: dict[str, Endpoint]) -> dict[str, Endpoint]:
+        for name in endpoints:
+            if split_endpoint(f"model@{name}") != ("model", name):
+                raise ValueError(f"{name!r} cannot be named behind a model: use a name without '@' that is no number")
+        return endpoints
 
     @field_validator("gateway_proxies")
     @classmethod

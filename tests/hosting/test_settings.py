@@ -112,6 +112,10 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
             '[notification_routes]\n"a:b" = "json://x"',
             "notification_routes in perdure.toml: 'a:b' is not a valid name of a route: use printable characters without a colon",
         ),
+        (
+            '[endpoints.2]\nbase_url = "http://10.0.0.2/v1"',
+            'endpoints in perdure.toml: \'2\' cannot be named behind a model: use a name without \'@\' that is no number, not {"2": {"base_url": "http://10.0.0.2/v1"}}',
+        ),
         ('callback_secret = "whsec_short"', f"callback_secret in perdure.toml: {SECRET_FORM}"),
         (
             "[notification_routes]\na = 5",

@@ -111,4 +111,4 @@ async def test_r13_7_a_run_that_a_newer_version_has_begun_waits_for_that_version
         failure = event.workflow_task_failed_event_attributes.failure.message
         await handle.terminate()
         assert it.model.requests == []
-    assert f"it follows rules {NEWEST + 1}, and this worker knows {NEWEST}" in failure
+    assert f"(rules {NEWEST + 1}; this worker has rules {NEWEST})" in failure
