@@ -23,7 +23,7 @@ from perdure.agents.rollouts import Rollout, read_rollouts, versions_of
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, OutputError, ProtocolError, SettingsError, ToolDefinitionError, clip
 from perdure.hooks.decorator import HookFunction
-from perdure.runs.agent import Context, agent_document, check_task, parse_agent, read_input
+from perdure.runs.agent import Config, Context, agent_document, check_task, parse_agent, read_input
 from perdure.runs.caller_context import read_context
 from perdure.runs.partial_output import PartialText
 from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
@@ -31,7 +31,7 @@ from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, JsonObject, check, dumps, shorten, to_json
 from perdure.values.messages import InputMessage, merge_data
-from perdure.values.problems import first_problem
+from perdure.values.problems import first_problem, none_of
 from perdure.values.references import MISSING, Missing
 from perdure.values.schemas import Schema
 
@@ -199,6 +199,7 @@ class Agent(Generic[OutputT]):
         **options: Unpack[AgentOptions],
     ) -> None:
         where = f"agent {name!r}"
+        _check_options(options, where)
         given = JsonType[Any](input, f"{where}: input")
         wanted = JsonType[OutputT](output, f"{where}: output")
         if isinstance(context, list | tuple):
@@ -587,6 +588,16 @@ class Agent(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r})"
+
+
+def _check_options(options: Iterable[str], where: str) -> None:
+    """Raise `AgentError` for an unknown option. Its value may be one that cannot be written as JSON."""
+    for key in options:
+        if key == "hooks":
+            raise AgentError(f"{where}: an agent has no hooks; a worker has: use --tools, PerdurePlugin or run_locally")
+        if key not in Config.model_fields:
+            known = [*(Agent.__init__.__kwdefaults__ or ()), *Config.model_fields]
+            raise AgentError(f"{where}: {none_of(key, 'key', known)}")
 
 
 def _named(tool: AgentTool, where: str) -> list[str] | list[JsonObject]:

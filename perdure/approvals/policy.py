@@ -133,6 +133,8 @@ class Policy(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _a_scope_alone(cls, policy: Json) -> Json:
+        if policy in ASKS:
+            raise ValueError(f'must be \'calls\', \'plan\' or an object, not "{policy}": give {{"ask": "{policy}"}}')
         return {"scope": policy} if isinstance(policy, str) else policy
 
     @field_validator("tools")

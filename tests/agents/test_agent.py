@@ -144,6 +144,9 @@ class Objects(Enum):
     [
         (lambda: Agent("a", deadline="soon"), "agent 'a': \\$.config.deadline: must be a number, not \"soon\""),  # type: ignore[call-overload]
         (lambda: Agent("a", tempo=1), "agent 'a': .*tempo"),  # type: ignore[call-overload]
+        (lambda: Agent("a", tool=[price]), 'agent \'a\': "tool" is not a known key; did you mean "tools"'),  # type: ignore[call-overload]
+        (lambda: Agent("a", inputs=int), 'agent \'a\': "inputs" is not a known key; did you mean "input"'),  # type: ignore[call-overload]
+        (lambda: Agent("a", hooks=[price]), "agent 'a': an agent has no hooks; a worker has"),  # type: ignore[call-overload]
         (lambda: Agent("a", models={"slow": "x"}), "agent 'a': \\$.config.models.slow: "),  # type: ignore[call-overload]
         (lambda: Agent("a", tools=[5]), "agent 'a': 5 is not a tool: give a function, or the name of a tool"),
         (lambda: Agent("a", tools=[price, other_price]), "agent 'a' has two tools called 'price': rename one of them"),

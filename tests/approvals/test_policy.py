@@ -142,6 +142,8 @@ def test_a_policy_may_be_its_scope_alone() -> None:
         DecisionError, match="must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always', not \"maybe\" at"
     ):
         parse_policy({"ask": "maybe"})
+    with pytest.raises(AgentError, match=r"""approval: must be .* not "always": give \{"ask": "always"\}$"""):
+        parse_agent({"name": "a", "config": {"approval": "always"}})
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda s: st.dictionaries(st.text(max_size=6), s)))
