@@ -55,6 +55,7 @@ with workflow.unsafe.imports_passed_through():
         is_answered,
     )
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing
@@ -320,12 +321,16 @@ class CallRunner:
     async def _decided(self, call: Call, approval_request: ApprovalRequest | None) -> Outcome | None:
         """Wait for the request's verdict, if the call has a request; return the outcome, if the verdict has one."""
         verdict = None if approval_request is None else await self._waits.verdict(approval_request)
-        if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
-            self._agent_run.note("question", now(), call=call.id)
-            question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, now())
-            self._on_change()
-            verdict = await self._waits.verdict(question)
-        return None if verdict is None else verdict.outcome
+        if verdict is None or verdict.outcome is not None or not is_answered(call):
+            return None if verdict is None else verdict.outcome
+        # A question was put in its place.
+        if self._hooks.look_before(call) and self._follows(JUDGED_AFTER_HOOKS):
+            return None  # its hooks see it first
+        question = self.loop.ask_instead(call, now())
+        if isinstance(question, RefusedByRule):
+            return question
+        self._on_change()
+        return (await self._waits.verdict(question)).outcome
 
     async def _outcome(self, call: Call, was_requested: bool) -> Outcome:
         """Run the call in its present form."""

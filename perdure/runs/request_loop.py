@@ -37,6 +37,7 @@ from perdure.runs.version_switches import (
     EDITS_KEEP_AUTHORS,
     HELD_BLOCKS_NOTHING,
     HELD_CALLS_STAY,
+    JUDGED_AFTER_HOOKS,
     JUDGED_ANEW,
     RECALLED_SOURCES,
     REMARKS_END_NOTHING,
@@ -321,11 +322,11 @@ class RequestLoop:
                 if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                if (breach := self._refusal(call)) is not None:
+                hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.known_tool)))
+                if (breach := self._refusal(call, hooked=hooked and self._is_patched(JUDGED_AFTER_HOOKS))) is not None:
                     home.end(call, breach, now)
                     continue
                 # A loop's calls need approval, not the loop. A call with hooks is judged after them (`let_pass`).
-                hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.known_tool)))
                 approval_request = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
                 if call.spec.known_tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
@@ -396,14 +397,24 @@ class RequestLoop:
                 return refused
         if (breach := self._refusal(call)) is not None:
             return breach
-        return None if decided and not call.inputs.changed else self._request_approval(call, now)
+        needs_none = decided and not call.inputs.changed and not is_answered(call)
+        return None if needs_none else self._request_approval(call, now)
+
+    def ask_instead(self, call: Call, now: str) -> RefusedByRule | ApprovalRequest:
+        """Return the question of a call that a person has put in another's place, or its end if a rule forbids it."""
+        self._run.note("question", now, call=call.id)
+        refused = self._refusal(call) if self._is_patched(JUDGED_AFTER_HOOKS) else None
+        return refused or self._ask(call, now)
 
     @property
     def _rules(self) -> RuleBook:
         return self._run.rules
 
-    def _refusal(self, call: Call) -> RefusedByRule | None:
-        """Return the end of a ready call that a rule forbids; no person can allow it (R23.2)."""
+    def _refusal(self, call: Call, *, hooked: bool = False) -> RefusedByRule | None:
+        """Return the end of a ready call that a rule forbids; no person can allow it (R23.2).
+
+        A call that is answered from outside begins here, unless it is `hooked`: its hooks may still change it.
+        """
         if call.spec.loop is not None or not self._rules.rules:
             return None
         checks = self.plan.checks
@@ -417,7 +428,8 @@ class RequestLoop:
             return RefusedByRule(
                 CallError(RULE_BROKEN, "no sum over runs can be kept of a call that a client carries out")
             )
-        breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
+        begins = is_answered(call) and not hooked
+        breach = self._rules.begin(call, checks) if begins else self._rules.refusal(call, checks)
         return None if breach is None else RefusedByRule(breach.error)
 
     def begin(self, call: Call) -> RefusedByRule | None:
@@ -497,10 +509,15 @@ class RequestLoop:
         return tools_of_delegate(tool, self._run)
 
     def _request_approval(self, call: Call, now: str) -> ApprovalRequest | None:
-        queue = self._run.approval_queue
         if is_answered(call):
-            return queue.add_question(self.plan.home(call), call, now)
+            return self._ask(call, now)
+        queue = self._run.approval_queue
         return queue.add_call(self.plan.home(call), call, now, lambda: self._requiring(call))
+
+    def _ask(self, call: Call, now: str) -> ApprovalRequest:
+        if self._is_patched(JUDGED_AFTER_HOOKS):
+            call.hold.queued = False  # it has begun: a person, or a client, has it
+        return self._run.approval_queue.add_question(self.plan.home(call), call, now)
 
     def _requiring(self, call: Call) -> list[FollowedBy]:
         """Return the `followed_by` rules that require this call, because an earlier call has begun."""

@@ -309,7 +309,8 @@ class _RunPlayer:
             case "begun":
                 call.hold.queued = False
             case "question":
-                self._note_asked(self._run.approval_queue.add_question(loop.plan.home(call), call, *data))
+                if isinstance(question := loop.ask_instead(call, data[0]), ApprovalRequest):
+                    self._note_asked(question)
             case "hooks":
                 answered = loop.let_pass(call, data[0], data[1], decided=data[2])
                 if isinstance(answered, ApprovalRequest):

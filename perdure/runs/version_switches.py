@@ -51,6 +51,8 @@ JUDGED_ANEW: Final = "judged-anew"
 """A change of the policy counts for waiting requests and approved plans, and is added to a quorum (R7.7, R24.6). A program that it names is asked, and
 what a program remembers releases requests. An approval allows only the broken rules that its request names, and no edit takes away a call that has to
 follow (R23.2). A change of a call or of the policy ends standing approvals (R23.3). A refused update is kept."""
+JUDGED_AFTER_HOOKS: Final = "judged-after-hooks"
+"""Rules judge a call that a person or a client answers after its hooks. Both judge such a call too if a person has put it in another's place (R23.1)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The last Request after a limit counts toward `max_requests`."""
 LOST_IS_NOT_DOWN: Final = "lost-is-not-down"
@@ -152,6 +154,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         HOOKS_SEE_ANSWERS: 9,
         OPERATIONS_WAIT: 9,
         OPEN_PLAN_SETTLES_NOTHING: 9,
+        JUDGED_AFTER_HOOKS: 9,
         JUDGED_ANEW: 9,
         LIMITS_OF_CHILDREN: 9,
         LOOPS_KEEP_VALUES: 9,

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.approvals.policy import Guard, Policy
-from perdure.approvals.requests import ApprovalVerdict
+from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
+from perdure.hooks.answers import Hooks
+from perdure.hooks.events import HookAnswer, HookRef
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.plan import Rejected, Returned
-from perdure.rules import CountAtMost, RuleBook
+from perdure.plan import RefusedByRule, Rejected, Returned
+from perdure.rules import AtMost, CountAtMost, RuleBook
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
@@ -28,12 +30,13 @@ TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, acti
 LISTS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 LONG = parse_tool({"name": "lists", "properties": {"x": LISTS}, "_activity": "t"}, activities=["t"])
 THEN = parse_tool({"name": "then", "properties": {"x": {}}, "_activity": "then"}, activities=["then"])
+PAY = parse_tool({"name": "pay", "properties": {"euros": {}}, "_activity": "perdure.client"})
 LATE = Limit("deadline", "the run has worked for 600 s")
 
 
 def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
-    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG, THEN], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG, THEN, PAY], models=Models()))
     run.approval_queue.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.rules = run.approval_queue.rules = RuleBook(agent.config.rules)
     run.situation()
@@ -67,6 +70,24 @@ class Driver:
     def end(self, call_id: str, value: Any = 1) -> list[str]:
         self.loop.report(CallEnded(self.loop.running[call_id], Returned(value)))
         return self.step()
+
+
+@pytest.mark.parametrize(("euros", "used"), [(60, 60), (5000, 0)])
+def test_r23_1_rules_judge_a_call_of_a_client_as_its_hooks_have_changed_it(euros: int, used: int) -> None:
+    loop = loop_of(rules=[{"rule": "at_most", "of": "pay.euros", "sum": 100}])
+    rules = loop._rules
+    loop.hooks = Hooks([HookRef(name="h", event="before_tool_call", timeout=5, closed=True)])
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[{"_tool": "pay", "euros": 50}]))
+    assert driver.step() == ["1.0"]
+    running = loop.running["1.0"]
+    asked = loop.let_pass(running, HookAnswer(changed={"params": {"euros": euros}}, by=["h"]), "")
+    assert isinstance(asked, ApprovalRequest if used else RefusedByRule)
+    loop.steer()  # the client has the call, so a message gives nothing back
+    driver.step()
+    (rule,) = rules.rules
+    assert isinstance(rule, AtMost)
+    assert rules.used(rule) == used
 
 
 def test_r6_3_calls_start_while_the_model_writes_and_the_request_settles_with_the_last() -> None:

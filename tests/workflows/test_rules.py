@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, tool, workflow_tool
+from perdure import Agent, Perdure, hook, tool, workflow_tool
 from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
+from perdure.hooks import BeforeToolCall
 from perdure.hosting.connection import data_converter
 from perdure.rules import at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
@@ -213,6 +214,35 @@ async def test_an_edit_of_a_person_does_not_break_a_rule(dev_server: WorkflowEnv
         await run.edit("1.0", {"euros": 99})
         await handle.result()
     assert refunds() == [99]
+
+
+async def test_a_client_s_call_in_the_place_of_another_has_its_hooks_and_counts(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    @hook("before_tool_call", tools=["pay"])
+    def double(event: BeforeToolCall) -> BeforeToolCall:
+        return event.changed(params={"euros": event.params["euros"] * 2})
+
+    pay = {"name": "pay", "properties": {"euros": {"type": "number"}}, "_activity": "perdure.client"}
+    config = rules(at_most("pay.euros", 100)) | {"approval": {"tools": {"send_mail": "always"}}}
+    mails = plan({"_tool": "send_mail", "to": "ann"}, {"_tool": "send_mail", "to": "bob"})
+    async with harness(dev_server.client, [*TOOLS, double], [mails, DONE]) as it:
+        handle = await it.start(agent("send_mail", pay, config=config))
+        run = Perdure(dev_server.client).get_run(handle.id)
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await run.replace("1.0", {"_tool": "pay", "euros": 30}, by="bob")
+        async with asyncio.timeout(HANG):
+            while True:
+                if (await it.view(handle.id)).calls[0].params == {"euros": 60}:
+                    break
+                await asyncio.sleep(0.02)
+        with pytest.raises(DecisionRefusedError, match="would be 110; the limit is 100"):
+            await run.replace("1.1", {"_tool": "pay", "euros": 50})
+        await run.replace("1.1", {"_tool": "pay", "euros": 30})
+        await run.answer("1.0", "paid")
+        result = await handle.result()
+    assert [call.status for call in result.calls] == ["done", "invalid"]
+    assert "would be 120; the limit is 100" in (result.calls[1].error or {})["message"]
 
 
 async def test_an_approval_allows_only_the_broken_rules_that_its_request_names(dev_server: WorkflowEnvironment) -> None:
