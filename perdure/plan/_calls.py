@@ -546,6 +546,8 @@ class CallHold:
     """Whether the driver has taken it, and has not scheduled it yet."""
     unfollowed: bool = False
     """Whether a rule requires a later call that has not arrived yet."""
+    with_client: bool = False
+    """Whether the client that executes it has it: without an answer it is unknown whether it took effect."""
 
 
 @dataclass(slots=True, eq=False)

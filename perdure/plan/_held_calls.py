@@ -123,7 +123,7 @@ class HeldCalls:
             if call.state.ended:
                 continue
             call.state.ended_at = time
-            runs = call.state.status == "running" and not call.hold.queued
+            runs = call.hold.with_client or (call.state.status == "running" and not call.hold.queued)
             words = f"{reason} while it ran" if runs else reason
             unknown = (
                 any(inner.any_unknown for inner in inside)

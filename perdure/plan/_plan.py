@@ -318,6 +318,7 @@ class Plan:
         """
         self.held_calls.put_aside(call)
         if is_with_client:
+            call.hold.with_client = True
             self._slots.keep(call)
 
     def room_for(self, call: Call) -> bool:

@@ -234,7 +234,7 @@ class EffectLog:
         tool = call.spec.tool
         if tool is None or call.state.recorded:
             return None
-        if call.state.started is None and tool.activity != CLIENT:  # a client's call waits, and never starts
+        if call.state.started is None and not call.hold.with_client:
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)

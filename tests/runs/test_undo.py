@@ -177,3 +177,23 @@ def test_r23_4_a_call_that_its_client_executes_has_an_effect(
     wanted = "cannot be undone" if status == "done" and not has_undo else status
     assert [(each.call, each.status) for each in log.chunk(0, None).effects] == ([("1.0", wanted)] if wanted else [])
     assert without_undo(plan.calls) == ([] if has_undo else ["1.0 pay"])
+
+
+@pytest.mark.parametrize(("is_with_client", "effects"), [(True, [("1.0", "unknown")]), (False, [])])
+@pytest.mark.parametrize("ends", ["cancelled", "deadline"])
+def test_r23_4_a_call_that_its_client_has_at_the_runs_end_is_unknown(
+    is_with_client: bool, effects: list[tuple[str, str]], ends: str
+) -> None:
+    pay = parse_tool({"name": "pay", "_activity": "perdure.client"})
+    plan = Plan(1, tools={"pay": pay}, state=State())
+    plan.extend([{"_tool": "pay"}])
+    plan.close()
+    [call] = plan.take_ready("t")
+    plan.hold(call, is_with_client=is_with_client)
+    if ends == "cancelled":
+        plan.break_off("the run was cancelled")
+    else:
+        plan.end(call, Failed(CallError("deadline", "cancelled")), "t")
+    log = EffectLog([pay, TOOLS["a"]], [UNDO], Sizes())
+    log.add(plan)
+    assert [(each.call, each.status) for each in log.chunk(0, None).effects] == effects
