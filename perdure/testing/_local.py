@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import tempfile
 import uuid
@@ -24,7 +25,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.policy import Ask
 from perdure.client.perdure import Perdure
 from perdure.client.session import Session
-from perdure.errors import HookDefinitionError, PerdureError, ToolDefinitionError
+from perdure.errors import HookDefinitionError, PerdureError, ProtocolError, ToolDefinitionError, clip
 from perdure.hooks.decorator import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
@@ -41,6 +42,7 @@ from perdure.testing.scripted_model import Script, ScriptedModel
 from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Kill, Toolbox, Workers, unlike_once
 from perdure.tools.tool import task_queue_of
 from perdure.values.json import JsonObject, dumps
+from perdure.values.problems import none_of
 from perdure.values.references import MISSING
 
 Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
@@ -275,6 +277,15 @@ async def run_locally(
     ```
     """
     known = None if agent is None else as_agent(agent)
+    lists = {
+        "tools": tools,
+        "hooks": hooks,
+        "routes": routes,
+        "evaluators": evaluators,
+        "people": people,
+        "faults": faults,
+    }
+    _check_arguments(lists, worker)
     dying, delivering = list(faults), list(routes)
     _check_routes(delivering)
     async with AsyncExitStack() as stack:
@@ -346,6 +357,18 @@ async def run_locally(
 
 _OWN: Final = ("time-skipping", "dev")
 """Servers that a test starts for itself."""
+
+
+def _check_arguments(lists: Mapping[str, object], options: Iterable[str]) -> None:
+    for name, given in lists.items():
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ProtocolError(f"run_locally: {name} must be a list, not {clip(str(given), 80)}")
+    functions: tuple[Callable[..., Any], ...] = (run_locally, build_worker)
+    known = [name for function in functions for name in inspect.signature(function).parameters]
+    known += Settings.model_fields
+    for name in options:
+        if name not in known:
+            raise ProtocolError(f"run_locally: {none_of(name, 'argument', known)}")
 
 
 def _check_routes(functions: list[Callable[..., Any]]) -> None:

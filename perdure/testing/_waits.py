@@ -524,7 +524,9 @@ class TestRuns:
             f"{each} was terminated, and the time-skipping server does not report that to the parent: use server='dev'"
             for each in look.unreported
         ]
-        return "; ".join(waits or unreported) or f"no run makes progress: {await self._running()}"
+        if waits:
+            return "; ".join([*waits, *self.left_over()])
+        return "; ".join(unreported) or f"no run makes progress: {await self._running()}"
 
     async def _running(self) -> str:
         lines: list[str] = []

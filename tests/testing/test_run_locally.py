@@ -183,6 +183,10 @@ async def test_people_decide_each_in_their_time() -> None:
             {"model": [PLAN], "people": [reject("pay", "too dear")]},
             r"this is request 2; payer-\w+ is \w+: 1\.0 pay rejected \(.*too dear",
         ),
+        (
+            {"model": [PLAN], "people": [approve("payy")]},
+            r"no person of `people` decides; no request for approve\('payy'\) was made",
+        ),
         ({"model": [DONE], "people": [reject("pay")]}, r"no request for reject\('pay'\) was made"),
         ({"model": [DONE], "faults": [kill("pay")]}, r"kill\('pay', 'during'\) never happened"),
         (
@@ -195,6 +199,7 @@ async def test_people_decide_each_in_their_time() -> None:
         "turn left",
         "asked too much",
         "and why",
+        "another person",
         "person left",
         "fault left",
         "fake unlike the tool",
@@ -275,6 +280,21 @@ async def test_a_fake_that_replaces_no_tool_beside_one_of_a_similar_name_fails_t
             await local.run()
     async with run_locally(payer, model=[PLAN], fakes={"look": "seen"}, people=[approve()]) as local:
         await local.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"people": approve("pay")}, "people must be a list, not approve('pay')"),
+        ({"tools": "my.module"}, "tools must be a list, not my.module"),
+        ({"models": [PLAN]}, '"models" is not a known argument; did you mean "model"?'),
+        ({"grac": 5}, '"grac" is not a known argument; did you mean "grace"?'),
+    ],
+)
+async def test_an_argument_that_is_none_is_one_clear_line(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ProtocolError, match=rf"^run_locally: {re.escape(problem)}$"):
+        async with run_locally(payer, **options):
+            pytest.fail("the test has started")
 
 
 async def test_a_hook_of_a_tool_that_the_test_does_not_have_fails_it() -> None:
