@@ -138,8 +138,7 @@ def what_if(
     with one_line_errors():
         if (policy, rules, agent_file, model) == (None,) * 4:
             raise CommandError("give a change: --policy, --rules, --agent-file or --model", USAGE)
-        chosen = (agent, since, tenant, query) != (None,) * 4
-        if bool(run_ids) and chosen:
+        if run_ids and (agent, since, tenant, query) != (None,) * 4:
             raise CommandError("give IDs, or select runs by --agent, --since, --tenant and --query; not both", USAGE)
         check_since(since)
         asks = None
@@ -172,6 +171,10 @@ def what_if(
     report = connected(play)
     if as_json:
         print(dumps(report.as_json()))
+    elif not report.runs:
+        chosen = {"--agent": agent, "--since": since, "--tenant": tenant, "--query": query}
+        words = ", ".join(f"{name} {text!r}" for name, text in chosen.items() if text is not None)
+        print(f"no run matches {words}" if words else "there are no runs")
     else:
         _print_what_if(get_console(), report, show_all=show_all)
     if html is not None:
@@ -278,14 +281,19 @@ def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
         for note in notes:
             noted.add(note.call)
             yield f"{words} {_call_title(note)}: {clip(note.reason, _MOST_REASON)}", style
+    # a note above names the call: the lines of a call that is done before and after would repeat it
+    noted -= {_call_of(line) for line in run.differences if not line.endswith(("done", "done, asked"))}
     for line in run.differences:
-        # the request above names the call: its line would repeat it
-        if not (line[2:].partition(" ")[0] in noted and line.endswith(("done", "done, asked"))):
+        if _call_of(line) not in noted:
             yield line, "red" if line.startswith("-") else "green"
     if run.unknown_from is not None and run.unknown_from <= run.requests:
         yield f"unknown from Request {run.unknown_from} on: {run.unknown_calls:,} calls", "dim"
     elif run.unknown_from is not None or run.unknown_calls:
         yield f"unknown: {run.unknown_calls:,} calls", "dim"
+
+
+def _call_of(difference: str) -> str:
+    return difference[2:].partition(" ")[0]
 
 
 def _call_title(note: CallNote) -> str:

@@ -286,6 +286,8 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
             "what-if", run.id, "--policy", f"@{policy}", "--html", str(tmp_path / "no" / "page"), env=env
         )
         report = await Perdure(it.client).what_if(Selection(agent="nobody-has-this"), policy={"ask": "always"})
+        nobody = await perdure("what-if", "--agent", "nobody-has-this", "--policy", '{"ask": "always"}', env=env)
+        assert (nobody.code, nobody.out) == (0, "no run matches --agent 'nobody-has-this'\n")
         wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
         assert wrong.err.startswith("perdure: --policy is not valid: ")
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
