@@ -23,9 +23,10 @@ from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.agents.rollouts import choose_document
-from perdure.errors import PerdureError, ProtocolError
+from perdure.errors import AgentError, PerdureError, ProtocolError
 from perdure.models.usage import Price, price_of
 from perdure.queries import SearchAttributes
+from perdure.rules import Rule, parameter_problems
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.schedules import check_agent_name
@@ -180,6 +181,7 @@ class PrepareActivity:
             takes_back = undo_tools(tools, definitions)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        await _check_rules(wanted.rules, tools)
         models = Models.model_validate(self._worker.models.model_dump() | wanted.models)
         for model in (models.fast, models.smart, *models.fallback):
             if (lacking_endpoint := self._endpoints.problem(model)) is not None:
@@ -241,6 +243,12 @@ class PrepareActivity:
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES for the worker"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return {**wanted.prices, **known}  # tools may report the usage of their own models
+
+
+async def _check_rules(rules: Iterable[Rule], tools: Mapping[str, Tool]) -> None:
+    """Refuse a rule about a parameter that its tool cannot have: it would protect nothing."""
+    if wrong := parameter_problems(enumerate(rules), tools.values()):
+        await leave_or_refuse(str(AgentError.of(wrong)))
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

@@ -187,6 +187,7 @@ async def record(run_input: RunInput) -> Packed:
         notify={} if run_input.evaluated else agent.config.notify.places(),
         callback=run_input.callback,
         tenant=run_input.whose.tenant,
+        rules=[] if run_input.lineage or run_input.undo else agent.config.rules,
     )
     locally = _prepares_locally()
     try:

@@ -30,7 +30,7 @@ from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, JsonObject, check, dumps, shorten, to_json
-from perdure.values.messages import InputMessage, merge_data
+from perdure.values.messages import InputMessage, ToolMessage, merge_data
 from perdure.values.problems import first_problem, none_of
 from perdure.values.references import MISSING, Missing
 from perdure.values.schemas import Schema
@@ -528,14 +528,17 @@ class Agent(Generic[OutputT]):
         return copy.deepcopy(self._delegates)
 
     def check_policy(self) -> None:
-        """Check that the policy of an agent that runs by itself names only its own tools. Raises `AgentError`.
+        """Check that the policy of an agent that runs by itself names only its own tools, and its rules only parameters
+        that these have. Raises `AgentError`.
 
         ```python
         shopper.check_policy()
         ```
         """
         # R7.1
-        if problems := policy_problems(self._document):
+        defined = [message.tool for message in self.parsed.messages() if isinstance(message, ToolMessage)]
+        known = [*(each.definition for each in self.functions), *(tool for tool in defined if isinstance(tool, dict))]
+        if problems := policy_problems(self._document, [offline_tool(each, ()) for each in known]):
             raise AgentError.of(problems, f"agent {self.name!r}")
 
     def check_input(self, input: object = MISSING, *, explicit: bool = False) -> Json | Missing:

@@ -202,17 +202,18 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
 
 def _own_problems(document: Json) -> list[Problem]:
     """Return the problems of tools that the file defines, and of its policy for them."""
-    found = policy_problems(document)
+    found: list[Problem] = []
+    tools: list[Tool] = []
     context = document.get("context") if isinstance(document, dict) else None
     for index, message in enumerate(context if isinstance(context, list) else []):
         if not isinstance(message, dict) or message.get("type") != "tool":
             continue
         if isinstance(tool := message.get("tool"), dict):
             try:
-                offline_tool(tool, [])
+                tools.append(offline_tool(tool, []))
             except ProtocolError as error:
                 found.append(problem_at(("context", index, "tool"), str(error)))
-    return found
+    return policy_problems(document, tools) + found
 
 
 def _with_lines(problems: Iterable[Problem], path: Path, *, bare: bool) -> list[Problem]:

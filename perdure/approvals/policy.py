@@ -8,6 +8,7 @@ approvals to the floor.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, cast
 
@@ -17,7 +18,7 @@ from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
 from perdure.errors import AgentError, DecisionError, Problem
 from perdure.plan import Call
-from perdure.rules import parse_rules
+from perdure.rules import Rule, parameter_problems, parse_rules, unknown_tools
 from perdure.tools.definitions import definition_name
 from perdure.tools.quorum import Quorum, merge_quorums, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
@@ -579,11 +580,13 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
     return ask == "always" or (ask == "unsafe" and (dangerous or not safe)) or (ask != "never" and dangerous)
 
 
-def policy_problems(document: Json) -> list[Problem]:
+def policy_problems(document: Json, tools: Iterable[Tool] = ()) -> list[Problem]:
     """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
     Such an entry would never require an approval (R7.1), and such a flow rule (R15.5) or rule of runs (R23.1) would
-    never apply. Use it for an agent that runs by itself: a delegate may get tools from other agents.
+    never apply. `tools`: the agent's tools, as far as their definitions are known. A parameter that a rule of runs names
+    and that its tool cannot have is a problem too. Use it for an agent that runs by itself: a delegate may get tools
+    from other agents.
     """
     config = document.get("config") if isinstance(document, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None
@@ -608,20 +611,20 @@ def policy_problems(document: Json) -> list[Problem]:
     for place, flow in enumerate(flows if isinstance(flows, list) else ()):
         unknown = _unknown_ends(flow, known, delegates=delegates) if isinstance(flow, dict) else {}
         wrong += [((*at, "flows", place, end), name) for end, name in unknown.items()]
+    parsed = [*_valid_rules(of_runs)]
     if not delegates:  # the rules apply to their tools too
-        codes = [tool["_activity"] for tool in named if isinstance(tool, dict) and "_activity" in tool]
-        for place, rule in enumerate(of_runs if isinstance(of_runs, list) else ()):
-            found = [name for name in _tools_of_rule(rule) if name not in known and name not in codes]
-            wrong += [(("config", "rules", place), name) for name in found]
-    return [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
+        codes = [str(tool["_activity"]) for tool in named if isinstance(tool, dict) and "_activity" in tool]
+        for place, rule in parsed:
+            wrong += [(("config", "rules", place), name) for name in unknown_tools(rule, [*known, *codes])]
+    found = [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
+    return found + parameter_problems(parsed, tools)
 
 
-def _tools_of_rule(rule: Json) -> tuple[str, ...]:
-    """Return the tools that a rule of runs names; none for an invalid rule, whose own problem is reported."""
-    try:
-        return parse_rules([rule])[0].tools
-    except AgentError:
-        return ()
+def _valid_rules(rules: Json) -> Iterator[tuple[int, Rule]]:
+    """Yield the rules of runs with their indexes, without invalid ones, whose own problems are reported."""
+    for place, rule in enumerate(rules if isinstance(rules, list) else ()):
+        with suppress(AgentError):
+            yield place, parse_rules([rule])[0]
 
 
 def _unknown_ends(flow: JsonObject, known: Sequence[str], *, delegates: bool) -> dict[str, str]:

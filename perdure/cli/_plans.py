@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from perdure.agents.agent import Agent as AgentInPython
 from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
 from perdure.agents.json_files import read_json
-from perdure.approvals.policy import Guard
+from perdure.approvals.policy import Guard, policy_problems
 from perdure.cli._execute import USAGE, CommandError
-from perdure.errors import InputError, ProtocolError, SettingsError
+from perdure.errors import AgentError, InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
 from perdure.plan import Call
 from perdure.rules import Rule, RuleVerdict
@@ -80,6 +80,8 @@ def check_plan_file(
     if not read.calls and read.problem is None:
         raise _no_plan(path)
     planned = _planned(found, read, known, run_input, state, complete=complete)
+    if agent is not None and (wrong := policy_problems(given.document(), planned.tools.values())):
+        raise AgentError.of(wrong, f"agent {found.name!r}")
     problems = output_problems(found, read) + file_problems(found)
     if complete:
         problems += _tool_problems(planned.context.tools, known)

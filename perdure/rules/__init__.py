@@ -1,6 +1,7 @@
 """Rules of runs: their forms, the judge of plans before their first call, and the check at each call."""
 
 from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord, broken_rules, still_satisfies
+from perdure.rules.names import parameter_problems, unknown_tools
 from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
 from perdure.rules.rules import (
     AtMost,
@@ -52,8 +53,10 @@ __all__ = [
     "needs",
     "never_after",
     "only_from",
+    "parameter_problems",
     "parse_rules",
     "precedes",
     "roles_of",
     "still_satisfies",
+    "unknown_tools",
 ]

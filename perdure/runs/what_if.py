@@ -295,7 +295,8 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
             return report
         setup = change.setup(recorded)
         if change.policy is not None or change.rules is not None:
-            report.without_effect = [str(problem) for problem in policy_problems(setup.document)]
+            problems = policy_problems(setup.document, setup.prepared.tools)
+            report.without_effect = [str(problem) for problem in problems]
         rules = parse_agent(setup.document).config.rules
         report.judged_alone = [
             rule.words for rule in rules if (rule.is_of_session or rule.is_of_tenant) and rule.key not in before.rules

@@ -144,6 +144,8 @@ class PrepareInput(WireModel):
     """Address to which the run's end is to be sent (R19.8)."""
     tenant: str = Field(default="", exclude_if=operator.not_)
     """The run's tenant, by which versions of its delegates are chosen (R24.10)."""
+    rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
+    """The agent file's rules, where the run is not part of another run (R23.1)."""
 
 
 class PreparedWorker(WireModel):

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 from perdure.activities.registry import Registry, load_tools
 from perdure.agents.agent import Agent
 from perdure.agents.files import PlanLike, call_problems, output_problems, planned_for, read_plan
-from perdure.approvals.policy import Guard
+from perdure.approvals.policy import Guard, policy_problems
 from perdure.approvals.queue import PLAN_SCOPE
-from perdure.errors import ProtocolError, ToolDefinitionError
+from perdure.errors import AgentError, ProtocolError, ToolDefinitionError
 from perdure.plan import Call, Plan, Simulation, simulate
 from perdure.rules import RuleVerdict
 from perdure.runs.diagrams import draw_plan, to_mermaid
@@ -164,6 +164,8 @@ def check(
     named = functions_of(known, tools).definitions()
     solution = read_plan(plan, planned_for(known.parsed, named, input, state))
     planned = planned_for(known.parsed, named, input, state, solution.calls)
+    if problems := policy_problems(known.document(), planned.tools.values()):
+        raise AgentError.of(problems, f"agent {known.name!r}")
     for name, seconds in (durations or {}).items():
         if name not in planned.tools:
             raise ProtocolError(f"durations: {none_of(name, 'tool', sorted(planned.tools))}")

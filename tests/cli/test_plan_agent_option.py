@@ -97,6 +97,11 @@ def test_an_agent_that_no_run_would_start_with_is_told_as_there() -> None:
         'shopper.json:1: $.config.approval.tools.pya: "pya" is not a known tool of this agent; did you mean "pay"?'
         in found.stderr
     )
+    rules = [{"rule": "only_from", "parameter": "pay.euro", "sources": ["trusted"]}]
+    Path("shopper.json").write_text(json.dumps(AGENT | {"config": {"rules": rules}}))
+    misnamed = plan("validate", CALLS, *GIVEN)
+    assert (misnamed.exit_code, misnamed.stdout) == (2, "")
+    assert '"euro" is not a known parameter of pay; did you mean "euros"?' in misnamed.stderr
     Path("shopper.json").write_text(json.dumps(AGENT))
     without = plan("validate", CALLS, *GIVEN[:4])
     assert (without.exit_code, "lacks 'fruit'; give the run's input by --input" in without.stderr) == (2, True)

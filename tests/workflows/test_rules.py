@@ -96,6 +96,19 @@ def refunds() -> list[Any]:
     return [euros for name, euros in begun if name == "refund"]
 
 
+async def test_r23_1_a_run_whose_rule_names_no_parameter_of_its_tool_is_refused() -> None:
+    rules = [only_from("refund.custmer", "trusted")]
+    named = Agent("a", instructions="x", tools=["refund"], rules=rules)  # the worker alone knows the tool's parameters
+    named.check_policy()
+    async with run_locally(named, tools=[refund], model=[]) as local:
+        wrong = (
+            r'failed: \$\.config\.rules\[0\]: "custmer" is not a known parameter of refund; did you mean "customer"\?'
+        )
+        with pytest.raises(AssertionError, match=wrong):
+            await local.run("Pay.")
+    assert not begun
+
+
 async def test_a_plan_that_breaks_a_rule_on_some_path_is_an_error_and_the_model_plans_again(
     time_skipping: WorkflowEnvironment,
 ) -> None:

@@ -137,8 +137,13 @@ async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_n
         rule = {"rule": "count_at_most", "count": 0, "of": "refund"}
         ruled = await reported(it, run.run_id, rules=[rule])
         mistyped = WhatIfReport(runs=[await reported(it, run.run_id, rules=[{**rule, "of": "refnd"}])])
+        sum_rule = {"rule": "at_most", "of": "refund.eurs", "sum": 5}
+        misnamed = WhatIfReport(runs=[await reported(it, run.run_id, rules=[sum_rule])])
     assert [line for line in mistyped.total_lines() if "refnd" in line] == [
         'no effect: $.config.rules[0]: "refnd" is not a known tool of this agent; did you mean "refund"?'
+    ]
+    assert [line for line in misnamed.total_lines() if line.startswith("no effect")] == [
+        'no effect: $.config.rules[0]: "eurs" is not a known parameter of refund; did you mean "euros"?'
     ]
     assert not [line for line in WhatIfReport(runs=[ruled]).total_lines() if line.startswith("no effect")]
     for each in (report, ruled):
