@@ -410,14 +410,15 @@ def exceeded_reason(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction
     """Return the reason why an amount is too much after the used one, or `None`."""
     if used + amount <= rule.limit:
         return None
+    total = f"{format_number(used + amount)}; the limit is {format_number(rule.limit)}"
     if isinstance(rule, CountAtMost):
         more = (
             ""
             if amount == 1
             else f", and this call may start {format_number(amount)} runs: fewer items or a smaller _max start fewer"
         )
-        return f"{rule.of} was called {format_number(used)} times{more}"
-    return f"the sum of {rule.of} would be {format_number(used + amount)}; the limit is {format_number(rule.limit)}"
+        return f"the calls of {rule.of} would be {total}{more}"
+    return f"the sum of {rule.of} would be {total}"
 
 
 def format_number(value: Fraction) -> str:

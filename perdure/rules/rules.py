@@ -27,7 +27,7 @@ from pydantic import (
 
 from perdure.errors import AgentError
 from perdure.tools.tool import Tool, known_as
-from perdure.values.json import Json, JsonObject, dumps, whole_numbers
+from perdure.values.json import Json, JsonObject, dumps, shorten, whole_numbers
 from perdure.values.limits import MAX_AMOUNT, MAX_RULES, CheckBudget
 from perdure.values.problems import first_problem
 from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, find_disallowed
@@ -118,6 +118,11 @@ class BaseRule(BaseModel):
     @cached_property
     def words(self) -> str:
         """The rule in its Python form."""
+        return self._own_words if self.when is None else f"{self._own_words[:-1]}, when={shorten(self.when, 200)})"
+
+    @cached_property
+    def _own_words(self) -> str:
+        """The same without its condition."""
         raise NotImplementedError
 
     @cached_property
@@ -180,7 +185,7 @@ class Precedes(OrderRule):
         return *self.firsts, self.then
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f"precedes({_in_list(self.first)}, {self.then}{self._same_words})"
 
 
@@ -211,7 +216,7 @@ class FollowedBy(OrderRule):
         return self.call, *self.thens
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f"followed_by({self.call}, {_in_list(self.then)}{self._same_words})"
 
 
@@ -233,7 +238,7 @@ class NeverAfter(OrderRule):
         return self.call, self.after
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         event = "" if self.event == "begun" else f" {self.event}"
         return f"never_after({self.call}, {self.after}{event}{self._same_words})"
 
@@ -259,7 +264,7 @@ class AtMost(BaseRule):
         return _tools_of_path(self.of)
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f'at_most({self.of}, sum={self.sum:g}, per="{self.per}")'
 
     @cached_property
@@ -284,7 +289,7 @@ class CountAtMost(BaseRule):
         return self.of
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f'count_at_most({self.of}, {self.count}, per="{self.per}")'
 
     @cached_property
@@ -319,7 +324,7 @@ class OnlyFrom(BaseRule):
         return _tools_of_path(self.parameter)
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f"only_from({self.parameter}, {', '.join(map(repr, self.sources))})".replace("'", '"')
 
     def stranger(self, sources: Sources) -> str | None:
@@ -339,7 +344,7 @@ class Needs(BaseRule):
         return self.call
 
     @cached_property
-    def words(self) -> str:
+    def _own_words(self) -> str:
         return f'needs("{self.role}", {self.call})'
 
 

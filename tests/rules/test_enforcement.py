@@ -141,7 +141,7 @@ def test_r23_1_a_failed_call_counts_and_one_that_never_began_does_not() -> None:
     assert begin(book, "1.0", {"_tool": "mail"}, ends="failed") is None
     assert begin(book, "1.1", {"_tool": "mail"}, ends="skipped") is None
     assert begin(book, "1.2", {"_tool": "mail"}) is None
-    assert begin(book, "1.3", {"_tool": "mail"}) == "mail was called 2 times"
+    assert begin(book, "1.3", {"_tool": "mail"}) == "the calls of mail would be 3; the limit is 2"
 
 
 def test_r23_1_records_join_without_counting_twice() -> None:
@@ -164,7 +164,7 @@ def test_r23_1_records_join_without_counting_twice() -> None:
 def test_r23_1_of_a_run_below_that_nobody_knows_the_worst_is_assumed() -> None:
     book = RuleBook([count_at_most("mail", 5), never_after("delete", "backup"), precedes("check", "refund")])
     book.take_back(None)
-    assert breach(book, {"_tool": "mail"}) == "mail was called 5 times"
+    assert breach(book, {"_tool": "mail"}) == "the calls of mail would be 6; the limit is 5"
     assert breach(book, {"_tool": "delete"}) == "a call of backup has begun"
     assert breach(book, {"_tool": "refund"}) == "no call of check is done"
 
@@ -172,7 +172,12 @@ def test_r23_1_of_a_run_below_that_nobody_knows_the_worst_is_assumed() -> None:
 def test_r23_1_a_condition_limits_a_rule_to_calls_that_fit_it() -> None:
     book = RuleBook([count_at_most("refund", 0, when={"properties": {"euros": {"minimum": 100}}})])
     assert breach(book, {"_tool": "refund", "euros": 99}) is None
-    assert breach(book, {"_tool": "refund", "euros": 100}) is not None
+    assert breach(book, {"_tool": "refund", "euros": 100}) == "the calls of refund would be 1; the limit is 0"
+    (found,) = book.breaches(ready({"_tool": "refund", "euros": 100}))
+    assert (
+        'the rule count_at_most(refund, 0, per="run", when={"properties": {"euros": {"minimum": 100}}})'
+        in found.message
+    )
 
 
 def test_rules_are_data_with_one_form() -> None:
