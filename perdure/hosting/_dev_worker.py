@@ -175,7 +175,7 @@ async def _work(settings: Settings, given: JsonObject, report: Callable[[JsonObj
     try:
         registry = registry_of(settings)
         load_workflows(settings.workflows).check_tools(registry)
-        async with keep_mcp_tools(known if given["checks_agents"] else settings, registry):
+        async with keep_mcp_tools(known, registry):
             loaded = True
             report({"files": _own_files()})
             runtime = worker_runtime(settings.metrics)

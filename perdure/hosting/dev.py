@@ -166,9 +166,7 @@ class _Workers:
 
     async def _begun(self, stopped: asyncio.Future[int]) -> bool:
         """Start the first worker. Return whether it started before an interrupt."""
-        starting = asyncio.ensure_future(
-            self._start(checks_agents=self._settings.agents is not None, adopted=self._orphans)
-        )
+        starting = asyncio.ensure_future(self._start(self._orphans))
         await _first(starting, stopped)
         if not starting.done():
             await cancel_all(starting)
@@ -233,7 +231,7 @@ class _Workers:
         replaced, builds = await self._find_replaced()
         taken_over = [*self._orphans, *builds]
         try:
-            started = await self._start(checks_agents=True, adopted=taken_over)
+            started = await self._start(taken_over)
         except _FaultError as error:
             self._current.files = sorted({*self._current.files, *error.files})
             self._stamps = {**self._files(), **self._stamps}
@@ -248,7 +246,7 @@ class _Workers:
             self._ending.append(each)
             each.interrupt()
 
-    async def _start(self, *, checks_agents: bool, adopted: Sequence[str]) -> _DevWorker:
+    async def _start(self, adopted: Sequence[str]) -> _DevWorker:
         """Start a worker, and make its version current. Raises `_FaultError`."""
         build = uuid.uuid4().hex[:8]
         version = {"deployment_name": DEPLOYMENT, "build_id": build, "keep_version": True} if self._own else {}
@@ -260,7 +258,6 @@ class _Workers:
             "address": self._client.service_client.config.target_host,
             "namespace": self._client.namespace,
             "adopted": [*adopted],
-            "checks_agents": checks_agents,
         }
         try:
             process = self._fork.start(given, writing)

@@ -202,8 +202,7 @@ async def test_a_fault_is_one_line_and_the_code_before_stays(tmp_path: Path) -> 
 async def test_a_fault_at_the_start_is_one_line_with_a_gateway_too(tmp_path: Path) -> None:
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents/speaker.json").write_text("{", encoding="utf-8")
-    gateway = ("--agents", "agents", "--gateway-port", str(free_port()))
-    async with dev(tmp_path, *gateway, code=2, ends=False) as it:
+    async with dev(tmp_path, "--gateway-port", str(free_port()), code=2, ends=False) as it:
         await it.until("Gateway")
     (line,) = it.lines[it.lines.index(next(each for each in it.lines if "Gateway" in each)) + 1 :]
     assert line.startswith("perdure: agents/speaker.json is not valid JSON")
