@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeGuard
 
 from perdure.agents.json_files import AGENTS, read_json
@@ -16,6 +17,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
 from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Context, agent_document, parse_agent
+from perdure.runs.delegates import merge_upfront
 from perdure.runs.procedures import Procedure
 from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
@@ -126,18 +128,19 @@ def plan_of(
     state: JsonObject | None = None,
     complete: bool = False,
     request: int = 1,
+    delegates: Mapping[str, JsonObject] = MappingProxyType({}),
 ) -> Planned:
     """Return the calls with the tools of the context, and of `known` definitions; `state` is merged into the context's.
 
-    With `complete` there are no other tools: a call of one is invalid, as it is in a run.
+    `delegates`: the known agent files of delegates, by name: a call of one is checked against its input. With `complete` there are no other tools: a call of one is invalid, as it is in a run.
     """
     given = context.state.value if context.state.exists else {}
-    tools, unknown = _tools(context, [] if complete else calls, known)
+    tools, unknown = _tools(context, [] if complete else calls, known, delegates)
     return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), max_calls, parallel, request)
 
 
 def _tools(
-    context: Context, calls: Iterable[Json], known: Mapping[str, JsonObject]
+    context: Context, calls: Iterable[Json], known: Mapping[str, JsonObject], delegates: Mapping[str, JsonObject]
 ) -> tuple[dict[str, Tool], list[str]]:
     """Return the known tools: those of the file, and of the modules of `--tools`."""
     wanted: list[str | JsonObject] = list(context.tools)
@@ -156,6 +159,8 @@ def _tools(
             )
         else:
             tool = offline_tool(item, known)
+        if tool.resolution == "upfront" and (document := delegates.get(tool.delegate or "")) is not None:
+            tool = merge_upfront(tool, document)
         tools[tool.name] = tool
     return tools, unknown
 
@@ -273,12 +278,22 @@ def planned_for(
     input: Any = MISSING,
     state: Mapping[str, Any] | None = None,
     calls: Sequence[Json] = (),
+    *,
+    delegates: Mapping[str, JsonObject],
 ) -> Planned:
-    """Return the calls with the agent's context and tools. Raise `InputError`."""
+    """Return the calls with the agent's context and tools, and those of its delegates that are known. Raise `InputError`."""
     given = input is not MISSING
     context = Context(agent, input if given else None, has_input=given)
     most, parallel = agent.config.max_calls, agent.config.parallel
-    return plan_of(list(calls), context, definitions, max_calls=most, parallel=parallel, state=dict(state or {}))
+    return plan_of(
+        list(calls),
+        context,
+        definitions,
+        max_calls=most,
+        parallel=parallel,
+        state=dict(state or {}),
+        delegates=delegates,
+    )
 
 
 _PLAN: Final = '{"calls": [...], "output": ...}'

@@ -64,9 +64,10 @@ def check_plan_file(
         raise CommandError("--state must be a JSON object", USAGE)
     written: Any = _written(path)
     found = AgentSpec(name=path.stem)
+    delegates: dict[str, JsonObject] = {}
     if agent is not None:
         given = AgentInPython.read_to_run(agent, folder=agents)
-        found = given.parsed
+        found, delegates = given.parsed, given.delegates()
         known = {**{each.name: each.definition for each in given.functions}, **known}
     elif native_calls(written) is not None:
         pass
@@ -74,12 +75,12 @@ def check_plan_file(
         found = parse_agent(agent_document(written, path.stem), source=str(path))
         written = _plan_in(found, path, run_input)
     try:
-        read = read_plan(written, planned_for(found, known, run_input))
+        read = read_plan(written, planned_for(found, known, run_input, delegates=delegates))
     except InputError as error:
         raise InputError(f"{error}{_hint(run_input)}") from None
     if not read.calls and read.problem is None:
         raise _no_plan(path)
-    planned = _planned(found, read, known, run_input, state, complete=complete)
+    planned = _planned(found, read, known, run_input, state, complete=complete, delegates=delegates)
     if agent is not None and (wrong := policy_problems(given.document(), planned.tools.values())):
         raise AgentError.of(wrong, f"agent {found.name!r}")
     problems = output_problems(found, read) + file_problems(found)
@@ -96,12 +97,21 @@ def _planned(
     state: JsonObject | None,
     *,
     complete: bool,
+    delegates: Mapping[str, JsonObject],
 ) -> Planned:
     context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
     most, parallel = agent.config.max_calls, agent.config.parallel
     request = 0 if context.starts_with_plan and [*context.plan] == read.calls else 1
     return plan_of(
-        read.calls, context, known, max_calls=most, parallel=parallel, state=state, complete=complete, request=request
+        read.calls,
+        context,
+        known,
+        max_calls=most,
+        parallel=parallel,
+        state=state,
+        complete=complete,
+        request=request,
+        delegates=delegates,
     )
 
 

@@ -162,8 +162,9 @@ def check(
     # R5.6
     known = as_agent(agent)
     named = functions_of(known, tools).definitions()
-    solution = read_plan(plan, planned_for(known.parsed, named, input, state))
-    planned = planned_for(known.parsed, named, input, state, solution.calls)
+    delegates = known.delegates()
+    solution = read_plan(plan, planned_for(known.parsed, named, input, state, delegates=delegates))
+    planned = planned_for(known.parsed, named, input, state, solution.calls, delegates=delegates)
     if problems := policy_problems(known.document(), planned.tools.values()):
         raise AgentError.of(problems, f"agent {known.name!r}")
     for name, seconds in (durations or {}).items():

@@ -50,7 +50,7 @@ def plans(
     ```
     """
     known = as_agent(agent)
-    planned = planned_for(known.parsed, functions_of(known, tools).definitions(), input)
+    planned = planned_for(known.parsed, functions_of(known, tools).definitions(), input, delegates=known.delegates())
     offered = [tool for tool in planned.tools.values() if tool.delegate is None]
     if not offered or not planned.context.tools:
         raise AgentError(f"the agent {known.name!r} has no tools to plan with")

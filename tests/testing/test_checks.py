@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from pydantic import BaseModel
 
 from perdure import Agent, tool
 from perdure.errors import AgentError, InputError, ProtocolError
@@ -219,3 +220,15 @@ few = Agent("few", tools=[price, pay], rules=[count_at_most("price", 2), at_most
 @settings(max_examples=20)
 def test_r14_5_generated_plans_violate_no_rule(plan: list[dict[str, Any]]) -> None:
     assert check(few, plan).ok
+
+
+def test_a_delegates_input_schema_holds_as_in_a_run() -> None:
+    class Member(BaseModel):
+        member: str
+
+    boss = Agent("boss", tools=[Agent("reader", instructions="Read.", input=Member)])
+    assert check(boss, [{"_tool": "reader", "member": "ann"}]).ok
+    for wrong in ({}, {"membr": "ann"}):
+        assert check(boss, [{"_tool": "reader", **wrong}]).problems == ["1.0 reader: $ lacks 'member'"]
+    script = check(boss, "x = reader('ann')\n")
+    assert script.ok, script
