@@ -12,7 +12,7 @@ from typing import Any
 from perdure.activities.hooks import HookRegistry
 from perdure.agents.agent import Agent
 from perdure.agents.frameworks import is_framework_agent
-from perdure.agents.modules import import_named, place_of
+from perdure.agents.modules import import_named, missing_module, place_of
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.decorator import hook_functions
 from perdure.runs.delegates import tools_of
@@ -139,9 +139,7 @@ def _import(name: str) -> ModuleType:
     try:
         return import_named(name)
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
-        raise ToolDefinitionError(f"no module is named {name!r}, so no tools can be loaded{detail}") from None
+        raise ToolDefinitionError(f"no tools can be loaded: {missing_module(name, error)}") from None
     except (ToolDefinitionError, HookDefinitionError):
         raise
     except Exception as error:

@@ -25,7 +25,7 @@ from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads_commented, shorten, without_comments
 from perdure.values.messages import deep_merge
-from perdure.values.problems import line_of, problem_at
+from perdure.values.problems import line_of, none_of, problem_at
 from perdure.values.provenance import AGENT
 from perdure.values.references import MISSING
 from perdure.values.schemas import Schema
@@ -176,6 +176,8 @@ def agent_path(name: str, folder: Path = AGENTS) -> Path:
     """Return the agent file of this path, or of this name in the folder. Raise `SettingsError` if there is none."""
     by_name = folder / f"{name}.json"
     path = Path(name)
+    if path.suffix == ".py":
+        raise SettingsError(f"{path} is not an agent file; name an agent in Python as MODULE:NAME: {path.stem}:NAME")
     if path.is_file():
         return path
     if not by_name.is_file():
@@ -320,8 +322,11 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
         closed = reader.close("stop")
         return closed if closed.calls else Solution([*calls], closed.output, closed.problem)
     if isinstance(plan, Mapping):
-        if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
-            raise AgentError(f"{shorten(dict(plan), 80)} is not a valid plan. Expected {_PLAN}")
+        for key in plan:
+            if key not in ("calls", "output"):
+                raise AgentError(f"the plan: {none_of(str(key), 'key', ['calls', 'output'])}")
+        if not isinstance(plan.get("calls"), list):
+            raise AgentError(f'{shorten(dict(plan), 80)} is not a valid plan: "calls" must be a list. Expected {_PLAN}')
         return Solution(list(plan["calls"]), plan.get("output"))
     if not isinstance(plan, Iterable):
         raise AgentError(f"{str(plan)[:80]} is not a valid plan. Expected a list of calls, or {_PLAN}")

@@ -28,13 +28,20 @@ def import_setting(name: str, setting: str) -> ModuleType:
     try:
         return import_named(name)
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
-        raise SettingsError(f"{setting}: no module is named {name!r}{detail}") from None
+        raise SettingsError(f"{setting}: {missing_module(name, error)}") from None
     except Exception as error:
         raise SettingsError(
             f"{setting}: the module {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
+
+
+def missing_module(name: str, error: ModuleNotFoundError) -> str:
+    """Return the reason why the import of a module failed: it does not exist, or a module that it imports does not."""
+    missing = error.name or name
+    if missing != name and not name.startswith(f"{missing}."):
+        return f"the module {name!r} imports {missing!r}, which is not installed"
+    file = re.fullmatch(r"(?:\./)?([\w/]+)\.py", name)
+    return f"no module is named {name!r}" + (f"; give {file[1].replace('/', '.')}" if file else "")
 
 
 def place_of(module: ModuleType) -> str:

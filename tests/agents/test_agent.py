@@ -179,6 +179,7 @@ class Objects(Enum):
             lambda: Agent.read("nowhere"),
             r"no agent 'nowhere': there is no file nowhere, and no agents/nowhere\.json; name an agent in Python as MODULE:NAME$",
         ),
+        (lambda: Agent.read("nowhere.py"), "nowhere.py is not an agent file; .* as MODULE:NAME: nowhere:NAME$"),
         (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),
         (
             lambda: Agent.read(Agent("a")),  # type: ignore[call-overload]

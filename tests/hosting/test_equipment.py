@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
 from perdure import hook
+from perdure.activities.registry import load_tools
+from perdure.errors import ToolDefinitionError
 from perdure.hooks import BeforeToolCall
 from perdure.hooks.decorator import found_hooks
 from perdure.hosting.equipment import keep_mcp_tools, registry_of
 from perdure.hosting.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("library.py", "no module is named 'library.py'; give library"),
+        ("no.such", "no module is named 'no.such'"),
+        ("needy", "the module 'needy' imports 'nothere', which is not installed"),
+    ],
+)
+def test_a_module_that_cannot_be_found_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    (tmp_path / "needy.py").write_text("import nothere", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ToolDefinitionError, match=f"^no tools can be loaded: {re.escape(problem)}$"):
+        load_tools([name])
 
 
 @hook("before_tool_call", tools=["http_request", "clerk", "task_complet"])

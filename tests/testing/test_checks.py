@@ -97,6 +97,8 @@ def test_r14_1_everything_that_is_wrong_is_told() -> None:
     for wrong in no_plans:
         with pytest.raises(ProtocolError, match=r"is not a valid plan|plan must be str, a dict or a list"):
             check(shop, wrong, input={"fruit": "fig"})
+    with pytest.raises(AgentError, match=r'the plan: "ouput" is not a known key; did you mean "output"[?]'):
+        check(shop, {"calls": [], "ouput": 3}, input={"fruit": "fig"})
     with pytest.raises(InputError, match="fruit"):
         check(shop, CALLS, input={})
     assert "†state.two" in " ".join(check(shop, plan, input={"fruit": "fig"}, state={"three": 1}).problems)
