@@ -59,7 +59,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing
-    from perdure.values.limits import MAX_AT_ONCE, SHORT_TASKS
+    from perdure.values.limits import LIMITS_OF_CHILDREN, MAX_AT_ONCE, SHORT_TASKS
 
 
 T = TypeVar("T")
@@ -326,6 +326,10 @@ class CallRunner:
         # A question was put in its place.
         if self._hooks.look_before(call) and self._follows(JUDGED_AFTER_HOOKS):
             return None  # its hooks see it first
+        if self._follows(LIMITS_OF_CHILDREN):
+            call.hold.queued = True
+            await self._wait_for_turn(call)
+            call.hold.queued = False
         question = self.loop.ask_instead(call, now())
         if isinstance(question, RefusedByRule):
             return question
@@ -410,11 +414,15 @@ class CallRunner:
             return RefusedByRule(CallError("ledger_away", why))
         return RefusedByRule(CallError(RULE_BROKEN, answer.refused)) if answer.refused else None
 
-    async def _gate(self, call: Call) -> None:
+    async def _wait_for_turn(self, call: Call) -> None:
         """Wait until the call may be scheduled: another call may run since its approval, or a message may hold it."""
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
+
+    async def _gate(self, call: Call) -> None:
+        """Wait for the call's turn, and resume it."""
+        await self._wait_for_turn(call)
         time = now()
         self._agent_run.note("resumed", time, call=call.id)
         self.loop.plan.home(call).resume(call, time)

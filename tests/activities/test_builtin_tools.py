@@ -668,6 +668,27 @@ async def test_r9_5_the_timeout_of_the_policy_does_not_end_a_call_that_the_clien
     assert view.calls[0].status == "done"
 
 
+async def test_r5_12_calls_of_an_exclusive_tool_that_a_person_puts_in_place_of_others_reach_the_client_in_turn(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    stamps = [{"_tool": "stamp", "after": 1}, {"_tool": "stamp", "after": 2}]
+    config = {"approval": {"tools": {"stamp": "always"}}}
+    weather = {"_tool": "weather", "city": "Rome", "choices": []}
+    async with harness(dev_server.client, [stamp], [{"calls": stamps}, DONE]) as it:
+        handle = await it.start(agent("stamp", {**WEATHER, "_exclusive": True}, config=config))
+        run = Run(it.client, handle.id)
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        for call in ("1.0", "1.1"):
+            await run.decide({"call": call, "decision": "replace", "with": weather})
+        for call in ("1.0", "1.1"):
+            while not (view := await it.until_waiting(handle.id, call)).waiting[0].question:
+                pass
+            await run.decide({"call": call, "decision": "answer", "answer": "sunny"})
+        await handle.result()
+        view = await it.view(handle.id)
+    assert [(each.tool, each.status) for each in view.calls] == [("weather", "done")] * 2
+
+
 async def test_a_call_may_be_replaced_by_a_question_or_a_sleep(dev_server: WorkflowEnvironment) -> None:
     stamps = [{"_tool": "stamp", "after": 1, "_outputPath": "†state.colour"}, {"_tool": "stamp", "after": 2}]
     config = {"approval": {"tools": {"stamp": "always"}}}
