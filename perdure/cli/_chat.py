@@ -241,8 +241,8 @@ def _read_file(line: str) -> Media:
         raise MediaError("/file needs a path: /file photo.jpg")
     try:
         return Media(Path(path).expanduser())
-    except OSError as error:
-        raise MediaError(f"/file: {path}: {error.strerror}") from None
+    except MediaError as error:
+        raise MediaError(f"/file: {error}") from None
 
 
 def _attached(file: Media) -> str:

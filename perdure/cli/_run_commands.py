@@ -38,7 +38,7 @@ from perdure.cli._run_view import (
     print_waiting,
     run_table,
 )
-from perdure.errors import RunError
+from perdure.errors import MediaError, RunError
 from perdure.hosting.settings import Settings
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
@@ -155,8 +155,8 @@ def _with_files(value: object, files: Iterable[str]) -> object:
             raise CommandError(f"--file {each!r} cannot be used: the input must be an object without {name!r}", USAGE)
         try:
             value = {**value, name: Media(path)}
-        except OSError as error:
-            raise CommandError(f"--file {each!r} cannot be read: {error.strerror or error}", USAGE) from None
+        except MediaError as error:
+            raise CommandError(f"--file {each!r}: {error}", USAGE) from None
     return value
 
 

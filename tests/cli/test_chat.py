@@ -123,7 +123,7 @@ async def test_a_chat_attaches_files(desk: str, dev_server: WorkflowEnvironment,
         first, second = it.model.requests
     assert found.code == 2
     assert "attached to your next message: [text/markdown, 17 bytes, notes.md, sha256:" in found.err
-    assert found.err.endswith(f"perdure: /file: {tmp_path}/none.md: No such file or directory\n")
+    assert found.err.endswith(f"perdure: /file: {tmp_path}/none.md cannot be read: No such file or directory\n")
     assert "the lamp is green" in str(first.messages[-1])
     assert second.messages[-1]["content"].endswith("and now?")
 

@@ -158,7 +158,7 @@ async def test_what_is_kept_of_a_conversation(dev_server: WorkflowEnvironment, t
         shown = json.loads((await perdure("session", "show", f"{key}-b", "--json")).out)
         assert [entry["type"] for entry in shown["entries"]] == ["message", "run", "reply", "command"]
         wrong = await perdure("session", "fork", key, "--at", "x")
-        assert (wrong.code, wrong.err.startswith("perdure: 'x' is not a point of a session")) == (1, True)
+        assert (wrong.code, wrong.err.startswith("perdure: --at: 'x' is not a point of a session")) == (2, True)
 
 
 async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_r20_3_the_command_line_adds_files_to_an_input(
     assert [one_line(each.err).removeprefix("perdure: ") for each in wrong] == [
         "--file 'photo' is not valid: expected NAME=PATH",
         "--file 'n=x' cannot be used: the input must be an object without 'n'",
-        "--file 'photo=/no/such' cannot be read: No such file or directory",
+        "--file 'photo=/no/such': /no/such cannot be read: No such file or directory",
     ]
 
 
