@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -24,7 +24,7 @@ from perdure.tools.quorum import Quorum, merge_quorums, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
-from perdure.values.problems import first_problem, none_of, problem_at
+from perdure.values.problems import accepts, first_problem, none_of, problem_at
 from perdure.values.provenance import OTHERS, UNKNOWN_ORIGINS, Origins, in_words, rule_name, untrusted_sources
 from perdure.values.schemas import Schema
 
@@ -38,7 +38,9 @@ class Flow(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    source: str = Field(alias="from", pattern=_FROM)
+    source: Annotated[
+        str, Field(pattern=_FROM), accepts("user, agent, model, untrusted, * or a name such as tool:NAME")
+    ] = Field(alias="from")
     """`tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`, `user`, `agent`, `model`; `untrusted` is any value that
     others wrote, `*` any source."""
     to: str = Field(min_length=1, max_length=500)
@@ -124,7 +126,7 @@ class Policy(BaseModel):
     about."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
     """Rules about the provenance of parameters (R15.5)."""
-    approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    approver: Annotated[str, Field(pattern=r"^[\w.]+:\w+$"), accepts("MODULE:FUNCTION")] | None = None
     """The worker's `module:function`: a program that decides, or leaves the decision to a person (R7.9)."""
     timeout: Seconds | None = None
     """Seconds to wait for a decision. `None`: no limit (R7.4)."""

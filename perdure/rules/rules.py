@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -25,11 +25,11 @@ from pydantic import (
     model_validator,
 )
 
-from perdure.errors import AgentError
+from perdure.errors import AgentError, ProtocolError
 from perdure.tools.tool import Tool, known_as
 from perdure.values.json import Json, JsonObject, dumps, shorten, whole_numbers
 from perdure.values.limits import MAX_AMOUNT, MAX_RULES, CheckBudget
-from perdure.values.problems import first_problem
+from perdure.values.problems import accepts, first_problem, problems_of
 from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, find_disallowed
 from perdure.values.references import MISSING, Missing, get
 from perdure.values.schemas import Schema
@@ -44,7 +44,9 @@ CallEvent: TypeAlias = Literal["begun", "done", "failed"]
 ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 ToolNames: TypeAlias = ToolName | Annotated[tuple[ToolName, ...], Field(min_length=1, max_length=50)]
 """A tool, or several of which one is enough."""
-ParameterPath: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)+$", max_length=500)]
+ParameterPath: TypeAlias = Annotated[
+    str, Field(pattern=r"^[^.]+(\.[^.]+)+$", max_length=500), accepts("TOOL.PARAMETER, such as refund.euros")
+]
 """`TOOL.PARAMETER`; further keys name a part of the parameter. The tool of an MCP server is `SERVER.TOOL`."""
 
 _SOURCE: Final = re.compile(NAME)
@@ -370,7 +372,7 @@ def parse_rules(raw: Json, *, source: str = "rules") -> list[Rule]:
     try:
         return _RULES.validate_python(raw)
     except ValidationError as error:
-        raise AgentError(f"{source}: {first_problem(error, raw)}") from None
+        raise AgentError(f"{source}: {first_problem(error, raw, model=list[Rule])}") from None
 
 
 def merge_rules(*layers: Iterable[Rule]) -> list[Rule]:
@@ -459,6 +461,18 @@ def by_tool(rules: Iterable[Rule]) -> Mapping[str, list[Rule]]:
 
 # The Python form.
 
+R = TypeVar("R", bound=BaseRule)
+
+
+def _new(kind: type[R], fields: dict[str, Any]) -> R:  # any value that a caller gives
+    """Return the rule with these fields. Raises `ProtocolError`."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        found = problems_of(error, fields, model=kind)
+        lines = [f"{'.'.join(map(str, each.place))}: {each.words}" if each.place else each.words for each in found]
+        raise ProtocolError(f"{kind.model_fields['rule'].default}: {'; '.join(lines)}") from None
+
 
 def precedes(
     first: str | Sequence[str], then: str, *, same: str | dict[str, str] | None = None, **more: object
@@ -473,7 +487,7 @@ def precedes(
     precedes("fraud_check", "refund", same="customer")
     ```
     """
-    return Precedes.model_validate({"first": first, "then": then, "same": same, **more})
+    return _new(Precedes, {"first": first, "then": then, "same": same, **more})
 
 
 def followed_by(
@@ -488,7 +502,7 @@ def followed_by(
     followed_by("close_shop", "open_shop", same="shop")
     ```
     """
-    return FollowedBy.model_validate({"call": call, "then": then, "same": same, **more})
+    return _new(FollowedBy, {"call": call, "then": then, "same": same, **more})
 
 
 def never_after(
@@ -503,7 +517,7 @@ def never_after(
     never_after("delete", "backup", event="failed", same="base")
     ```
     """
-    return NeverAfter.model_validate({"call": call, "after": after, "event": event, "same": same, **more})
+    return _new(NeverAfter, {"call": call, "after": after, "event": event, "same": same, **more})
 
 
 def at_most(of: str, sum: float, *, per: str = "run", **more: object) -> AtMost:
@@ -515,7 +529,7 @@ def at_most(of: str, sum: float, *, per: str = "run", **more: object) -> AtMost:
     at_most("refund.euros", 5000, per="session")
     ```
     """
-    return AtMost.model_validate({"of": of, "sum": sum, "per": per, **more})
+    return _new(AtMost, {"of": of, "sum": sum, "per": per, **more})
 
 
 def count_at_most(of: str, count: int, *, per: str = "run", **more: object) -> CountAtMost:
@@ -525,7 +539,7 @@ def count_at_most(of: str, count: int, *, per: str = "run", **more: object) -> C
     count_at_most("send_mail", 3)
     ```
     """
-    return CountAtMost.model_validate({"of": of, "count": count, "per": per, **more})
+    return _new(CountAtMost, {"of": of, "count": count, "per": per, **more})
 
 
 def only_from(parameter: str, *sources: str, **more: object) -> OnlyFrom:
@@ -535,7 +549,7 @@ def only_from(parameter: str, *sources: str, **more: object) -> OnlyFrom:
     only_from("pay.iban", "trusted")
     ```
     """
-    return OnlyFrom.model_validate({"parameter": parameter, "sources": list(sources), **more})
+    return _new(OnlyFrom, {"parameter": parameter, "sources": list(sources), **more})
 
 
 def needs(role: str, call: str, **more: object) -> Needs:
@@ -545,4 +559,4 @@ def needs(role: str, call: str, **more: object) -> Needs:
     needs("finance", "pay")
     ```
     """
-    return Needs.model_validate({"role": role, "call": call, **more})
+    return _new(Needs, {"role": role, "call": call, **more})

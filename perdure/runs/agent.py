@@ -38,7 +38,7 @@ from perdure.values.messages import (
     merge_data,
     parse_messages,
 )
-from perdure.values.problems import first_problem, problem_at, problems_of
+from perdure.values.problems import accepts, first_problem, problem_at, problems_of
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import kind_of, state_key
 
@@ -151,7 +151,9 @@ class Models(BaseModel):
     """The model for choosing tools; by default the worker's. `model@endpoint` uses another server of the worker's settings."""
     smart: str = SMART_MODEL
     """The model after errors and for final answers; by default the worker's."""
-    policy: str = Field(default="auto", pattern=r"^(auto|fast|smart|[\w.]+:\w+)$")
+    policy: Annotated[
+        str, Field(pattern=r"^(auto|fast|smart|[\w.]+:\w+)$"), accepts("auto, fast, smart or MODULE:FUNCTION")
+    ] = "auto"
     """The choice of the model for each Request: `auto`, `fast`, `smart`, or the worker's `module:function`."""
     fallback: list[str] = Field(default_factory=list)
     """The models to use in this order when the chosen one is down. `model@endpoint` uses another server of the worker's settings."""
@@ -192,7 +194,9 @@ class ModelSampling(Sampling):
         return self.written_keys() | {key: value for each in own for key, value in each.written_keys().items()}
 
 
-ImageHost: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]+$", max_length=253)]
+ImageHost: TypeAlias = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9.*-]+$", max_length=253), accepts("a host, such as example.com or *.example.com")
+]
 """The name of a host, where `*` is any part of it."""
 
 

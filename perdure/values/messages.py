@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from perdure.errors import AgentError, InputError, Problem, clip
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.problems import none_of, problem_at, problems_of
+from perdure.values.problems import accepts, none_of, problem_at, problems_of
 from perdure.values.provenance import NAME
 from perdure.values.references import MISSING, Missing
 from perdure.values.schemas import or_null
@@ -42,7 +42,9 @@ class ChatMessage(BaseModel):
     content: str | list[Json] | None = None
     tool_calls: list[ChatCall] | None = None
     tool_call_id: str | None = None
-    sources: list[Annotated[str, Field(pattern=NAME)]] = Field(default_factory=list, alias="_sources", exclude=True)
+    sources: list[Annotated[str, Field(pattern=NAME), accepts("a source, such as user or tool:NAME")]] = Field(
+        default_factory=list, alias="_sources", exclude=True
+    )
     """The provenance, with `!` before a name whose text others wrote (R15.1); no model receives it. Without it, the
     text is the agent file's own."""
 

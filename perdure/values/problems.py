@@ -7,9 +7,9 @@ import json
 import re
 import types
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import ErrorDetails
 
 from perdure.errors import Problem
@@ -56,6 +56,25 @@ def none_of(name: str, what: str, names: Sequence[str]) -> str:
     return f"{shorten(name, 60)} is not a known {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
 
 
+def accepts(form: str) -> WrapValidator:
+    """Return a validator of a text with a pattern: its error names the accepted form in place of the pattern.
+
+    ```python
+    Annotated[str, Field(pattern=r"^[^.]+[.][^.]+$"), accepts("TOOL.PARAMETER, such as refund.euros")]
+    ```
+    """
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:  # it is not validated yet
+        try:
+            return validate(value)
+        except ValidationError as error:
+            if [each["type"] for each in error.errors()] != ["string_pattern_mismatch"]:
+                raise
+            raise ValueError(f"must be {form}, not {shorten(value, 60)}") from None
+
+    return WrapValidator(check)
+
+
 def problem_at(place: Sequence[PathPart], words: str) -> Problem:
     """Return a problem at a place of a document."""
     return Problem(tuple(place), escape_surrogates(json_path(place)), escape_surrogates(words))
@@ -77,9 +96,11 @@ def problems_of(
         if len(found) == MOST and place not in found:
             found[()] = [f"has more problems than these {MOST}"]
             break
-        keys = _keys(model, place[:-1]) if each["type"] == "extra_forbidden" else []
+        keys = _keys(_model_at(model, place[:-1], document)) if each["type"] == "extra_forbidden" else []
         if keys and (near := suggest_name(str(place[-1]), keys)):
             instead.add((*place[:-1], near))
+        if each["type"] == "union_tag_not_found":
+            keys = _tags(_model_at(model, place, document, chooses=False), each["ctx"]["discriminator"].strip("'"))
         words = _words(each, place, keys)
         if words not in found.setdefault(place, []):
             found[place].append(words)
@@ -117,6 +138,8 @@ def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
         return none_of(str(place[-1]) if place else "it", "key", keys)
     if kind == "missing":
         return "is missing"
+    if kind == "union_tag_not_found":
+        return f"lacks {error['ctx']['discriminator']}" + (f": give one of {', '.join(keys)}" if keys else "")
     got = "" if isinstance(found, dict | list) and found else f", not {shorten(found, 60)}"
     if kind in _MUST:
         return _MUST[kind] + got + ("; leave it out for its default" if found is None else "")
@@ -137,26 +160,56 @@ def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
     return plain if plain == message else plain + got
 
 
-def _keys(model: object, place: ProblemPath) -> list[str]:
-    """Return the keys that an object at this place of a model's document may have."""
-    for step in place:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            model = next((f.annotation for n, f in model.model_fields.items() if step in (n, f.alias)), None)
-        else:
-            model = _inside(model)
-        model = _stripped(model)
+def _keys(model: object) -> list[str]:
+    """Return the keys that an object of this model may have."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _stripped(kind: object) -> object:
-    """Return the model among the kinds of a value; a list's, or a mapping's, kind is unchanged."""
+def _model_at(model: object, place: ProblemPath, document: Json, *, chooses: bool = True) -> object:
+    """Return the kind of the value at this place of a model's document. With `chooses`, one of several models."""
+    model = _stripped(model, document)
+    for number, step in enumerate(place, 1):
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            model = next((f.annotation for n, f in model.model_fields.items() if step in (n, f.alias)), None)
+        else:
+            model = _inside(model)
+        if isinstance(document, dict):
+            document = document.get(str(step))
+        else:
+            document = document[step] if isinstance(document, list) and isinstance(step, int) else None
+        if chooses or number < len(place):
+            model = _stripped(model, document)
+    return model
+
+
+def _stripped(kind: object, value: Json) -> object:
+    """Return the model of the value among its kinds; a list's, or a mapping's, kind is unchanged."""
     if get_origin(kind) is Annotated:
-        return _stripped(get_args(kind)[0])
+        return _stripped(get_args(kind)[0], value)
     if get_origin(kind) in (Union, types.UnionType):
-        return next((each for each in map(_stripped, get_args(kind)) if each not in (type(None), str)), None)
+        kinds = [_stripped(each, value) for each in get_args(kind)]
+        found = [each for each in kinds if each not in (type(None), str)]
+        return next((each for each in found if _fits_tags(each, value)), next(iter(found), None))
     return kind
+
+
+def _fits_tags(kind: object, value: Json) -> bool:
+    """Whether the model is the one that the value names by its fields with one text, such as `rule`."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict)):
+        return False
+    tags = {
+        name: get_args(f.annotation) for name, f in kind.model_fields.items() if get_origin(f.annotation) is Literal
+    }
+    return any(len(texts) == 1 and value.get(name) == texts[0] for name, texts in tags.items())
+
+
+def _tags(kind: object, name: str) -> list[str]:
+    """Return the texts of the field by which one of several models is chosen."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(get_args(kind.model_fields[name].annotation)) if name in kind.model_fields else []
+    return [tag for each in get_args(kind) for tag in _tags(each, name)]
 
 
 def _inside(kind: object) -> object:

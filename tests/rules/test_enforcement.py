@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from perdure.errors import AgentError, CallError
+from perdure.errors import AgentError, CallError, ProtocolError
 from perdure.plan import Call, Failed, Returned
 from perdure.rules import (
     PlanJudge,
@@ -209,9 +208,32 @@ def test_a_wrong_rule_is_named_with_its_place(wrong: Any, words: str) -> None:
     assert str(refused.value).startswith("rules.json: ")
 
 
-def test_the_python_form_refuses_what_the_json_form_refuses() -> None:
-    with pytest.raises(ValidationError):
-        at_most("refund", 5)
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (lambda: at_most("refund", 5), 'at_most: of: must be TOOL.PARAMETER, such as refund.euros, not "refund"'),
+        (
+            lambda: only_from("pay", "trusted"),
+            'only_from: parameter: must be TOOL.PARAMETER, such as refund.euros, not "pay"',
+        ),
+        (lambda: precedes("a", "b", sme="x"), 'precedes: sme: "sme" is not a known key; did you mean "same"?'),
+        (
+            lambda: count_at_most("a", 1, otherwise="aks"),
+            "count_at_most: otherwise: must be 'refuse' or 'ask', not \"aks\"; did you mean 'ask'?",
+        ),
+        (lambda: only_from("a.b", ["trusted"]), "only_from: sources.0: must be text"),  # type: ignore[arg-type]
+        (
+            lambda: count_at_most("a", 1, per="tenant/day", otherwise="ask"),
+            "count_at_most: otherwise: a person cannot approve a sum per tenant/day: use refuse",
+        ),
+    ],
+)
+def test_the_python_form_refuses_with_one_line_what_the_json_form_refuses(rule: Any, line: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        rule()
+    assert str(refused.value) == line
+    with pytest.raises(ProtocolError, match="per: must be 'run', 'session', 'tenant/day' or 'tenant/month'"):
+        at_most("a.b", 1, per="day")
 
 
 def test_500_calls_with_50_rules_take_little_time() -> None:

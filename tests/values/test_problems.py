@@ -62,6 +62,26 @@ def test_all_that_is_wrong_is_told_at_once_with_line_path_and_what_was_meant(tmp
     assert len(found) == 11
 
 
+def test_a_rule_is_told_by_its_own_keys_and_its_accepted_forms(tmp_path: Path) -> None:
+    rules = [
+        {"rule": "only_from", "parametr": "a.b", "sources": ["trusted"]},
+        {"rule": "at_most", "of": "a", "sm": 4},
+        {"of": "a.b", "sum": 4},
+    ]
+    config = {"rules": rules, "models": {"policy": "best"}, "approval": {"approver": "mine"}}
+    found = [each.partition(": ")[2] for each in problems(json.dumps({"config": config}), tmp_path)]
+    assert sorted(found) == sorted(
+        [
+            '$.config.rules[0].parametr: "parametr" is not a known key; did you mean "parameter"?',
+            '$.config.rules[1].of: must be TOOL.PARAMETER, such as refund.euros, not "a"',
+            '$.config.rules[1].sm: "sm" is not a known key; did you mean "sum"?',
+            "$.config.rules[2]: lacks 'rule': give one of precedes, followed_by, never_after, at_most, count_at_most, only_from, needs",
+            '$.config.models.policy: must be auto, fast, smart or MODULE:FUNCTION, not "best"',
+            '$.config.approval.approver: must be MODULE:FUNCTION, not "mine"',
+        ]
+    )
+
+
 def test_a_bare_list_of_messages_has_lines_too(tmp_path: Path) -> None:
     assert problems('[\n{"type": "text", "text": "x"},\n{"type": "text"}]', tmp_path) == [
         "wrong.json:3: $.context[1].text: is missing"
