@@ -124,7 +124,7 @@ class BaseRule(BaseModel):
 
     @cached_property
     def _own_words(self) -> str:
-        """The same without its condition."""
+        """The rule in its Python form, without its condition."""
         raise NotImplementedError
 
     @cached_property
