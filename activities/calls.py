@@ -32,7 +32,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import LASTING, fetch, fetch_own, own_run
 from perdure.activities.registry import Registry
-from perdure.activities.results import encode_result, until_stored
+from perdure.activities.results import encode_result, store_result
 from perdure.activities.secrets import keep_secret_here, mask_text, mask_value
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
@@ -109,7 +109,7 @@ class ToolActivity:
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
                     result = function.dump(value.value if isinstance(value, Branch) else value)
-                await until_stored(call.tool, lambda: store.save(files))
+                await store_result(call.tool, lambda: store.save(files))
                 size = _measured(call.tool, result, self._max_payload)
                 result, kept = await hooks.look(reads, before := mask_value(result))
                 if result is not before or kept is not None:

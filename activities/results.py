@@ -23,7 +23,7 @@ from perdure.tools.invocation import ToolResult
 from perdure.values.limits import RESULT_NOT_STORED
 
 _log: Final = logging.getLogger("perdure.run")
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _PAUSE: Final = 1.0
 """Seconds until a failed storage or codec is tried again."""
@@ -43,16 +43,16 @@ class EncodedResult(ToolResult):
 
 async def encode_result(tool: str, result: ToolResult) -> EncodedResult:
     """Return the result with its payload, encoded and stored as the SDK would do it. Raise `ToolError`."""
-    [payload] = await until_stored(tool, lambda: _converter().encode([result]))
+    [payload] = await store_result(tool, lambda: _converter().encode([result]))
     encoded = EncodedResult.model_construct(result.model_fields_set, **dict(result))
     encoded._payload = payload
     return encoded
 
 
-async def until_stored(tool: str, store: Callable[[], Awaitable[T]]) -> T:
-    """Return what `store` returns. The tool has run, so a failed `store` is repeated until the attempt ends.
+async def store_result(tool: str, store: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what `store` returns. Repeat it until the attempt ends, because the tool must not run again.
 
-    Raise `ToolError` (`RESULT_NOT_STORED`) then, and `MediaError` at once.
+    Raise `ToolError` (`RESULT_NOT_STORED`) at the end of the attempt, and `MediaError` at once.
     """
     info = activity.info()
     ends = info.started_time + _SHARE * (info.start_to_close_timeout or timedelta())

@@ -428,9 +428,10 @@ class CallRunner:
         self.loop.plan.home(call).resume(call, time)
 
     async def _begin(self, call: Call) -> bool:
-        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it after that.
+        """Wait as `_gate` does, then begin the call: nothing holds it after that.
 
-        Return `False` for a delegate that was held and has its rules anew: its input needs their present record.
+        Return `False` if its child's input is out of date: a message held the delegate, and other calls have used its
+        rules meanwhile. Then make the input again.
         """
         await self._gate(call)
         rules = self._agent_run.rules

@@ -75,7 +75,7 @@ class ChildHandle:
     task_queue: str | None = None
     timeout: float | None = None
     begin: Callable[[], Awaitable[bool]] | None = None
-    """Function that is awaited just before the child is started. It returns whether the child's input is up to date."""
+    """Function that begins the call just before the child starts. It returns whether the child's input is up to date."""
 
     @property
     def id(self) -> str:
@@ -93,8 +93,8 @@ async def run_delegate(
 ) -> Outcome:
     """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
-    `begin` is awaited just before it starts, and returns whether its input is up to date. `on_spent` receives its usage, also after a failure or a cancellation
-    (R9.6), unless the usage is unknown.
+    `begin` begins the call just before the child starts, and returns whether the child's input is up to date. `on_spent`
+    receives its usage, also after a failure or a cancellation (R9.6), unless the usage is unknown.
     """
     tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:

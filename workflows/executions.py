@@ -63,7 +63,7 @@ async def run_tool(
     call: Call,
     base: Mapping[str, Json],
     sender: Dispatcher,
-    begin: Callable[[Call], Awaitable[object]],
+    begin: Callable[[Call], Awaitable[bool]],
     hooks: CallHookRefs | None,
     owner: RunOwner,
     unheard: Callable[[Call, Sequence[HookProblem]], None],
@@ -249,7 +249,7 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
 
 
 async def run_existing(
-    call: Call, existing: Existing, sender: Dispatcher, begin: Callable[[Call], Awaitable[object]]
+    call: Call, existing: Existing, sender: Dispatcher, begin: Callable[[Call], Awaitable[bool]]
 ) -> Outcome:
     """Run a user's activity, workflow or Nexus operation; return its result, or its failure as the call's.
 

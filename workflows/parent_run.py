@@ -1,4 +1,8 @@
-"""A run and its parent run: large inputs and results, the shared budget and the deadline; and the handlers of all runs and loops for them."""
+"""The parent of a run, and the handlers that runs and loops share.
+
+A run fetches a large input from its parent, and claims room there for a large output. The parent sends its share of the
+budget and the deadline.
+"""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ class _Waiter:
     patient: bool
     """Whether the wait continues when nothing more happens."""
     due: datetime | None = None
-    """The time for which it waits."""
+    """The time at which the wait ends; `None`: no time."""
 
 
 @dataclass

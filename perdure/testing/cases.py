@@ -103,8 +103,8 @@ async def record_run(client: Client, run_id: str) -> Case:
         audit = await audit_run(client, workflow_id)
         if workflow_id == run_id:
             case |= _start_of(run_id, audit) | {"prices": {}, "tools": {}}
-        if heard := [each.request for each in audit.messages if each.request is not None]:
-            raise RunError(f"{workflow_id}: Request {heard[0]} received a message, and a case has no messages")
+        if steered := [each.request for each in audit.messages if each.request is not None]:
+            raise RunError(f"{workflow_id}: Request {steered[0]} received a message, and a case has no messages")
         case["prices"] |= _prices(audit)
         case["tools"] |= {tool.name: tool.definition() for tool in audit.tools if _has_code(tool)}
         view = audit.view or await fetch_run(client, workflow_id)
@@ -290,7 +290,7 @@ async def replay(
     """
     known = read_case(case) if isinstance(case, str | Path) else check_case(case, "the case")
     whole, prices = as_agent(known["agent"] if agent is None else agent), known.get("prices", {})
-    today = Agent.of(_without_programs(whole.document(), prices))
+    today = Agent.of(_replayable(whole.document(), prices))
     record = _Record(known, f"{today.name}-replay-{uuid.uuid4().hex[:8]}")
     definitions = _definitions_replaying(known, whole, tools)
     inline = {name for name, tool in inline_tools(today).items() if tool.get("_activity", name) in definitions}
@@ -298,7 +298,7 @@ async def replay(
     scripted = model or ScriptedModel(record.answer)
     with tempfile.TemporaryDirectory() as folder:
         for name, document in {**known.get("delegates", {}), **whole.delegates()}.items():
-            text = dumps(_without_programs(document, prices))
+            text = dumps(_replayable(document, prices))
             (Path(folder) / f"{name}.json").write_text(text, encoding="utf-8")
         options: dict[str, Any] = {"server": server, "timeout": timeout, "agents": folder}
         async with run_locally(today, model=scripted, tools=definitions.values(), fakes=fakes, **options) as local:
@@ -413,10 +413,9 @@ def _own(definition: JsonObject) -> JsonObject:
     return {**kept, "name": definition.get("_activity", definition["name"])}
 
 
-def _without_programs(document: JsonObject, prices: JsonObject) -> JsonObject:
-    """Return the agent file without the worker's programs, routes and evaluators: their decisions are in the record.
-
-    `prices`: those of the worker that ran the recorded run.
+def _replayable(document: JsonObject, prices: JsonObject) -> JsonObject:
+    """Return the agent file for a replay: without programs, routes and evaluators, and with the recorded `prices`. The
+    record has the programs' decisions.
     """
     config = {key: value for key, value in document.get("config", {}).items() if key not in ("notify", "evaluate")}
     if isinstance(config.get("approval"), dict):

@@ -1,4 +1,4 @@
-"""Registration by a decorator: the functions and objects that an application can register, and their marks.
+"""Checks of functions that an application registers with a decorator, and their marks.
 
 A decorator of Perdure writes a mark into the function itself, in the attribute that it names. `functools.wraps` copies
 such attributes, so a wrapper carries the mark of the function inside it.

@@ -141,7 +141,7 @@ class Criteria(Evaluator[Any, Any, Any]):
         return {name: run_of(ctx) is VIEW and name != names[-1] for name in names}
 
 
-async def test_a_condition_that_does_not_hold_is_kept_of_any_number_of_results() -> None:
+async def test_failed_conditions_are_kept_first_and_left_out_results_fail_the_run() -> None:
     score = await score_run(VIEW, None, [Criteria(25)])
     assert len(score.assertions) == 20
     assert not score.assertions["x 24 x"]

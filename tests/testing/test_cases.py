@@ -235,7 +235,7 @@ asked = clerk(request="again")
 """
 
 
-async def test_r14_6_loops_other_applications_and_the_worker_s_programs_are_recorded(
+async def test_r14_6_a_case_has_the_result_of_each_call_whatever_ran_it(
     dev_server: WorkflowEnvironment,
 ) -> None:
     elsewhere, mine = f"other-{uuid.uuid4().hex[:8]}", "tests.testing.test_cases:decide"

@@ -68,7 +68,9 @@ async def test_an_unknown_endpoint_sends_nothing_to_another_server() -> None:
     assert [request.model for request in default.requests] == ["llama@inhouse"]
 
 
-async def test_r12_5_what_one_worker_lacks_is_left_to_another(dev_server: WorkflowEnvironment) -> None:
+async def test_r12_5_a_worker_without_the_models_endpoint_or_function_leaves_runs_to_another_worker(
+    dev_server: WorkflowEnvironment,
+) -> None:
     queue = f"test-{uuid.uuid4().hex[:8]}"
     host = dev_server.client.service_client.config.target_host
     other = await Client.connect(host, data_converter=data_converter(), identity="the new worker")

@@ -96,8 +96,8 @@ class Block:
         """The values that a `for` appends."""
         self.sure: set[str] = set()
         """The names that are assigned here whatever the conditions so far decide."""
-        self._of_call: list[str] = []
-        """The own condition of the call whose arguments are read."""
+        self._own_conditions: list[str] = []
+        """The `_if` of the call whose arguments are read: none, or one."""
         self.outermost_if: int | None = None
         """The place of the first call of the outermost `if` here; `None` outside of one."""
         self._ifs: dict[str, set[int]] = {}
@@ -155,19 +155,19 @@ class Block:
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a single `if` assigns the name, not in all of its branches, and not under the conditions here."""
-        conditions = [*self.guards, *self._of_call]
+        conditions = [*self.guards, *self._own_conditions]
         held = _parts(join_conditions(conditions)) if conditions else set()
         holds = any(condition <= held for condition in self.versions.get(name, ()))
         return name not in self.sure and len(self._ifs.get(name, ())) == 1 and not holds
 
     @contextmanager
-    def arguments_under(self, condition: list[str]) -> Iterator[None]:
-        """Read a call's arguments, which count only where the call's own condition holds."""
-        before, self._of_call = self._of_call, condition
+    def under_conditions(self, conditions: list[str]) -> Iterator[None]:
+        """Count these conditions as true inside the `with`: a call's arguments are read only where its own `_if` holds."""
+        before, self._own_conditions = self._own_conditions, conditions
         try:
             yield
         finally:
-            self._of_call = before
+            self._own_conditions = before
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -419,7 +419,7 @@ class Calls:
             )
         values = _with_item(call, block)
         own = [each.value for each in call.keywords if each.arg == IF and not self.has_calls(each.value)]
-        with block.arguments_under([_condition(node, block, values) for node in own]):
+        with block.under_conditions([_condition(node, block, values) for node in own]):
             arguments = {
                 name: values.value(self.plain(node, block)) for name, node in zip(parameters, call.args, strict=False)
             }
