@@ -63,7 +63,6 @@ def payload_codec() -> PayloadCodec | None:
 # task until the value is readable.
 
 _ENCODING: Final = b"perdure/unreadable"
-_READABLE_BY_OTHERS: Final = "perdure-readable-by-others"
 WORKFLOW_TYPES: Final = frozenset(
     {
         AGENT_WORKFLOW,
@@ -106,10 +105,8 @@ def is_unreadable(payload: Payload) -> bool:
     return payload.metadata.get("encoding") == _ENCODING
 
 
-def unreadable_payload(reason: str, *, readable_by_others: bool = False) -> Payload:
-    """Return a payload in place of a value. `readable_by_others`: a worker with other settings can read the value."""
-    metadata = {"encoding": _ENCODING, **({_READABLE_BY_OTHERS: b"true"} if readable_by_others else {})}
-    return Payload(metadata=metadata, data=mask_text(reason)[:300].encode(errors="replace"))
+def unreadable_payload(reason: str) -> Payload:
+    return Payload(metadata={"encoding": _ENCODING}, data=mask_text(reason)[:300].encode(errors="replace"))
 
 
 def _reason(payload: Payload) -> str:
@@ -260,7 +257,7 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         known = self._known is None or payload.metadata.get("encoding", b"") in self._known
         try:
             if is_unreadable(payload):
-                known, why = _READABLE_BY_OTHERS not in payload.metadata, _reason(payload)
+                known, why = True, _reason(payload)
             else:
                 [value] = self._inner.from_payloads([payload])
                 return value
@@ -311,8 +308,3 @@ def is_lasting(error: BaseException) -> bool:
         return str(response.get("Error", {}).get("Code")) in _GONE or is_lasting(error.__cause__)
     wrong = type(error).__name__ == "ParamValidationError" or "TMPRL110" in str(error)
     return wrong or isinstance(error, ValueError | KeyError | TypeError)
-
-
-def lacks_storage(error: BaseException) -> bool:
-    """Whether this worker has no storage for the value (TMPRL1105): a worker with `PERDURE_STORAGE` can read it."""
-    return "TMPRL1105" in str(error)

@@ -34,7 +34,7 @@ from temporalio.workflow import Info
 
 from perdure.activities.results import EncodedResult
 from perdure.hosting import _health as health
-from perdure.hosting.codec import is_lasting, lacks_storage, unreadable_payload
+from perdure.hosting.codec import is_lasting, unreadable_payload
 from perdure.hosting.worker_group import carried_out
 from perdure.queries import replay_problem
 from perdure.queries.media_store import NamedStorage
@@ -88,7 +88,7 @@ class Converter(DataConverter):
         except Exception as error:
             if not is_lasting(error):
                 raise
-            return unreadable_payload(f"in external storage: {error}", readable_by_others=lacks_storage(error))
+            return unreadable_payload(f"in external storage: {error}")
         return found  # type: ignore[no-any-return]
 
 

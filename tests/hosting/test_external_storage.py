@@ -104,22 +104,6 @@ async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
     assert max(stored(tmp_path)) > 5_000_000
 
 
-async def test_r18_6_a_worker_without_the_storage_leaves_a_run_to_one_that_has_it(
-    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = f"mixed-{uuid.uuid4().hex[:8]}"
-    lacks = await connect(dev_server)
-    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
-    has = await connect(dev_server)
-    async with harness(lacks, [], [DONE], task_queue=queue):
-        run = await Perdure(has, task_queue=queue).start(Agent.of(agent()), {"text": "x" * 300_000})
-        async with asyncio.timeout(HANG):
-            while (await run.handle.describe()).raw_description.pending_workflow_task.attempt < 2:
-                pass
-    async with harness(has, [], [DONE], task_queue=queue):
-        assert await run.result(HANG) == DONE["output"]
-
-
 THRESHOLD = Settings().storage_threshold
 
 
