@@ -87,10 +87,13 @@ async def _prepare(
     else:
         packed = run_input.prepared or await record(run_input)
         prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
-    if prepared.rules > NEWEST:  # the task fails until a worker of that version takes it
-        raise RuntimeError(
-            f"a newer version of Perdure has started this run (rules {prepared.rules}; this worker has rules {NEWEST}). Start workers of that version"
-        )
+    if prepared.rules > NEWEST:
+        problem = f"a newer version of Perdure has started this run (rules {prepared.rules}; this worker has rules {NEWEST}). Start workers of that version"
+        info = workflow.info()
+        is_sent = run_input.snapshot is not None or run_input.prepared is not None
+        if is_sent and not (info.continued_run_id or info.parent):  # anybody may have written it
+            raise ApplicationError(problem, type=REFUSED, non_retryable=True)
+        raise RuntimeError(problem)  # the task fails until a worker of that version takes it
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, context.hosted, run_input, prepared, change)
     if earlier is None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from pydantic import ValidationError
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.activities.endpoints import Endpoints
+from perdure.client.erasure import payloads_of
+from perdure.client.histories import replay_history
 from perdure.hosting.connection import data_converter
 from perdure.models.model_names import split_endpoint
 from perdure.models.requests import Endpoint
@@ -19,7 +23,7 @@ from perdure.runs.agent import Models, Situation
 from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import AGENT_WORKFLOW, PREPARED_FORM, PreparedWorker, RunInput
 from perdure.testing.scripted_model import ScriptedModel
-from perdure.values.json import pack
+from perdure.values.json import Packed, pack
 from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
 from tests.workflows.test_model_servers import asked
@@ -101,16 +105,29 @@ async def test_r12_5_a_worker_without_the_models_endpoint_or_function_leaves_run
 async def test_r13_7_a_run_that_a_newer_version_has_begun_waits_for_that_version(
     dev_server: WorkflowEnvironment,
 ) -> None:
+    async with harness(dev_server.client, [], [DONE]) as it:
+        view = await it.run(agent())
+        history = await it.client.get_workflow_handle(view.run_id).fetch_history()
+    for payload in (one for event in history.events for one in payloads_of(event)):
+        with contextlib.suppress(ValidationError):
+            packed = Packed.model_validate_json(payload.data)
+            recorded = packed.read(PreparedWorker, PREPARED_FORM, "the record")
+            newer = pack(recorded.model_copy(update={"rules": NEWEST + 1}), PREPARED_FORM)
+            payload.data = newer.model_dump_json().encode()
+    problem = (await replay_history(history, data_converter())).problem
+    assert f"(rules {NEWEST + 1}; this worker has rules {NEWEST})" in str(problem)
+
+
+async def test_r18_6_a_run_that_only_claims_to_be_of_a_newer_version_is_refused(
+    dev_server: WorkflowEnvironment,
+) -> None:
     newer = PreparedWorker(tools=[], models=Models(), rules=NEWEST + 1)
     run_input = RunInput(agent=agent(), prepared=pack(newer, PREPARED_FORM))
     async with harness(dev_server.client, [], [DONE]) as it:
         handle = await it.client.start_workflow(
             AGENT_WORKFLOW, run_input, id=f"newer-{uuid.uuid4().hex[:8]}", task_queue=it.task_queue
         )
-        async for event in handle.fetch_history_events(wait_new_event=True):
-            if event.HasField("workflow_task_failed_event_attributes"):
-                break
-        failure = event.workflow_task_failed_event_attributes.failure.message
-        await handle.terminate()
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
         assert it.model.requests == []
-    assert f"(rules {NEWEST + 1}; this worker has rules {NEWEST})" in failure
+    assert f"(rules {NEWEST + 1}; this worker has rules {NEWEST})" in str(failed.value.cause)
