@@ -671,6 +671,7 @@ async def test_a_delegate_that_a_message_holds_uses_what_other_calls_have_left_o
         ],
         rules=[count_at_most("post", 2)],
         token_budget=4500,
+        stream=False,  # shares of a budget depend on which calls are known
     )
 
     def model(request: ChatRequest) -> Turn:
@@ -695,10 +696,6 @@ async def test_a_delegate_that_a_message_holds_uses_what_other_calls_have_left_o
     async with harness(dev_server.client, [*TOOLS, post], model) as it:
         run = await Perdure(it.client, task_queue=it.task_queue).start(boss, "write")
         await asyncio.wait_for(thinks.wait(), HANG)
-        async with asyncio.timeout(HANG):
-            async for view in run.views():
-                if len(view.calls) == 2:  # before, the second call may still be in the model's stream
-                    break
         await run.steer("Write to a too!")
         await asyncio.wait_for(mailed.wait(), HANG)
         go.set()
