@@ -157,8 +157,10 @@ _TIMEOUT: Final = timedelta(seconds=5)
 
 
 async def others_poll() -> bool:
-    """Whether other workers poll the activity's queue for runs, or the queue of a limited model or tool, which has no
-    runs, for activities; `False` where that cannot be queried.
+    """Whether other workers poll the activity's queue; `False` where that cannot be queried.
+
+    Workers of tools alone do not count, because they poll for no workflow tasks. On the queue of a limited model or tool
+    nobody does: there all pollers count.
     """
     client, queue = activity.client(), TaskQueue(name=activity.info().task_queue)
     pollers: Sequence[PollerInfo] = ()

@@ -98,7 +98,7 @@ class WorkerSearch:
 
     @property
     def lacked(self) -> bool:
-        """Whether the last worker lacked it."""
+        """Whether the last worker lacked what the activity needs."""
         return self._state.missing
 
     async def run(self, execute: Callable[[], Awaitable[Any]]) -> Any:
@@ -110,7 +110,7 @@ class WorkerSearch:
             LAST_WORKER_LACKED.set(False)
 
     async def goes_on(self, error: ActivityError) -> bool:
-        """Pause after a worker that lacked it, and return `True`; `False` after another error, or when the time is over."""
+        """Return whether to execute the activity again, after a pause: its worker lacked what it needs, and time is left."""
         pause = self._state.pause(NO_SUCH_TOOL, 1, workflow.time()) if kind_of(error) == NO_SUCH_TOOL else None
         if pause is None:
             return False

@@ -87,7 +87,7 @@ async def _prepare(
     else:
         packed = run_input.prepared or await record(run_input)
         prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
-    if prepared.rules > NEWEST:
+    if prepared.rules > NEWEST:  # this worker would follow other rules than the history
         problem = f"a newer version of Perdure has started this run (rules {prepared.rules}; this worker has rules {NEWEST}). Start workers of that version"
         info = workflow.info()
         is_sent = run_input.snapshot is not None or run_input.prepared is not None

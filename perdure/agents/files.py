@@ -16,7 +16,7 @@ from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
 from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
-from perdure.runs.agent import AgentSpec, Context, agent_document, parse_agent
+from perdure.runs.agent import AgentSpec, Config, Context, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront
 from perdure.runs.procedures import Procedure
 from perdure.runs.progress import RunProgress
@@ -42,8 +42,8 @@ class Planned:
     """Tools with only a known name: their parameters cannot be checked."""
     context: Context
     state: JsonObject
-    max_calls: int
-    parallel: int | None = None
+    config: Config
+    """The agent's, for the limits of its plans."""
     request: int = 1
     """The Request whose plan it is; 0: a run starts with it (R5.9)."""
 
@@ -56,8 +56,8 @@ class Planned:
             state=State([Write(path=(), value=self.state, sources=AGENT)] if self.state else []),
             data=self.context.values(),
             state_schema=None if schema is None else Schema(schema),
-            max_calls=self.max_calls,
-            parallel=self.parallel,
+            max_calls=self.config.max_calls,
+            parallel=self.config.parallel,
             dry_run=True,
             known=RunProvenance(self.context, {}, "values").known(self.request, RunProgress(), lambda *_: False),
         )
@@ -90,11 +90,11 @@ class Planned:
             for form in call.written()
             for text in form.spec.converted
         ]
-        return [*converted, *(plan.races() if self.parallel != 1 else [])]
+        return [*converted, *(plan.races() if self.config.parallel != 1 else [])]
 
     def hints(self, plan: Plan) -> list[str]:
         """Return the dangerous tools that may have two calls at once (R5.12)."""
-        if self.parallel == 1:
+        if self.config.parallel == 1:
             return []
         named = [form.spec.tool for call in plan.calls for form in call.written()]
         unguarded = {tool.name for tool in named if tool is not None and tool.dangerous and not tool.exclusive_group}
@@ -121,10 +121,9 @@ def call_problems(plan: Plan) -> list[str]:
 def plan_of(
     calls: list[Json],
     context: Context,
+    config: Config,
     known: Mapping[str, JsonObject],
     *,
-    max_calls: int,
-    parallel: int | None = None,
     state: JsonObject | None = None,
     complete: bool = False,
     request: int = 1,
@@ -132,11 +131,12 @@ def plan_of(
 ) -> Planned:
     """Return the calls with the tools of the context, and of `known` definitions; `state` is merged into the context's.
 
-    `delegates`: the known agent files of delegates, by name: a call of one is checked against its input. With `complete` there are no other tools: a call of one is invalid, as it is in a run.
+    `config`: the agent's. `delegates`: the known agent files of delegates, by name; a call of such a delegate is checked
+    against its input. With `complete` there are no other tools: a call of one is invalid, as it is in a run.
     """
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, [] if complete else calls, known, delegates)
-    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), max_calls, parallel, request)
+    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), config, request)
 
 
 def _tools(
@@ -286,16 +286,7 @@ def planned_for(
     """Return the calls with the agent's context and tools, and those of its delegates that are known. Raise `InputError`."""
     given = input is not MISSING
     context = Context(agent, input if given else None, has_input=given)
-    most, parallel = agent.config.max_calls, agent.config.parallel
-    return plan_of(
-        list(calls),
-        context,
-        definitions,
-        max_calls=most,
-        parallel=parallel,
-        state=dict(state or {}),
-        delegates=delegates,
-    )
+    return plan_of(list(calls), context, agent.config, definitions, state=dict(state or {}), delegates=delegates)
 
 
 _PLAN: Final = '{"calls": [...], "output": ...}'

@@ -100,14 +100,12 @@ def _planned(
     delegates: Mapping[str, JsonObject],
 ) -> Planned:
     context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
-    most, parallel = agent.config.max_calls, agent.config.parallel
     request = 0 if context.starts_with_plan and [*context.plan] == read.calls else 1
     return plan_of(
         read.calls,
         context,
+        agent.config,
         known,
-        max_calls=most,
-        parallel=parallel,
         state=state,
         complete=complete,
         request=request,

@@ -122,12 +122,9 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
     described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
     found: dict[str, KeyUse] = {}
-    limit = asyncio.Semaphore(AT_ONCE)
 
     async def read(each: Execution) -> None:
-        async with limit:
-            keys = await _keys_of(client, each)
-        for key in keys:
+        for key in await _keys_of(client, each):
             use = found.setdefault(key, KeyUse(key))
             if each.close_time is None:
                 use.open += 1
@@ -135,9 +132,7 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
                 use.closed += 1
                 use.until = max(use.until or datetime.min.replace(tzinfo=UTC), each.close_time + kept)
 
-    async with asyncio.TaskGroup() as group:
-        async for each in client.list_workflows(query):
-            group.create_task(read(each))
+    await _run_all([read(each) async for each in client.list_workflows(query)])
     if query is None:
         async for _, payload in walk_files(client.data_converter):
             found.setdefault(key := _key_of(payload), KeyUse(key)).files += 1
@@ -228,14 +223,17 @@ async def _rewrite_segment(client: Client, report: KeyRewrite, each: Execution) 
 
 
 async def _rewrite_schedules(client: Client, report: KeyRewrite) -> None:
-    """Encode all schedules of the namespace again that have another key."""
+    """Encode the schedules of the namespace that have an old key again."""
     async for id, schedule in _walk_schedules(client):
         if not await _keys_in(client, payloads_of(schedule.schedule)) - {report.key, ""}:
             continue
-        if await _rewrite_schedule(client, id, schedule):
-            report.schedules += 1
-        else:
-            report.remaining.append(Remaining("schedule", id, _UNDECODED))
+        try:
+            if await _rewrite_schedule(client, id, schedule):
+                report.schedules += 1
+            else:
+                report.remaining.append(Remaining("schedule", id, _UNDECODED))
+        except (RPCError, ValueError) as error:  # it was changed meanwhile, or a stored value is gone
+            report.remaining.append(Remaining("schedule", id, f"it cannot be rewritten: {error}"))
 
 
 async def _rewrite_schedule(client: Client, id: str, found: DescribeScheduleResponse) -> bool:
@@ -272,7 +270,7 @@ async def _walk_schedules(client: Client) -> AsyncIterator[tuple[str, DescribeSc
 
 
 async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all at once, `AT_ONCE` at a time."""
+    """Run all of them, `AT_ONCE` at a time."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def run(one: Coroutine[Any, Any, None]) -> None:
@@ -285,7 +283,7 @@ async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _old_keys(client: Client, report: KeyRewrite, each: Execution) -> set[str]:
-    """Return the keys of an execution but the newest. Temporal never encrypts some values: they have none."""
+    """Return the keys of an execution except the newest. Values that Temporal never encrypts have none."""
     return await _keys_of(client, each) - {report.key, ""}
 
 

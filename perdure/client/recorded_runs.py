@@ -163,7 +163,7 @@ def check_procedure(procedure: Procedure, plan: RunPlan) -> None:
     agent = parse_agent(procedure.agent, source=f"the procedure {procedure.name}")
     context = Context(agent, whole, has_input=given or plan.input is not MISSING)
     known: dict[str, JsonObject] = {tool.name: tool.definition() for tool in plan.tools.values()}
-    checked = plan_of([*context.plan], context, known, request=0, max_calls=agent.config.max_calls)
+    checked = plan_of([*context.plan], context, agent.config, known, request=0)
     if problems := call_problems(checked.checked()):
         raise RunError(f"{plan.run_id} cannot be promoted: its calls are not valid as one plan: {problems[0]}")
 

@@ -425,8 +425,8 @@ class Schedule:
         return self._client.get_schedule_handle(self.id)
 
     async def _described(self) -> ScheduleDescription:
-        """Return the schedule's description. Raise `RunNotFoundError` unless it starts runs of an agent. Its id holds a
-        digest of the tenant.
+        """Return the description of this tenant's schedule, whose id has a digest of the tenant. Raise
+        `RunNotFoundError` unless it starts runs of an agent.
         """
         try:
             found = await self._handle.describe()

@@ -158,6 +158,7 @@ class MediaStore:
         return isinstance(self._storage, ErasableStorage) and await self._storage.delete_named(self._name(digest))
 
     async def _decode(self, stored: bytes, digest: str) -> bytes | None:
+        """Return the bytes of a stored file; `None`: it was damaged, or its key is gone."""
         if (payload := _parse(stored)) is None:
             return None
         if self._codec is not None:

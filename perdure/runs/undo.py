@@ -232,9 +232,8 @@ class EffectLog:
 
     def _effect(self, call: Call) -> Effect | None:
         tool = call.spec.tool
-        if tool is None or call.state.recorded:
-            return None
-        if call.state.started is None and not call.hold.with_client:
+        has_begun = call.state.started is not None or call.hold.with_client
+        if tool is None or call.state.recorded or not has_begun:
             return None
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)

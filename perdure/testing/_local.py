@@ -360,6 +360,7 @@ _OWN: Final = ("time-skipping", "dev")
 
 
 def _check_arguments(lists: Mapping[str, object], options: Iterable[str]) -> None:
+    """Raise `ProtocolError` for a list that is no list, and for an option that no worker and no setting has."""
     for name, given in lists.items():
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise ProtocolError(f"run_locally: {name} must be a list, not {clip(str(given), 80)}")

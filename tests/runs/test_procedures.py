@@ -57,8 +57,9 @@ def made(calls: Sequence[Call]) -> list[str]:
 
 
 def run_procedure(procedure: Procedure, inputs: Json) -> list[Call]:
-    context = Context(parse_agent(procedure.agent), inputs, has_input=bool(procedure.inputs))
-    planned = plan_of([*context.plan], context, {"t": DEFINITION}, max_calls=500, request=0)
+    agent = parse_agent(procedure.agent)
+    context = Context(agent, inputs, has_input=bool(procedure.inputs))
+    planned = plan_of([*context.plan], context, agent.config, {"t": DEFINITION}, request=0)
     assert call_problems(planned.checked()) == []
     plan = Plan(0, tools=TOOLS, state=State([]), data=context.values())
     return play(plan, [*context.plan])
