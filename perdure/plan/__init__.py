@@ -46,7 +46,7 @@ from perdure.plan._retry import (
 )
 from perdure.plan._scheduler import exclusive_groups
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
-from perdure.plan._structural_errors import OWN_DECIDES, QUOTED, missing_path, surplus_words
+from perdure.plan._structural_errors import CONDITION_FIRST, OWN_DECIDES, QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Approval",
     "BEGUN",
     "BODY",
+    "CONDITION_FIRST",
     "CONVERTED",
     "LOOPS_KEEP_VALUES",
     "Call",

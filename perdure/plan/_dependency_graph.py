@@ -306,6 +306,12 @@ class Binding:
         offered = self.open or bool(self.writers) or self.passed is not None
         return offered or get(self.base, self.reference.path) is not MISSING
 
+    @property
+    def reads_data(self) -> bool:
+        """Whether it reads a part of existing data, which may lack the part: the input, an item, a value of the state."""
+        name = self.reference.path[:1] if self.reference.kind == "state" else ()
+        return get(self.base, name) is not MISSING
+
     def find(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Found, Json | Missing]:
         """Return the value at the path, now that every bound writer has ended.
 

@@ -457,7 +457,7 @@ class Scheduler:
     def _refuse_impossible(self, node: CallNode) -> None:
         """Refuse an expression that can never have a value, as a structural error (R5.5)."""
         crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
-        error = crowded or structural_errors.impossible_error(node, self._graph.id_of, self._missing)
+        error = crowded or structural_errors.impossible_error(node, self._graph.id_of, self._missing, self._checks)
         if error is not None and node.call.state.ended:
             node.call.state.error = error
         elif error is not None:

@@ -11,7 +11,7 @@ from perdure.errors import CallError, StateError, clip
 from perdure.plan._calls import IF, NO_ORDER, Call
 from perdure.plan._dependency_graph import AFTER, Binding, CallNode, Edge, Found, find_cycles, has_cycle, show_cycle
 from perdure.values.json import Json, JsonObject, json_path, shorten
-from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
+from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL, CheckBudget
 from perdure.values.references import (
     DAGGER,
     MISSING,
@@ -31,6 +31,8 @@ from perdure.values.templates import EMPTY_TEMPLATE, EXPR, is_formula
 
 OWN_DECIDES: Final = "own-decides"
 """Patch: in runs of 0.2.0 a call of an instance reads the shared value where its own writer failed."""
+CONDITION_FIRST: Final = "condition-first"
+"""Patch: in runs of 0.2.0 a call is refused for a key that its data lacks, although its condition does not hold."""
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
@@ -80,13 +82,17 @@ def unknown_branch(call: Call, addressed: str) -> CallError:
     return CallError("unknown_branch", message)
 
 
-def find_impossible(node: CallNode) -> list[tuple[Reference, str]]:
+def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference, str]]:
     """Return the expressions of a call that can never have a value: the reference that is the cause, and its place
     (R5.5, R5.11).
+
+    A condition may ask whether data has a key. So parameters that read a key of existing data are judged once the
+    condition holds.
     """
     found: list[tuple[Reference, str]] = []
     if not [binding for binding in node.all_bindings() if not binding.possible]:
         return found
+    asks = node.call.spec.has_condition and checks.is_patched(CONDITION_FIRST)
     for template, bindings, where in (
         (node.call.spec.condition, node.bindings, "$._if"),
         (node.call.spec.template, node.bindings, None),
@@ -96,8 +102,13 @@ def find_impossible(node: CallNode) -> list[tuple[Reference, str]]:
         if not template.sites:
             continue
 
-        def possible(reference: Reference, bindings: Mapping[Reference, Binding] = bindings) -> Json | Missing:
-            return True if bindings[reference].possible else MISSING
+        decides_later = asks and template is node.call.spec.template
+
+        def possible(
+            reference: Reference, bindings: Mapping[Reference, Binding] = bindings, later: bool = decides_later
+        ) -> Json | Missing:
+            binding = bindings[reference]
+            return True if binding.possible or (later and binding.reads_data) else MISSING
 
         found += [
             (
@@ -257,12 +268,15 @@ def refuse_crowded(call: Call) -> CallError:
 
 
 def impossible_error(
-    node: CallNode, id_of: Callable[[CallNode, int], str], missing: Callable[[Reference, str], CallError]
+    node: CallNode,
+    id_of: Callable[[CallNode, int], str],
+    missing: Callable[[Reference, str], CallError],
+    checks: CheckBudget,
 ) -> CallError | None:
     """Return the structural error for expressions that can never have a value (R5.5); `missing` explains a reference to
     nothing.
     """
-    found = [missing(reference, where) for reference, where in find_impossible(node)]
+    found = [missing(reference, where) for reference, where in find_impossible(node, checks)]
     found += [
         CallError("missing_call", f"$._after: there is no call {id_of(node, index)} in this plan")
         for index in sorted(node.absent if node.closed else ())

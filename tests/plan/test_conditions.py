@@ -10,7 +10,7 @@ from perdure.plan import Call, Plan, Returned, simulate
 from perdure.runs._output import resolve_output
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import JsonObject
-from perdure.values.state import State
+from perdure.values.state import State, Write
 from perdure.values.templates import TextBudget
 
 ANY = {"properties": {"x": {}, "n": {"type": "number"}}}
@@ -71,6 +71,43 @@ def test_r16_2_two_conditions_write_one_path_and_join_again() -> None:
     plan = plan_of(high, low, {"_tool": "act", "x": "†state.r"})
     assert [call.state.status for call in plan.calls] == ["done", "done", "skipped", "done"]
     assert plan.calls[3].inputs.params == {"x": "high"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "read"),
+    [
+        ("'mail' in input", "†input.mail"),
+        ("input.limit > 99 and state.l.name == 'w'", "†input.user.mail"),
+        ("'mail' in state.known", "†state.known.mail"),
+        ("'mail' in state.l", {"_expr": "state.known.mail + state.l.name"}),
+    ],
+)
+def test_r16_2_a_condition_protects_a_read_of_a_key_that_the_data_lacks(condition: str, read: Any) -> None:
+    """The input and the state are data: whether they have a key is what a condition asks."""
+    first: JsonObject = {"_tool": "_let", "value": {"name": "w"}, "_outputPath": "†state.known"}
+    call = {"_tool": "act", "_if": condition, "x": read}
+    plan = plan_of(first, call)
+    assert plan.calls[2].state.status == "skipped"
+    state = State([Write(path=(), value={"known": {"name": "w"}})])
+    plan = Plan(1, tools=TOOLS, state=state, data={"input": {"limit": 95}})
+    plan.add(LOAD)
+    plan.add(call)
+    plan.close()
+    plan.end(plan.take_ready()[0], Returned(CPU))
+    assert (plan.calls[1].state.status, plan.settled) == ("skipped", True)
+
+
+def test_r5_5_where_the_condition_holds_the_missing_key_is_an_error() -> None:
+    (call,) = plan_of({"_tool": "act", "_if": "state.l.name == 'w'", "x": "†input.mail"}).calls[1:]
+    assert (call.state.status, told(call)[:32]) == ("invalid", "$.x: †input.mail does not exist ")
+
+
+def test_r5_5_what_no_data_and_no_call_has_is_an_error_before_the_condition_is_known() -> None:
+    plan = Plan(1, tools=TOOLS, state=State(), data={"input": {"limit": 95}})
+    for raw in (LOAD, {"_tool": "act", "_if": "state.l.name == 'w'", "x": "†state.lo.name"}):
+        plan.add(raw)
+    plan.close()
+    assert (plan.calls[1].state.status, plan.calls[0].state.status) == ("invalid", "ready")
 
 
 def test_r16_2_what_a_call_would_be_given_need_not_exist_where_it_is_not_made() -> None:

@@ -83,6 +83,15 @@ def breaks(*hosts: str) -> Answers:
 CHECK = {"_tool": "check", "host": "†item", "_outputPath": "†state.got"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "sent"), [([{"mail": "a@b"}, {"n": 2}], ["a@b", None]), ([{"n": 2}, {"n": 3}], [None, None])]
+)
+def test_r16_2_items_without_a_key_are_skipped_where_the_condition_asks_for_it(rows: Any, sent: Any) -> None:
+    each = {"_each": "†state.rows", "_if": "'mail' in item", "host": "†item.mail", "_outputPath": "†state.sent"}
+    ran = Ran([{"_tool": "check", **each}], state={"rows": rows})
+    assert (ran.state["sent"], ran.status()["1.0"]) == (sent, "done")
+
+
 def test_a_call_is_made_for_each_item_and_its_results_stand_in_their_order() -> None:
     ran = Ran([CHECK | {"_each": "†state.hosts"}], state={"hosts": ["a", "b", "c"]}, seed=3)
     assert ran.status() == {"1.0": "done", "1.0[0]": "done", "1.0[1]": "done", "1.0[2]": "done"}
