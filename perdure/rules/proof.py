@@ -50,6 +50,8 @@ from perdure.values.templates import parse_template
 VerdictStatus: TypeAlias = Literal["proven", "violated", "unknown"]
 Reach: TypeAlias = Callable[[Tool], "frozenset[str] | None"]
 """Function that returns the names of the tools that the child run of a delegate's tool may use; `None`: any."""
+Recorded: TypeAlias = Callable[[Call], bool]
+"""Function that returns whether the record of a fork may answer a call before other calls begin."""
 
 DATA_KNOWN: Final = "data-known"
 """Patch: `same` compares the values of references to data, such as the input and what an undo reads, not their names."""
@@ -150,8 +152,10 @@ _PROVEN: Final = _Finding("proven")
 class PlanJudge:
     """The judge of one plan, for the rules of a book. Calls may still arrive: `open_calls` are judged later."""
 
-    def __init__(self, plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> None:
-        self._plan, self._book, self._reach = plan, book, reach
+    def __init__(
+        self, plan: Plan, book: RuleBook, reach: Reach = lambda _: None, recorded: Recorded = lambda _: False
+    ) -> None:
+        self._plan, self._book, self._reach, self._recorded = plan, book, reach, recorded
         self._facts: dict[int, _Facts] = {}
         self._provisional: set[int] = set()
         """Calls whose facts may change, because the calls that they wait for may change."""
@@ -443,6 +447,8 @@ class PlanJudge:
             doubtful = True
         if any(waits.ended >> below & 1 for below in self._touching(rule.firsts)):
             doubtful = True
+        if any(self._recorded(self._plan.calls[each]) for each in _bits(same | possible)):
+            doubtful = True  # whether the record answers the call depends on the values that the call reads
         if doubtful:
             return _Finding(
                 "unknown", f"whether {rule.first_words} is done before {use.call.title} is only known at run time"
@@ -780,17 +786,20 @@ _PAST: Final = {"begun": "has begun", "done": "is done", "failed": "has failed"}
 _NOW: Final = {"begun": "begins", "done": "is done", "failed": "fails"}
 
 
-def judge_plan(plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> list[RuleVerdict]:
+def judge_plan(
+    plan: Plan, book: RuleBook, reach: Reach = lambda _: None, recorded: Recorded = lambda _: False
+) -> list[RuleVerdict]:
     """Return the verdict on each rule of the book over a plan, without changing either.
 
-    `reach`: the names of the tools that a delegate's run may use; by default any.
+    `reach`: the names of the tools that a delegate's run may use; by default any. `recorded`: whether the record of a
+    fork may answer a call; by default none.
 
     ```python
     for verdict in judge_plan(plan, RuleBook(rules)):
         print(verdict.line)
     ```
     """
-    return PlanJudge(plan, book, reach).verdicts() if book.rules else []
+    return PlanJudge(plan, book, reach, recorded).verdicts() if book.rules else []
 
 
 def _is_met(needed: Requirement, failing: int, begun: dict[int, bool]) -> bool:

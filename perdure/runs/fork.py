@@ -142,6 +142,11 @@ class Fork:
             return own if own.before or own.ended == "returned" else None
         return next((self._calls[id] for id in self._by_key.get(key, ()) if id in self._calls), None)
 
+    def may_answer(self, call: Call) -> bool:
+        """Whether the record has a result for the call from before the point, if the call reads the same values."""
+        own = self._calls.get(call.id)
+        return own is not None and own.before and own.ended == "returned"
+
     def remaining(self, number: int) -> ForkRecord:
         """Return the part of the record that calls and Requests after Request `number` may still use."""
         answers = [each for each in self.record.answers if each.number > number]
@@ -200,8 +205,12 @@ def record_fork(
     for call in known.values():
         if (each := _recorded(call)) is not None and call.id not in results:
             ended_before = _request_of(call.id) < point.request - (point.call is not None)
+            # A workflow task has one time: the end of a call, and the begin of the call that waited for it.
             each.before = ended_before or (
-                _request_of(call.id) < point.request and bool(began) and (call.state.ended_at or "") < str(began)
+                call.id != point.call
+                and _request_of(call.id) < point.request
+                and bool(began)
+                and (call.state.ended_at or "") <= str(began)
             )
             recorded.append(each)
             if each.before and _is_undo(call):

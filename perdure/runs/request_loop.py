@@ -40,6 +40,7 @@ from perdure.runs.version_switches import (
     JUDGED_AFTER_HOOKS,
     JUDGED_ANEW,
     RECALLED_SOURCES,
+    RECORDED_CALLS_FIRST,
     REMARKS_END_NOTHING,
 )
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
@@ -311,13 +312,10 @@ class RequestLoop:
             starts.append(ShowPlan(self._plan_request))
             self._plan_request = None
         approval_queue = self._run.approval_queue
-        while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
-            self._note_news()
+        while self._may_start and (ready := self._take_ready(now)):
             for call in ready:
                 home = self.plan.home(call)
-                if (known := self._run.recorded(call)) is not None:
-                    self._rules.note_begun(call)
-                    home.end(call, known, now)
+                if self._answer_from_record(call, now):
                     continue
                 if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
@@ -354,6 +352,28 @@ class RequestLoop:
             return self.starts(now)
         self._note_news()
         return starts
+
+    def _take_ready(self, now: str) -> list[Call]:
+        """Return the ready calls. In a fork they are those that remain after the calls that the record answers."""
+        ready = self.plan.take_ready(now, only_safe=self.steered)
+        self._note_news()
+        if self._run.fork is None or not self._is_patched(RECORDED_CALLS_FIRST):
+            return ready
+        found: list[Call] = []
+        while ready:
+            left = [call for call in ready if not self._answer_from_record(call, now)]
+            found += left
+            self._note_news()
+            ready = self.plan.take_ready(now, only_safe=self.steered) if len(left) < len(ready) else []
+        return found
+
+    def _answer_from_record(self, call: Call, now: str) -> bool:
+        """End a ready call with its outcome from the record that a fork begins with; return whether there is one."""
+        if (known := self._run.recorded(call)) is None:
+            return False
+        self._rules.note_begun(call)
+        self.plan.home(call).end(call, known, now)
+        return True
 
     def _note_news(self) -> None:
         """Note the ends of calls, of any cause."""
@@ -502,8 +522,11 @@ class RequestLoop:
 
     def _judge_of_plan(self) -> PlanJudge:
         if self._judge is None or not self._judge.is_of(self.plan):
-            self._judge, self._unjudged, self._judged = PlanJudge(self.plan, self._rules, self._reach), [], 0
+            self._judge, self._unjudged, self._judged = self._new_judge(), [], 0
         return self._judge
+
+    def _new_judge(self) -> PlanJudge:
+        return PlanJudge(self.plan, self._rules, self._reach, self._run.may_answer)
 
     def _reach(self, tool: Tool) -> frozenset[str] | None:
         return tools_of_delegate(tool, self._run)

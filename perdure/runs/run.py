@@ -50,6 +50,7 @@ from perdure.runs.version_switches import (
     MUST_CALL_IN_LOOPS,
     OUTPUT_BINDS_AT_END,
     OUTPUT_HAS_ITS_SOURCES,
+    RECORDED_CALLS_FIRST,
     REMARKS_END_NOTHING,
 )
 from perdure.runs.wire import PreparedWorker, RunInput
@@ -358,6 +359,10 @@ class RunState:
             return None
         call.state.key = call_key(call, self.plan.home(call).values(call))
         return None if self.fork is None else self.fork.take(call, call.state.key, decided=decided)
+
+    def may_answer(self, call: Call) -> bool:
+        """Whether the record that a fork begins with may answer the call, before other calls begin (R22.1)."""
+        return self.fork is not None and self.prepared.follows(RECORDED_CALLS_FIRST) and self.fork.may_answer(call)
 
     # The end of a Request.
 

@@ -92,6 +92,8 @@ RECALLED_SOURCES: Final = "sources-of-recall"
 """A value that `recall` reads has its own sources; in 0.1.0 every such value was untrusted."""
 REMEMBER_PROVENANCE: Final = "remember-provenance"
 """A remembered decision applies to calls of the same provenance."""
+RECORDED_CALLS_FIRST: Final = "recorded-calls-first"
+"""In a fork the calls that the record answers end before other calls begin, and count as done for the rule `precedes` (R22.1)."""
 REMARKS_END_NOTHING: Final = "remarks-end-nothing"
 """A text that is no output drops no held calls, and asks for no output while calls are left (R10.5)."""
 RESETS_COUNT: Final = "resets-count"
@@ -160,6 +162,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         LIMITS_OF_CHILDREN: 9,
         LOOPS_KEEP_VALUES: 9,
         MUST_CALL_IN_LOOPS: 9,
+        RECORDED_CALLS_FIRST: 9,
         REMARKS_END_NOTHING: 9,
         OUTAGE_STOPS_CLOCK: 9,
         OUTPUT_HAS_ITS_SOURCES: 9,

@@ -91,7 +91,7 @@ def plan_verdicts(run: RunState) -> list[tuple[Rule, RuleVerdict]]:
     book = run.rules
     if run.plan is None or not book.rules:
         return []
-    verdicts = judge_plan(run.plan, book, lambda tool: tools_of_delegate(tool, run))
+    verdicts = judge_plan(run.plan, book, lambda tool: tools_of_delegate(tool, run), run.may_answer)
     return list(zip(book.rules, verdicts, strict=True))
 
 

@@ -18,6 +18,7 @@ from perdure.client.approvals import change_policy, decide
 from perdure.client.histories import execution_histories
 from perdure.client.recorded_runs import fork_run
 from perdure.errors import RunError
+from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
@@ -56,6 +57,13 @@ def check(amount: int) -> str:
     if amount > 5:
         raise ToolError("too_much", f"{amount} is above 5")
     return "fine"
+
+
+@tool
+def refund(a: int, euros: int) -> str:
+    """Refund."""
+    BEGUN.append(("refund", (a, euros)))
+    return f"refunded {euros}"
 
 
 SUM = [
@@ -105,6 +113,38 @@ async def test_an_edited_call_and_those_that_read_it_run_and_no_others(dev_serve
     assert view.state == {"x": 7, "y": 17, "z": 14}
     assert BEGUN == [("add", (5, 2)), ("add", (7, 10))]
     assert [call.recorded for call in view.calls] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("edits", "statuses"),
+    [
+        ({}, ["done", "done", "done"]),
+        ({"1.0": {"b": 1}}, ["done", "done", "invalid"]),  # the first call runs anew, so nothing orders the calls
+    ],
+)
+async def test_calls_that_the_record_answers_precede_an_edited_call(
+    dev_server: WorkflowEnvironment, edits: dict[str, Any], statuses: list[str]
+) -> None:
+    calls = [
+        {"_tool": "add", "a": 3, "b": 2, "_outputPath": "†state.x"},
+        {"_tool": "check", "amount": "†state.x", "_outputPath": "†state.checked"},
+        {"_tool": "refund", "a": 3, "euros": 5, "_after": ["1.1"]},
+    ]
+    rules = [precedes("add", "refund", same="a"), precedes("check", "refund")]
+    document = agent(
+        "add",
+        "check",
+        "refund",
+        config={"rules": [rule.model_dump(mode="json", exclude_defaults=True) for rule in rules]},
+    )
+    script = [{"calls": calls, "output": None}, DONE, DONE, DONE]
+    async with harness(dev_server.client, [add, check, refund], script) as it:
+        first = await it.run(document)
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "1.2", edits={"1.2": {"euros": 4, "_after": None}, **edits})
+    assert [call.status for call in view.calls] == statuses, view.calls[2].error
+    assert (("refund", (3, 4)) in BEGUN) == (not edits)
+    assert [call.recorded for call in view.calls[:2]] == [not edits, not edits]
 
 
 async def test_a_changed_result_reaches_those_that_read_it(dev_server: WorkflowEnvironment) -> None:
