@@ -582,11 +582,12 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
     return ask == "always" or (ask == "unsafe" and (dangerous or not safe)) or (ask != "never" and dangerous)
 
 
-def policy_problems(document: Json, tools: Iterable[Tool] = ()) -> list[Problem]:
+def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collection[str] | None = None) -> list[Problem]:
     """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
     Such an entry would never require an approval (R7.1), and such a flow rule (R15.5) or rule of runs (R23.1) would
-    never apply. `tools`: the agent's tools, as far as their definitions are known. A parameter that a rule of runs names
+    never apply. `tools`: the agent's tools, as far as their definitions are known. `below`: the names of its delegates'
+    tools; `None`: they are not known. A parameter that a rule of runs names
     and that its tool cannot have is a problem too. Use it for an agent that runs by itself: a delegate may get tools
     from other agents.
     """
@@ -614,10 +615,12 @@ def policy_problems(document: Json, tools: Iterable[Tool] = ()) -> list[Problem]
         unknown = _unknown_ends(flow, known, delegates=delegates) if isinstance(flow, dict) else {}
         wrong += [((*at, "flows", place, end), name) for end, name in unknown.items()]
     parsed = [*_valid_rules(of_runs)]
-    if not delegates:  # the rules apply to their tools too
+    if below is not None or not delegates:  # the rules apply to their tools too
         codes = [str(tool["_activity"]) for tool in named if isinstance(tool, dict) and "_activity" in tool]
         for place, rule in parsed:
-            wrong += [(("config", "rules", place), name) for name in unknown_tools(rule, [*known, *codes])]
+            wrong += [
+                (("config", "rules", place), name) for name in unknown_tools(rule, [*known, *codes, *(below or ())])
+            ]
     found = [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
     return found + parameter_problems(parsed, tools)
 

@@ -19,6 +19,7 @@ from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, R
 from perdure.rules import RULE_BROKEN
 from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
 from perdure.runs.context import accept, withdraw
+from perdure.runs.delegates import tools_of_delegate
 from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
 from perdure.runs.request_loop import PLAN, CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
 from perdure.runs.run import RunIdentity, RunState
@@ -111,6 +112,8 @@ class PlayedRun:
     started: set[str] = field(default_factory=set)
     rules: frozenset[str] = frozenset()
     """Keys of its rules."""
+    tools_below: frozenset[str] | None = frozenset()
+    """Names of the tools of its delegates; `None`: they are not known."""
     written: dict[str, JsonObject] = field(default_factory=dict)
     """The calls as they were written, by id."""
     waited: dict[str, float] = field(default_factory=dict)
@@ -170,6 +173,10 @@ class _RunPlayer:
         self._is_free = False
         """Whether the run is played without the recorded events."""
         self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
+        for tool in self._run.tools.values():
+            if tool.delegate is not None and (below := self.played.tools_below) is not None:
+                names = tools_of_delegate(tool, self._run)
+                self.played.tools_below = None if names is None else below | names
         self._loop: RequestLoop | None = None
         self._late: dict[str, LogStep] = {}
         """Recorded ends of calls that have not started yet."""

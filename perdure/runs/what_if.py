@@ -180,7 +180,9 @@ class RunReport(WireModel):
     waited_after: float = 0.0
     """The same without the removed requests; the waits of added requests are not known."""
     without_effect: list[str] = Field(default_factory=list)
-    """Parts of the policy and the rules that name no tool of the agent, a line each: they cannot apply to this run."""
+    """Parts of the changed policy and rules that name no tool of the agent, a line each: they apply to no call of this run."""
+    not_accepted: list[str] = Field(default_factory=list)
+    """Changed rules with an unknown tool or parameter that refuse a call of this run, or ask about it, a line each."""
     judged_alone: list[str] = Field(default_factory=list)
     """The changed rules that hold over several runs. In the report they count the calls of each run alone."""
 
@@ -264,6 +266,8 @@ class WhatIfReport(WireModel):
         yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
         yield from self._without_effect()
+        for line in dict.fromkeys(line for run in self.played for line in run.not_accepted):
+            yield f"an agent file refuses it: {line}"
         for words in dict.fromkeys(words for run in self.played for words in run.judged_alone):
             yield f"judged in each run alone: {words}"
         if totals["unknownRuns"]:
@@ -294,9 +298,6 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
             report.problem = f"the record does not replay: {wrong}"
             return report
         setup = change.setup(recorded)
-        if change.policy is not None or change.rules is not None:
-            problems = policy_problems(setup.document, setup.prepared.tools)
-            report.without_effect = [str(problem) for problem in problems]
         rules = parse_agent(setup.document).config.rules
         report.judged_alone = [
             rule.words for rule in rules if (rule.is_of_session or rule.is_of_tenant) and rule.key not in before.rules
@@ -305,8 +306,23 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
     except PerdureError as error:
         report.problem = str(error)
         return report
+    _note_problems(report, change, setup, after)
     _compare(report, before, after)
     return report
+
+
+def _note_problems(report: RunReport, change: Change, setup: RunSetup, after: PlayedRun) -> None:
+    """Note what an agent file with the changed policy and rules would be refused for, by whether it had an effect."""
+    config = dict(setup.document.get("config") or {})
+    for key, value in (("approval", change.policy), ("rules", change.rules)):
+        if value is None:
+            config.pop(key, None)  # the recorded run's own, or the other agent's
+    reasons = [each.reason for each in after.refused.values()] + [each.reason for each in after.asked.values()]
+    for problem in policy_problems({**setup.document, "config": config}, setup.prepared.tools, after.tools_below):
+        named = [rule for place, rule in enumerate(change.rules or ()) if problem.place == ("config", "rules", place)]
+        words = [rule.words for rule in parse_rules([*named])]
+        applied = any(each in reason for each in words for reason in reasons)
+        (report.not_accepted if applied else report.without_effect).append(str(problem))
 
 
 def what_if(recorded: RecordedRun, change: Change) -> RunReport:

@@ -142,8 +142,8 @@ async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_n
     assert [line for line in mistyped.total_lines() if "refnd" in line] == [
         'no effect: $.config.rules[0]: "refnd" is not a known tool of this agent; did you mean "refund"?'
     ]
-    assert [line for line in misnamed.total_lines() if line.startswith("no effect")] == [
-        'no effect: $.config.rules[0]: "eurs" is not a known parameter of refund; did you mean "euros"?'
+    assert [line for line in misnamed.total_lines() if "eurs" in line] == [
+        'an agent file refuses it: $.config.rules[0]: "eurs" is not a known parameter of refund; did you mean "euros"?'
     ]
     assert not [line for line in WhatIfReport(runs=[ruled]).total_lines() if line.startswith("no effect")]
     for each in (report, ruled):
@@ -152,6 +152,31 @@ async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_n
         assert any(line.startswith("+ 1.2 note") for line in each.differences)
     assert "refund.euros comes from look" in report.refused[0].reason
     assert "the rule count_at_most(refund, 0" in ruled.refused[0].reason
+
+
+async def test_r22_2_only_the_change_is_judged_not_the_rules_that_the_run_has(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look, note], [{"calls": PLAN[:1], "output": None}, DONE]) as it:
+        rule = {"rule": "count_at_most", "count": 0, "of": "refund"}
+        run = await it.run(agent("look", "note", config={"rules": [rule], "approval": {"ask": "never"}}))
+        policy = await reported(it, run.run_id, policy={"ask": "never"})
+        rules = await reported(it, run.run_id, rules=[rule])
+    assert (policy.without_effect, len(rules.without_effect)) == ([], 1)
+
+
+async def test_r22_2_a_rule_may_name_the_tools_of_delegates_and_no_others(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    (tmp_path / "child.json").write_text(json.dumps(agent("note") | {"name": "child"}), encoding="utf-8")
+    work = {"name": "work", "description": "Work.", "properties": {}, "_delegate": "child"}
+    script = [{"calls": PLAN[:1], "output": None}, DONE]
+    async with harness(dev_server.client, [look, note], script, agents=tmp_path) as it:
+        run = await it.run(agent("look", work))
+        rules = [{"rule": "count_at_most", "count": 1, "of": name} for name in ("note", "nte")]
+        rules.append({"rule": "precedes", "first": "lok", "then": "look"})
+        report = await reported(it, run.run_id, rules=rules)
+    assert [line[:30] for line in report.without_effect] == ['$.config.rules[1]: "nte" is no']
+    assert [line[:30] for line in report.not_accepted] == ['$.config.rules[2]: "lok" is no']
+    assert [call.call for call in report.refused] == ["1.0"]
 
 
 async def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked(dev_server: WorkflowEnvironment) -> None:
