@@ -206,7 +206,7 @@ def answer(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Answer a question of a run (tool ask_person) or of a tool's MCP server."""
+    """Answer a question of a run (tool ask_person) or of a tool's MCP server, or send the result of a client's tool."""
     with one_line_errors():
         value = json_option(answer, "the answer") if is_json else answer
     _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)

@@ -170,7 +170,7 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
         return why
     request = waiting.get(call.id)
     if approval.decision is None and request is not None and request.client:
-        return "waits for the client that runs it"
+        return f"waits for the client that runs it: perdure answer {shlex.quote(run_id)} {call.id} RESULT"
     if approval.decision is None:
         how = (
             f"answer {shlex.quote(run_id)} {call.id} TEXT"

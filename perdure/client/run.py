@@ -637,7 +637,7 @@ class Run(Generic[OutputT]):
         await self.decide(_approval("replace", by, roles, reason) | {"with": replacement}, call)
 
     async def answer(self, call: Offer, answer: Json, *, by: str = "") -> None:
-        """Answer a question of `ask_person`. Otherwise as `approve`.
+        """Answer a question of `ask_person`, or send the result of a client's tool, as JSON. Otherwise as `approve`.
 
         ```python
         await run.answer("1.0", "The blue one.", by="ann")

@@ -164,14 +164,15 @@ def replace(
 
 
 @check_arguments_of
-def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
-    """Return a person who answers the first question of `ask_person`. Otherwise as `approve`.
+def answer(value: Json, *, tool: str | None = None, after: Duration = 0, by: str = "", every: bool = False) -> Person:
+    """Return a person who answers the first question of the tool, such as `ask_person`; without a name, any question.
+    The result of a client's tool is such an answer, too. Otherwise as `approve`.
 
     ```python
-    people = [answer("The blue one.")]
+    people = [answer("The blue one."), answer({"number": "SN-7"}, tool="read_serial")]
     ```
     """
-    return Person(None, "answer", seconds(after), {"answer": value, **_by_person(by)}, every)
+    return Person(tool, "answer", seconds(after), {"answer": value, **_by_person(by)}, every)
 
 
 def _by_person(by: str, roles: Sequence[str] = ()) -> JsonObject:

@@ -23,7 +23,7 @@ from perdure.client.histories import Audit, Exchange, audit_run, execution_histo
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
-from perdure.plan import OWN_TOOLS, Call, Failed, Returned
+from perdure.plan import Call, Failed, Returned
 from perdure.runs.caller_context import masked_context
 from perdure.runs.run_log import LogStep
 from perdure.runs.run_player import differences, plan_graph
@@ -34,8 +34,7 @@ from perdure.testing._local import run_locally
 from perdure.testing._servers import Server
 from perdure.testing._waits import waiting_requests
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
-from perdure.tools.engine import ENGINE_TOOLS
-from perdure.tools.tool import Tool
+from perdure.tools.tool import RESERVED_PREFIX, Tool
 from perdure.values.json import JsonObject, dumps, shorten
 from perdure.values.references import MISSING
 
@@ -182,9 +181,10 @@ def check_case(case: Any, source: str) -> Case:
 
 
 def _has_code(tool: Tool) -> bool:
-    """Whether a call of the tool runs code that a replay replaces: it is not latent, and not the engine's own."""
-    is_own = tool.name in OWN_TOOLS or tool.activity in ENGINE_TOOLS
-    return tool.activity is not None and not is_own and tool.delegate is None
+    """Whether a call of the tool runs code that a replay replaces: it is not latent, and neither the engine nor a
+    client runs it. A client's results are answers, which are among the decisions.
+    """
+    return tool.activity is not None and not tool.activity.startswith(RESERVED_PREFIX) and tool.delegate is None
 
 
 def _written(view: RunView, audit: Audit) -> JsonObject:

@@ -17,11 +17,11 @@ from temporalio.client import Client
 
 from perdure.activities.registry import Registry
 from perdure.client.histories import quiet_runtime
-from perdure.errors import ProtocolError, ToolError
+from perdure.errors import ProtocolError, ToolDefinitionError, ToolError
 from perdure.hosting.worker_group import WorkerGroup
 from perdure.queries import cancel_all
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction, open_tool
-from perdure.tools.tool import parse_tool
+from perdure.tools.tool import ANSWERED, ENGINE_ACTIVITIES, parse_tool
 from perdure.values.arguments import check_arguments_of
 from perdure.values.json import JsonObject, shorten
 from perdure.values.problems import none_of, suggest_name
@@ -432,6 +432,10 @@ def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFun
     if inline is None:
         return real[name].definition if name in real else {"name": name, "additionalProperties": True}
     activity = inline.get("_activity", name)
+    if activity in ENGINE_ACTIVITIES:
+        is_answered = f"answer its calls with people=[answer(…, tool={name!r})]"
+        instead = is_answered if activity in ANSWERED else "the engine runs it"
+        raise ToolDefinitionError(f"fakes: no worker runs {name!r} ({activity}): {instead}")
     if activity in real:
         return real[activity].definition
     kept = {key: value for key, value in inline.items() if key not in ("_activity", "_delegate", "_taskQueue")}

@@ -425,8 +425,8 @@ async def test_what_a_client_carries_out_is_no_question_to_people(
         assert (view.status, await session.waiting(view)) == ("running", [])
         assert (await perdure.get_run(str(view.run_id)).waiting_below())[0] == []
         shown = "".join(printed(await perdure.get_run(str(view.run_id)).view()))
-        assert "waits for the client that runs it" in shown
-        assert "perdure a" not in shown
+        assert f"waits for the client that runs it: perdure answer {view.run_id} 1.0 RESULT" in shown
+        assert "for a person" not in shown
         async with (
             gateway(dev_server.client, [sign_in, pages], task_queue=it.it.task_queue, **it.given) as site,
             httpx2.AsyncClient(base_url=site.address, headers={"Origin": site.address}, timeout=HANG) as browser,

@@ -311,6 +311,42 @@ async def test_r14_6_a_case_has_the_result_of_each_call_whatever_ran_it(
     assert real == []
 
 
+async def test_r14_6_a_case_has_the_answers_of_what_the_engine_and_its_client_run(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    text = {"type": "string"}
+    serial = {"name": "serial", "properties": {"device": text}, "_activity": "perdure.client"}
+    confirm = {"name": "confirm", "properties": {"question": text}, "_activity": "perdure.ask_person"}
+    pause = {"name": "pause", "properties": {"seconds": {"type": "number"}}, "_activity": "perdure.sleep_until"}
+    agent = Agent("serials", tools=[stock, serial, confirm, pause, "sleep_until"])
+    plan = {
+        "calls": [
+            {"_tool": "serial", "device": "lamp", "_outputPath": "†state.serial"},
+            {"_tool": "serial", "device": "lost", "_outputPath": "†state.lost"},
+            {"_tool": "stock", "item": "†state.serial", "_outputPath": "†state.stock"},
+            {"_tool": "confirm", "question": "Sure?", "_outputPath": "†state.sure"},
+            {"_tool": "pause", "seconds": 0.01},
+            {"_tool": "sleep_until", "seconds": 0.01},
+        ]
+    }
+    async with run_locally(agent, model=[plan, DONE], server=dev_server) as local:
+        run = await local.start()
+        await run.until_waiting("1.0", "1.1", "1.3")
+        await run.answer("1.0", "SN-7")
+        await run.reject("1.1", reason="no such device")
+        await run.answer("1.3", "yes")
+        view = await run.wait()
+        case = await record(run)
+    assert view.state == {"serial": "SN-7", "stock": {"count": 4}, "sure": "yes"}
+    assert view.calls[1].status == "rejected"
+    assert list(case["tools"]) == ["stock"]
+    assert list(case["runs"][""]["results"]) == ["1.2"]
+    real.clear()
+    assert (await replay(case)).state == view.state
+    assert (await replay(case, agent)).state == view.state
+    assert real == []
+
+
 async def test_r14_6_a_run_that_received_a_message_is_not_recorded(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:

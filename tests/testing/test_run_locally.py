@@ -239,6 +239,31 @@ async def test_fakes_are_functions_values_and_errors(dev_server: WorkflowEnviron
     assert view.calls[4].status == "done", view.calls[4].error
 
 
+@pytest.mark.parametrize(
+    ("activity", "instead"),
+    [
+        ("perdure.client", "answer its calls with people=[answer(…, tool='serial')]"),
+        ("perdure.ask_person", "answer its calls with people=[answer(…, tool='serial')]"),
+        ("perdure.sleep_until", "the engine runs it"),
+    ],
+)
+async def test_a_fake_of_a_tool_that_no_worker_runs_is_refused(activity: str, instead: str) -> None:
+    serial = {"name": "serial", "properties": {"device": {"type": "string"}}, "_activity": activity}
+    line = f"fakes: no worker runs 'serial' ({activity}): {instead}"
+    with pytest.raises(ToolDefinitionError, match=f"^{re.escape(line)}$"):
+        async with run_locally(Agent("a", tools=[serial]), fakes={"serial": "SN-7"}):
+            pass
+
+
+async def test_each_call_of_the_clients_tools_has_its_own_answer() -> None:
+    tools = [{"name": name, "properties": {}, "_activity": "perdure.client"} for name in ("serial", "place")]
+    calls = [{"_tool": name, "_outputPath": f"†state.{name}"} for name in ("serial", "place")]
+    people = [answer("shelf 4", tool="place"), answer({"number": "SN-7"}, tool="serial")]
+    async with run_locally(Agent("a", tools=tools), model=[{"calls": calls}, DONE], people=people) as local:
+        view = await local.run()
+    assert view.state == {"serial": {"number": "SN-7"}, "place": "shelf 4"}
+
+
 async def test_an_assertion_inside_a_tool_fails_the_test() -> None:
     def fake(amount: float) -> str:
         assert amount < 10, "that is too much"
