@@ -90,12 +90,12 @@ class SessionReader:
         return found
 
     async def segment(self, id: str) -> EntryList:
-        """Return the entries of a segment. Raise `RunError` if it no longer exists."""
+        """Return the entries of a segment. Raise `RunError` if it is not in this namespace."""
         found: EntryList = await self._ask(id, SEGMENT_ENTRIES_QUERY, EntryList)
         return found
 
     async def whole(self, run_id: str, what: str) -> Json:
-        """Return a whole value of a run. Raise `RunError` if its history no longer exists, or lacks the value."""
+        """Return a whole value of a run. Raise `RunError` if its history is not in this namespace, or lacks the value."""
         parts: list[str] = []
         offset: int | None = 0
         while offset is not None:
@@ -173,5 +173,5 @@ class SessionReader:
             raise (NoWorkerError(words) if may_pass(error) else RunError(words)) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise HistoryGoneError(f"{id} no longer exists") from None
+                raise HistoryGoneError(f"{id} is not in this namespace") from None
             raise NoWorkerError(f"{id} does not answer: {error.message}") from None

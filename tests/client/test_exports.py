@@ -17,6 +17,7 @@ from perdure import Media, Perdure, ToolError, tool
 from perdure.client.histories import execution_histories
 from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
 from perdure.hosting.connection import data_converter
+from perdure.queries import SessionReader
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, check_replays, harness, new_namespace
 from tests.timeouts import HANG
@@ -123,6 +124,8 @@ async def test_a_session_under_another_key_has_its_archive_and_finds_its_message
         assert first.run_id is not None
         assert again.run_id.startswith(f"{copy.id}/")
         assert again.accepted_at == first.accepted_at
+        with pytest.raises(RunError, match="is not in this namespace"):
+            await SessionReader(it.client, copy.id).whole(again.run_id, "state")
         assert await copy.reply("first", HANG) == await session.reply("first", HANG)
         ours, theirs = await session.read_entries(), await copy.read_entries()
         assert json.dumps(theirs) == json.dumps(ours).replace(session.id, copy.id)

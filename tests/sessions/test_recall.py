@@ -52,12 +52,12 @@ class Session:
 
     async def segment(self, id: str) -> EntryList:
         if id not in self.segments:
-            raise HistoryGoneError(f"{id} no longer exists")
+            raise HistoryGoneError(f"{id} is not in this namespace")
         return self.segments[id]
 
     async def whole(self, run_id: str, what: str) -> Json:
         if (run_id, what) not in self.values:
-            raise RunError(f"{run_id} no longer exists")
+            raise RunError(f"{run_id} is not in this namespace")
         return self.values[run_id, what]
 
     def compact(self) -> None:
@@ -99,7 +99,7 @@ def test_r10_12_a_result_that_was_cut_is_read_again_page_by_page() -> None:
     assert (page["page"], page["pages"], len(page["text"])) == (1, 3, PAGE)
     assert page["text"].startswith('{"price":7')
     whole = session.values.pop(("s/1", "1.0"))  # its history is gone: what the transcript has is left
-    assert run(recall(session, f"c{first.n}_1_0"))["text"].startswith("7\n[s/1 no longer exists")
+    assert run(recall(session, f"c{first.n}_1_0"))["text"].startswith("7\n[s/1 is not in this namespace")
     with pytest.raises(RunError, match="pages"):
         run(recall(session, f"c{first.n}_1_0", 2))
     session.values["s/1", "1.0"] = whole
@@ -182,7 +182,7 @@ def test_r10_12_a_search_returns_what_is_left_of_an_erased_transcript() -> None:
     assert len(long().segments) - len(session.segments) == 1
     found = run(recall(session, "order a-1300"))
     assert "A-1300" in found["found"][0]["text"]
-    assert found["gone"] == "s/~1-1 no longer exists: neither it nor older entries are searched"
+    assert found["gone"] == "s/~1-1 is not in this namespace: neither it nor older entries are searched"
     assert "gone" not in run(recall(long(), "order a-1300"))
     assert run(recall(session, "order a-1003"))["found"] == []
 
