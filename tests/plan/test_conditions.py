@@ -85,7 +85,7 @@ def test_r16_2_two_conditions_write_one_path_and_join_again() -> None:
 def test_r16_2_a_condition_protects_a_read_of_a_key_that_the_data_lacks(condition: str, read: Any) -> None:
     """The input and the state are data: whether they have a key is what a condition asks."""
     first: JsonObject = {"_tool": "_let", "value": {"name": "w"}, "_outputPath": "†state.known"}
-    call = {"_tool": "act", "_if": condition, "x": read}
+    call: JsonObject = {"_tool": "act", "_if": condition, "x": read}
     plan = plan_of(first, call)
     assert plan.calls[2].state.status == "skipped"
     state = State([Write(path=(), value={"known": {"name": "w"}})])
@@ -104,8 +104,7 @@ def test_r5_5_where_the_condition_holds_the_missing_key_is_an_error() -> None:
 
 def test_r5_5_what_no_data_and_no_call_has_is_an_error_before_the_condition_is_known() -> None:
     plan = Plan(1, tools=TOOLS, state=State(), data={"input": {"limit": 95}})
-    for raw in (LOAD, {"_tool": "act", "_if": "state.l.name == 'w'", "x": "†state.lo.name"}):
-        plan.add(raw)
+    plan.extend([LOAD, {"_tool": "act", "_if": "state.l.name == 'w'", "x": "†state.lo.name"}])
     plan.close()
     assert (plan.calls[1].state.status, plan.calls[0].state.status) == ("invalid", "ready")
 

@@ -99,21 +99,19 @@ def test_r18_6_a_schema_nested_too_deeply_is_refused() -> None:
     assert Schema(schema).problem == "it is nested more than 100 deep"
 
 
-def _within(seconds: float, schema: dict[str, Any], value: Any) -> list[str]:
+def _within(laps: float, schema: dict[str, Any], value: Any) -> list[str]:
     checked = Schema(schema)
-    cpu = Cpu()
-    found = checked.errors(value)
-    assert cpu.laps() < seconds * 200
-    return found
+    assert takes_less(lambda: checked.errors(value), laps)
+    return checked.errors(value)
 
 
 def test_r18_6_patterns_take_linear_time() -> None:
-    assert _within(0.1, {"pattern": "^(a+)+$"}, "a" * 28 + "!")
-    assert _within(0.1, {"patternProperties": {"^(a+)+$": False}}, {"a" * 28 + "!": 1}) == []
-    assert _within(0.1, {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 28 + "!": 1})
-    assert _within(0.1, {"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, {"a" * 28 + "!": 1})
+    assert _within(20, {"pattern": "^(a+)+$"}, "a" * 28 + "!")
+    assert _within(20, {"patternProperties": {"^(a+)+$": False}}, {"a" * 28 + "!": 1}) == []
+    assert _within(20, {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 28 + "!": 1})
+    assert _within(20, {"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, {"a" * 28 + "!": 1})
     # RE2's own worst case is bounded by the product of the two sizes.
-    [line] = _within(0.2, {"pattern": "(a|b)*a(a|b){900}c"}, "ab" * 900_000)
+    [line] = _within(40, {"pattern": "(a|b)*a(a|b){900}c"}, "ab" * 900_000)
     assert "too many steps" in line
 
 
@@ -157,7 +155,7 @@ def test_r18_5_the_largest_values_are_checked_well_under_half_a_second(items: An
     assert checks.taken - taken < 450 * 100
     # What is wrong at its end is found, and told in a line; of a value that does not fit too it is found once.
     wrong = [*value, {"x": True}]
-    [line] = _within(2, schema.schema, {"rows": wrong})[:1]
+    [line] = _within(400, schema.schema, {"rows": wrong})[:1]
     assert "$.rows[" in line
     told = schema.errors({"rows": wrong}, checks=checks)
     taken = checks.taken
@@ -269,7 +267,7 @@ NAMED: dict[str, Any] = {"$dynamicRef": "#/$defs/a"}  # what `jsonschema` decide
 )
 def test_r18_5_each_keyword_counts_what_it_reads(schema: dict[str, Any], value: Any) -> None:
     """Each of these took from five seconds to an hour."""
-    assert len(_within(2, schema, value)) < 2
+    assert len(_within(400, schema, value)) < 2
 
 
 def test_runs_of_0_1_0_count_as_they_did() -> None:
@@ -284,7 +282,7 @@ def test_runs_of_0_1_0_count_as_they_did() -> None:
 
 
 def test_many_errors_are_told_in_a_few_lines() -> None:
-    found = _within(0.5, {"items": {"type": "string"}}, list(range(200_000)))
+    found = _within(100, {"items": {"type": "string"}}, list(range(200_000)))
     assert 5 <= len(found) <= 20
     assert all(len(line) <= 500 for line in found)
 

@@ -11,6 +11,7 @@ import pytest
 from perdure import Agent, tool
 from perdure.client.approvals import standing_approval_of
 from perdure.client.perdure import Perdure
+from perdure.client.selection import WaitingRequest
 from perdure.errors import DecisionRefusedError, ProtocolError, RunNotFoundError
 from perdure.testing import Local, LocalRun, record, replay, run_locally
 from perdure.testing._clock import WaitingState
@@ -234,6 +235,12 @@ async def test_a_stricter_policy_of_a_run_ends_its_standing_approvals(change: Js
     assert len(paid) == (0 if ends else 1)
 
 
+async def settled(local: Local, run: LocalRun[Any]) -> list[WaitingRequest]:
+    """The requests that are left for people, in the run and below it, once nothing happens by itself."""
+    await local.settle()
+    return (await run.waiting_below())[0]
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_a_stricter_policy_counts_in_loops_that_begin_and_in_those_that_run(ends: bool) -> None:
     plan = [QUOTES, {**PAYS_EACH, "_after": ["0.0"], "_outputPath": "†state.paid"}]
@@ -243,14 +250,11 @@ async def test_a_stricter_policy_counts_in_loops_that_begin_and_in_those_that_ru
         await granted(local.perdure, agent)
         run = await local.start(given(), agent=agent)
 
-        async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0] or None
-
-        [first] = await local.following.until(waits)
+        [first] = await settled(local, run)
         await run.policy(tools={"refund" if ends else "customer": "always" if ends else "never"})
         await local.perdure.get_run(first.run_id).approve(first.request.call, by="carl", roles=["clerk"])
         if ends:
-            waiting = await local.following.until(waits)
+            waiting = await settled(local, run)
             assert {each.request.tool for each in waiting} == {"refund"}
             await run.cancel()
         await run.wait()
@@ -290,13 +294,10 @@ async def test_a_change_counts_in_the_child_workflows_of_loops(plan: list[Any], 
         await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
         run = await local.start(given(), agent=agent)
 
-        async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0] or None
-
-        [first] = await local.following.until(waits)
+        [first] = await settled(local, run)
         assert first.request.call == edited
         await local.perdure.get_run(first.run_id).edit(edited, {"euros": 5000}, by="carl", roles=["clerk"])
-        waiting = await local.following.until(waits)
+        waiting = await settled(local, run)
         assert {each.request.tool for each in waiting} == {"refund"}
         await run.cancel()
     assert 5000 not in [euros for _, euros in paid]
@@ -311,16 +312,13 @@ async def test_a_change_in_one_part_of_a_loop_counts_in_the_next() -> None:
         await granted(local.perdure, agent, bounds={"properties": {"euros": {"maximum": 50}}})
         run = await local.start(given(), agent=agent)
 
-        async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0] or None
-
-        [first] = await local.following.until(waits)
+        [first] = await settled(local, run)
         part = local.perdure.get_run(first.run_id)
         await part.edit(first.request, {"euros": 40}, by="carl", roles=["clerk"])
-        [same] = await local.following.until(waits)
+        [same] = await settled(local, run)
         assert (same.run_id, same.request.tool) == (part.id, "refund")
         await part.approve(same.request, by="carl")
-        [other] = await local.following.until(waits)
+        [other] = await settled(local, run)
         assert (other.run_id != part.id, other.request.tool) == (True, "refund")
         await run.cancel()
     assert len(paid) == 100
