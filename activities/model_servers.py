@@ -95,7 +95,10 @@ class AnthropicServer:
         try:
             # `extra_body` replaces the three required arguments. A version of the client may lack a parameter that older models take.
             sending = self._client.messages.with_streaming_response
-            async with sending.create(model=body["model"], max_tokens=1, messages=[], extra_body=body) as answered:
+            older = {} if body.keys().isdisjoint(_SAMPLING) else {"anthropic-version": _SAMPLING_VERSION}
+            async with sending.create(
+                model=body["model"], max_tokens=1, messages=[], extra_body=body, extra_headers=older
+            ) as answered:
                 yield answered.http_response
         except anthropic.APIStatusError as error:
             raise status_error(error.response) from None
@@ -186,6 +189,9 @@ class BedrockServer:
 
 
 _ANTHROPIC: Final = "https://api.anthropic.com"
+_SAMPLING: Final = ("temperature", "top_p")
+_SAMPLING_VERSION: Final = "2023-06-01"
+"""The last version of Anthropic's API that accepts sampling parameters. The client's own refuses them for every model."""
 _OPENAI: Final = "https://api.openai.com/v1"
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _JSON: Final = {"content-type": "application/json"}

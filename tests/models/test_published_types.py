@@ -76,7 +76,7 @@ PARAMS: Final = {
 }
 EVERY: Final = [(provider, name) for provider, names in MODELS.items() for name in names]
 OLDER: Final = ("temperature", "top_p")
-"""Parameters that only older models of Anthropic take: the types of today do not have them."""
+"""Parameters that only older models of Anthropic take, in an older version of its API: the types of today lack them."""
 
 
 @pytest.mark.parametrize(("provider", "name"), EVERY)

@@ -194,6 +194,14 @@ async def test_a_parameter_that_the_client_of_today_does_not_have_reaches_an_old
     view = await run(dev_server, made, model)
     assert (view.status, model.requests[0].body["temperature"]) == ("completed", 0.2)
     assert model.requests[0].body["max_tokens"] == 64_000
+    assert model.requests[0].headers["anthropic-version"] == "2023-06-01"  # the client's version refuses sampling
+
+
+async def test_a_request_without_sampling_has_the_version_of_the_client(dev_server: WorkflowEnvironment) -> None:
+    constants = pytest.importorskip("anthropic._constants")
+    model = ScriptedModel(SUM, dialect="tools")
+    await run(dev_server, agent("anthropic"), model)
+    assert {each.headers["anthropic-version"] for each in model.requests} == {constants.ANTHROPIC_API_VERSION}
 
 
 @each_provider
