@@ -50,7 +50,14 @@ class SampleActivity:
         if request.temperature is not None:
             options["temperature"] = request.temperature
         async with self._underway.working(f"sampling of {activity.info().workflow_id}"), supervised_heartbeat():
-            answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
+            try:
+                answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
+            except ApplicationError as error:
+                # The temperature is a wish of the tool's server; models that reason refuse it.
+                if not error.non_retryable or "temperature" not in error.message or "temperature" not in options:
+                    raise
+                del options["temperature"]
+                answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
         if answer.problem is not None and not answer.text:
             raise ApplicationError(str(answer.problem.get("message")), type="ModelRefused", non_retryable=True)
         result = SampleResult(model=wanted.model, text=answer.text, usage=answer.usage)

@@ -274,7 +274,7 @@ class Reduction:
     """One feature to leave out of the next attempt."""
 
     feature: str
-    """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as
+    """`stream_options`, `max_tokens`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as
     `reasoning_content`."""
     always: bool
     """Whether the server lacks the feature; else it rejected only this schema, and another one may work."""
@@ -285,6 +285,8 @@ def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
     body = dict(body)
     if "stream_options" in refused:
         body.pop("stream_options", None)
+    if "max_tokens" in refused and "max_tokens" in body:
+        body["max_completion_tokens"] = body.pop("max_tokens")
     if refused:
         body["messages"] = without_beside(body.get("messages", []), refused)
     form = body.get("response_format")
@@ -335,6 +337,8 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
     text = f"{refusal.words} {refusal.codes}".lower()
     if "stream_options" in sent and re.search(r"stream_options|include_usage", text):
         return Reduction("stream_options", always=True)
+    if "max_tokens" in sent and "max_completion_tokens" in text and _UNKNOWN.search(text):
+        return Reduction("max_tokens", always=True)
     for key in sorted(keys_beside(sent.get("messages", []))):
         if re.search(rf"\b{re.escape(key)}\b", text) and not _WANTED.search(text):
             return Reduction(key, always=True)

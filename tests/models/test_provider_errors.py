@@ -625,6 +625,17 @@ def test_stream_options_are_left_out_for_good(words: str) -> None:
     assert step_down(refusal, JSON_SCHEMA) == Reduction("stream_options", always=True)
 
 
+def test_max_tokens_has_its_newer_name_once_a_server_has_refused_the_older_one() -> None:
+    words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    refusal = refusal_of(400, {"error": {"message": words, "param": "max_tokens", "code": "unsupported_parameter"}})
+    assert refusal is not None
+    assert step_down(refusal, {"messages": [], "max_tokens": 50}) == Reduction("max_tokens", always=True)
+    assert step_down(refusal, {"messages": []}) is None
+    renamed = {"messages": [], "max_completion_tokens": 50}
+    assert remove_features({"messages": [], "max_tokens": 50}, {"max_tokens"}) == renamed
+    assert remove_features({"messages": []}, {"max_tokens"}) == {"messages": []}
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [

@@ -212,6 +212,34 @@ async def test_r21_3_a_server_of_2025_gets_its_sample_beside_a_message_to_the_ru
     assert (view.requests, sum(each.requests for each in view.usage.by_model.values())) == (2, 3)
 
 
+async def test_r21_3_a_sample_goes_without_the_parameters_that_its_model_refuses(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    script = tmp_path / "s"
+    asked = {"role": "user", "content": {"type": "text", "text": "Summarise: a tale"}}
+    params = {"maxTokens": 50, "temperature": 0.2, "messages": [asked]}
+    sampling = {"method": "sampling/createMessage", "params": params}
+    config = scripted(script, tools=[tool("book")], answers={"book": [{"_ask": [sampling], **text("booked")}]})
+    config.mcpServers["x"] = config.mcpServers["x"].model_copy(update={"sampling": 1})
+
+    def answer(request: Any) -> Any:  # as OpenAI's reasoning models do
+        if "max_tokens" in request.body:
+            words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            return Turn(words, status=400)
+        if "temperature" in request.body:
+            words = "Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1) value is supported."
+            return Turn(words, status=400)
+        return "A tale." if "Summarise" in request.text else BOOK
+
+    async with offered_by(config) as registry, harness(dev_server.client, [], answer, registry=registry) as it:
+        handle = await it.start(agent("x.book"))
+        await handle.result()
+        samples = [each.body for each in it.model.requests if "Summarise" in each.text]
+    assert [each.get("max_completion_tokens") for each in samples] == [None, 50, 50]
+    assert "temperature" not in samples[-1]
+    assert responses(script)[-1]["result"]["content"]["text"] == "A tale."
+
+
 async def test_r21_3_sampling_is_off_unless_the_servers_entry_permits_it(dev_server: WorkflowEnvironment) -> None:
     plan = {"calls": [{"_tool": "notes.summarise", "text": "a", "_outputPath": "†state.s || †state.error"}]}
     async with (
