@@ -25,7 +25,7 @@ Adding: TypeAlias = Literal["item", "list", "pair"]
 """The ways to add to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
 _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN: Final = frozenset({"state", "input", "output"})
-_WRITTEN: Final = re.compile(r"†state\.(\w+)")
+WRITTEN: Final = re.compile(r"†state\.(\w+)")
 _PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
 _STATE: Final = re.compile(r"\bstate\.(\w+)")
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
@@ -139,6 +139,23 @@ class Block:
         above = self._parent is not None and self._parent.knows(name)
         return name in self.written or name in self._items or above
 
+    def is_sure(self, name: str) -> bool:
+        """Whether the name has a value here whatever conditions decide, as an item or by an assignment."""
+        above = self._parent is not None and self._parent.is_sure(name)
+        return name in self.sure or name in self._items or above
+
+    def begin(self, name: str, node: ast.AST) -> None:
+        """Give the name a value before a loop that may not read it in the first round: its own, or null."""
+        if self.is_sure(name):
+            return
+        if self.kind == "for":  # its rounds do not see the state
+            self.check_unread(name, node)
+            if self._parent is not None and self._parent.knows(name):
+                raise NotAllowedError(node, LEFT_OUT.format(name=name))
+            self.let(name, None, node)
+        else:
+            self.let(name, {EXPR: f"state.get({name!r})"}, node)
+
     def _note(self, name: str, node: ast.AST) -> None:
         if name in self.collected:
             raise NotAllowedError(node, f"{name} is collected in this loop: read it after the loop")
@@ -147,11 +164,7 @@ class Block:
             if self._parent is not None:
                 self._parent._note(name, node)
         elif self.kind == "for" and self._parent is not None and self._parent.knows(name) and self._is_left_out(name):
-            raise NotAllowedError(
-                node,
-                f"{name} is assigned only under a condition in this loop, whose rounds do not see the value from before it. "
-                f"Assign {name} in the loop before that condition too",
-            )
+            raise NotAllowedError(node, LEFT_OUT.format(name=name))
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a single `if` assigns the name, not in all of its branches, and not under the conditions here."""
@@ -168,6 +181,15 @@ class Block:
             yield
         finally:
             self._own_conditions = before
+
+    @contextmanager
+    def under_guard(self, guard: str) -> Iterator[None]:
+        """Emit calls of a part of an expression, which this condition decides."""
+        sure = set(self.sure)
+        self.guards.append(guard)
+        yield
+        self.guards.pop()
+        self.sure = sure
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -248,7 +270,7 @@ class Block:
 
 def _names_of(output_path: Json) -> list[str]:
     """Return the first names of a script's output path."""
-    return _WRITTEN.findall(output_path) if isinstance(output_path, str) else []
+    return WRITTEN.findall(output_path) if isinstance(output_path, str) else []
 
 
 def _parts(condition: Json) -> set[str]:
@@ -339,6 +361,10 @@ NO_BREAK: Final = {
 BY_ITSELF: Final = (
     "{name} = … of {name} itself is not read: give the new value a name of its own; over a list it is an expression, such as "
     "total = sum(x.n for x in xs)"
+)
+LEFT_OUT: Final = (
+    "{name} is assigned only under a condition in this loop, whose rounds do not see the value from before it. "
+    "Assign {name} in the loop before that condition too"
 )
 NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
@@ -503,19 +529,17 @@ class Calls:
         self.compute(name, first, block)
         for each in rest:
             settled = f"state.{name}" if isinstance(node.op, ast.And) else f"not state.{name}"
-            with_it = self.condition(settled, block, node)
-            block.guards.append(with_it)
-            self.compute(name, each, block)
-            block.guards.pop()
+            with block.under_guard(self.condition(settled, block, node)):
+                self.compute(name, each, block)
         return _name(name, node)
 
     def _either(self, node: ast.IfExp, block: Block) -> ast.Name:
         name = block.counter.name("if")
         test = self.condition(block.values.formula(self.plain(node.test, block)), block, node)
         for guard, value in ((test, node.body), (f"not ({test})", node.orelse)):
-            block.guards.append(guard)
-            self.compute(name, value, block)
-            block.guards.pop()
+            with block.under_guard(guard):
+                self.compute(name, value, block)
+        block.sure.add(name)
         return _name(name, node)
 
     def condition(self, text: str, block: Block, node: ast.AST) -> str:

@@ -1,0 +1,300 @@
+"""Random scripts do as plans what Python would do: names that rounds pass on, that branches assign, and that conditions guard (R5.14, R16.4)."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+from perdure.models.dialects.script import ScriptReader
+from perdure.models.requests import ReaderVocabulary
+from perdure.plan import Call, Plan, Returned
+from perdure.tools.tool import resolve_tools
+from perdure.values.json import Json, dumps
+from perdure.values.state import State
+from perdure.values.templates import parse_template
+from tests.plan.test_programs_as_python import records
+
+TOOLS: dict[str, list[str]] = {"f": ["x"], "g": ["x"], "p": ["x"]}
+ROWS: Json = [{"n": 1, "ok": True, "s": "a"}, {"n": 0, "ok": False, "s": "b"}, {"n": 2, "ok": True, "s": "a"}]
+ASSIGNED = re.compile(r"\b([abc]) :?= ")
+NOT_OF_PYTHON = (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError, TimeoutError)
+
+
+class World:
+    """What the tools return: the same for the same parameters."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.made = seed, list[str]()
+
+    def call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+        self.made.append(f"{tool} {dumps(given, sort_keys=True)}")
+        if len(self.made) > 60:
+            raise TimeoutError
+        chance = random.Random(f"{self.seed} {self.made[-1]}")
+        return {"n": chance.randrange(4), "ok": chance.random() < 0.5, "s": chance.choice(["a", "b", ""])}
+
+
+class Writer:
+    """A writer of scripts over few names, which it reads where a line before assigns them, whatever conditions decide."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.loops, self.items, self.known = chance, 0, list[str](), list[str]()
+
+    def record(self) -> str:
+        early = ["a", "b"] if self.loops and self.chance.random() < 0.1 else []
+        return self.chance.choice([*self.known, *self.items, *early] or ["input.rows[0]"])
+
+    def number(self) -> str:
+        parts = (
+            [f"{self.record()}.n"] * 3 + [f"w{n}" for n in range(1, self.loops + 1)] + [str(self.chance.randrange(3))]
+        )
+        return self.chance.choice(parts)
+
+    def test(self, deep: int = 2) -> str:
+        pick = self.chance.choice
+        plain = [f"{self.record()}.ok", f"{self.number()} > {self.number()}", f"{self.record()}.n == {self.number()}"]
+        if self.loops:
+            plain += [f"w{self.loops} {pick(['==', '>', '<'])} {pick('0122')}"] * 4
+        if not deep:
+            return pick(plain)
+        both = [f"{self.test(0)} {pick(['and', 'or'])} {self.test(deep - 1)}", f"not ({self.test(0)})"]
+        calls = [f"f(x={self.number()}).ok", f"({pick('ab')} := g(x={self.number()})).ok"]
+        joined = [f"{self.test(0)} {pick(['and', 'or'])} {each}" for each in calls]
+        return pick([*plain, *plain, *both, *calls, *joined])
+
+    def value(self) -> str:
+        texts = [f"f\"{{{self.record()}.s if {self.test(0)} else 'no'}}\"", f"len({self.record()}.s)"]
+        chosen = f"{self.number()} if {self.test(0)} else {self.number()}"
+        return self.chance.choice([self.number(), self.number(), f"{self.number()} + {self.number()}", chosen, *texts])
+
+    def call(self) -> str:
+        return f"{self.chance.choice('fg')}(x={self.value()})"
+
+    def lines(self, deep: int, pad: str = "") -> list[str]:
+        return [line for _ in range(self.chance.randrange(1, 4)) for line in self.statement(deep, pad)]
+
+    def statement(self, deep: int, pad: str) -> list[str]:
+        lines = self.write(deep, pad)
+        self.known += ASSIGNED.findall("\n".join(lines))
+        return lines
+
+    def write(self, deep: int, pad: str) -> list[str]:
+        pick = self.chance.choice
+        name = pick("aabbc")
+        kind = pick(
+            ["call", "call", "choice", "effect", "if", "if", "while", "while", "for", "walrus"]
+            if deep
+            else ["call", "choice", "effect"]
+        )
+        if kind == "call":
+            return [f"{pad}{name} = {self.call()}"]
+        if kind == "choice":
+            either = pick(
+                [
+                    f"{self.call()} if {self.test(1)} else {self.call()}",
+                    f"{self.call()} if {self.test(0)} else {self.record()}",
+                ]
+            )
+            return [f"{pad}{name} = {either}"]
+        if kind == "effect":
+            return [f"{pad}p(x={self.value()})"]
+        if kind == "walrus":
+            return [f"{pad}if {self.test(0)} and ({name} := {self.call()}).ok:", f"{pad}    p(x={name}.n)"]
+        if kind == "if":
+            made = [f"{pad}if {self.test()}:", *self.lines(deep - 1, f"{pad}    ")]
+            if self.chance.random() < 0.3:
+                made += [f"{pad}elif {self.test()}:", *self.lines(deep - 1, f"{pad}    ")]
+            return [*made, f"{pad}else:", *self.lines(deep - 1, f"{pad}    ")] if self.chance.random() < 0.5 else made
+        if kind == "for":
+            item = f"q{len(self.items)}"
+            self.items.append(item)
+            inside = [f"{pad}    p(x={self.value()})", f"{pad}    t.append({self.call()})"]
+            if self.chance.random() < 0.5:
+                inside = [f"{pad}    if {self.test(0)}:", *[f"    {line}" for line in inside]]
+            self.items.pop()
+            return [f"{pad}for {item} in input.rows:", *inside]
+        self.loops += 1
+        w = f"w{self.loops}"
+        inside = self.lines(deep - 1, f"{pad}    ")
+        more = pick(["", "", f" and {self.test(1)}", f" and ({w} == 0 or {self.record()}.ok)"])
+        self.loops -= 1
+        step = [f"{pad}    {w} += 1"]
+        inside = pick(
+            [[*inside, *step], [*step, *inside], [*step, f"{pad}    if {w} == 2:", f"{pad}        continue", *inside]]
+        )
+        return [f"{pad}{w} = 0", f"{pad}while {w} < 3{more}:", *inside]
+
+    def script(self) -> str:
+        lines = ["t = []", *[f"{name} = f(x={n})" for n, name in enumerate("ab") if self.chance.random() < 0.5]]
+        self.known += ASSIGNED.findall("\n".join(lines))
+        lines = [*lines, *(line for _ in range(self.chance.randrange(1, 4)) for line in self.statement(3, ""))]
+        return "\n".join([*lines, f"output(t=t, n={self.number()})"])
+
+
+def as_python(text: str, world: World) -> Any:
+    outputs: list[Any] = []
+
+    def tool(name: str) -> Any:
+        return lambda x: records(world.call(name, {"x": x}))
+
+    names = {name: tool(name) for name in TOOLS} | {"output": lambda **named: outputs.append(named)}
+    exec(compile(text, "script", "exec"), names | {"input": records({"rows": ROWS})})
+    return outputs[-1]
+
+
+def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[str]] | None:
+    """The output of the script as a plan whose calls end in any order, and what went wrong; `None` if a line is refused."""
+    reader = ScriptReader(ReaderVocabulary(names={name: name for name in TOOLS}, parameters=TOOLS, kinds=["input"]))
+    reader.push(text)
+    solution = reader.close("stop")
+    if solution.problem or any("_syntax" in call for call in solution.calls if isinstance(call, dict)):
+        return None
+    definitions = {name: {"name": name, "properties": {key: {} for key in keys}} for name, keys in TOOLS.items()}
+    plan = Plan(1, tools=resolve_tools(list(TOOLS), definitions), state=State(), data={"input": {"rows": ROWS}})
+    plan.extend(solution.calls)
+    plan.close()
+    running: list[Call] = []
+    for task in range(3000):
+        plan.checks.begin(task)
+        plan.go_on()
+        running += plan.take_ready("now")
+        if running:
+            call = running.pop(chance.randrange(len(running)))
+            plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
+        elif plan.settled:
+            break
+    wrong = [f"{call.id} {call.state.error.message}" for call in plan.every_call() if call.state.error]
+    return parse_template(solution.output)[0].resolve(plan.read_at_end), wrong
+
+
+def compare(seed: str) -> bool:
+    """Compare one random script, and return whether Python runs it and the dialect reads it."""
+    chance = random.Random(seed)
+    text = Writer(chance).script()
+    python, plan = World(1), World(1)
+    try:
+        wanted = as_python(text, python)
+    except NOT_OF_PYTHON:
+        return False
+    if not {*re.findall(r"\b([abc])\.", text)} <= {*ASSIGNED.findall(text)}:
+        return False  # Python does not reach the line, but the plan names the mistake
+    found = as_plan(text, plan, chance)
+    if found is not None:
+        assert (text, found[1]) == (text, [])
+        assert (text, sorted(plan.made)) == (text, sorted(python.made))
+        assert (text, dumps(found[0], sort_keys=True)) == (text, dumps(wanted, sort_keys=True))
+    return found is not None
+
+
+def test_r5_14_random_scripts_do_as_plans_what_python_would_do() -> None:
+    assert sum(compare(f"{seed}") for seed in range(300)) > 150
+
+
+PASSED_ON = {
+    "pages": """
+        pages = []
+        page = 0
+        while page < 3:
+            if page == 0:
+                got = f(x=page)
+            else:
+                got = g(x=got.n)
+            pages.append(got)
+            page += 1
+        output(pages=pages)""",
+    "either": """
+        got = f(x=0)
+        tries = 0
+        while tries < 3:
+            p(x=tries)
+            got = f(x=tries) if got.ok else g(x=got.s)
+            p(x=got.n)
+            tries += 1
+        output(got=got)""",
+    "token": """
+        w = 0
+        n = 0
+        while w < 3:
+            if w == 0:
+                tok = f(x=w)
+            n += tok.n
+            q = g(x=[w, tok.n])
+            w += 1
+        output(n=n, q=q)""",
+    "branch before": """
+        if input.rows[0].n > 5:
+            r = f(x=0)
+        w = 0
+        while w < 3:
+            w += 1
+            if w == 2:
+                r = f(x=w)
+                p(x=r.n)
+        output(w=w)""",
+    "walrus": """
+        r = f(x=0)
+        w = 0
+        while w < 3:
+            w += 1
+            if w > 1 and (r := f(x=w)).ok:
+                p(x=w)
+            q = g(x=1).ok and (r := f(x=w)).ok
+            p(x=r.n)
+        output(w=w)""",
+    "later": """
+        w = 0
+        while w == 0 or r.n > 5 or w < 3:
+            x = r.n if w > 0 else 7
+            r = f(x=x)
+            w += 1
+        output(x=x)""",
+    "nested": """
+        w = 0
+        while w < 2:
+            v = 0
+            while v < 2:
+                if w > 0 or v > 0:
+                    r = g(x=[r.n, v])
+                else:
+                    r = f(x=v)
+                v += 1
+            w += 1
+        output(r=r)""",
+    "changed": """
+        w = 0
+        while w < 3:
+            if w == 0:
+                r = f(x=w)
+            w += 1
+            if w > 0:
+                p(x=[w, r.n])
+            if w == 2:
+                r = g(x=r.n)
+        output(r=r)""",
+    "each": """
+        t = []
+        for q in input.rows:
+            w = 0
+            while w < 2:
+                if w == 0:
+                    tok = f(x=q.n)
+                else:
+                    tok = g(x=tok.n)
+                w += 1
+            t.append(tok)
+        output(t=t)""",
+}
+
+
+@pytest.mark.parametrize("case", PASSED_ON)
+def test_r16_4_a_round_of_a_while_reads_what_python_would_read(case: str) -> None:
+    lines = PASSED_ON[case].strip("\n").split("\n")
+    text = "\n".join(line[8:] for line in lines)
+    for seed in range(6):
+        python, plan = World(seed), World(seed)
+        wanted = as_python(text, python)
+        assert as_plan(text, plan, random.Random(seed)) == (wanted, [])
+        assert sorted(plan.made) == sorted(python.made)
