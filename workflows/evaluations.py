@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_ATTRIBUTE, AGENT_WORKFLOW, SCORE_ATTRIBUTE, TENANT_ATTRIBUTE, VERSION_ATTRIBUTE
+    from perdure.sessions.agent_file import with_conversation
     from perdure.values.json import Json, pack
     from perdure.values.limits import MAX_ID
 
@@ -177,6 +178,7 @@ class EvaluationWorkflow:
         place, model, number = plan.place(index)
         case, run_id = plan.cases[place], f"{plan.id}-{index + 1}"
         document = with_model(plan.agent, plan.models[model]) if plan.models[model] else plan.agent
+        document = with_conversation(document, case.messages)
         self._running[index] = run_id
         about = {"case": place, "model": model, "number": number, "run_id": run_id}
         agent = str(plan.agent.get("name", ""))

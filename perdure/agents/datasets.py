@@ -136,6 +136,7 @@ def _of_record(case: JsonObject, path: Path) -> EvaluationCase:
         name=path.stem,
         inputs=case.get("input"),
         has_input="input" in case,
+        messages=case.get("messages", []),
         expected_output=run.get("output"),
         metadata={key: case[key] for key in ("sender", "context") if key in case},
         evaluators=recorded_evaluators(run) if evaluators is None else evaluators,

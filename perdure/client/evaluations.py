@@ -28,7 +28,7 @@ from perdure.client.errors import clear_errors
 from perdure.client.run_operations import new_run_id
 from perdure.client.selection import Selection
 from perdure.client.tenancy import owned_memo, queue_priority
-from perdure.errors import RunError, RunExistsError, RunNotFoundError, SettingsError
+from perdure.errors import MessageRefusedError, RunError, RunExistsError, RunNotFoundError, SettingsError
 from perdure.queries import answer_of
 from perdure.runs.agent import check_new_id
 from perdure.runs.evaluation import (
@@ -49,8 +49,9 @@ from perdure.runs.evaluation import (
 from perdure.runs.events import JournalEntry
 from perdure.runs.views import summary
 from perdure.runs.wire import SCORE_ATTRIBUTE, VERSION_ATTRIBUTE
+from perdure.sessions.agent_file import with_conversation
 from perdure.values.arguments import check_arguments
-from perdure.values.json import Json
+from perdure.values.json import Json, shorten
 from perdure.values.problems import first_problem
 
 if TYPE_CHECKING:
@@ -198,6 +199,11 @@ async def start_evaluation(
     except ValidationError as error:
         raise SettingsError(f"the evaluation is not valid: {first_problem(error)}") from None
     plan.check()
+    for case in plan.cases:
+        try:
+            with_conversation(plan.agent, case.messages)
+        except MessageRefusedError as error:
+            raise SettingsError(f"the case {shorten(case.name, 60)} is a session's run: {error}") from None
     with clear_errors(client):
         try:
             await client.start_workflow(

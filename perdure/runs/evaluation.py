@@ -61,6 +61,8 @@ class EvaluationCase(WireModel):
     name: str
     inputs: Json = None
     has_input: bool = False
+    messages: list[JsonObject] = Field(default_factory=list)
+    """The conversation with which the run begins, in place of an input: a session's, or a client's."""
     expected_output: Json = None
     metadata: Json = None
     """`sender` and `context` in it are those of the run's start."""

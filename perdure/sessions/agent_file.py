@@ -36,6 +36,46 @@ def document(
     return agent | {"context": made}
 
 
+def cut_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+    """Return the agent file of a run without the conversation with which the run began, and that conversation: the
+    history, the messages to answer, and the session's state. An agent file without any message has none.
+    """
+    context: list[JsonObject] = [*(agent.get("context") or [])]
+    at = len(context)
+    while at and _is_state(context[at - 1]) and "state" in context[at - 1]:
+        at -= 1
+    if at and _is_input(context[at - 1]):
+        at -= 1
+    while at and (_is_history(context[at - 1]) or _is_recall(context[at - 1])):
+        at -= 1
+    while at < len(context) and _is_recall(context[at]):  # the agent's own; `document` adds one after the history
+        at += 1
+    if at == len(context) or _is_state(context[at]):
+        return agent, []
+    return agent | {"context": context[:at]}, [message for message in context[at:] if not _is_recall(message)]
+
+
+def with_conversation(agent: JsonObject, conversation: Sequence[JsonObject]) -> JsonObject:
+    """Return the file of this agent, or of another one, with a conversation that `cut_conversation` has returned.
+    A history that is the agent's own is not repeated. Raise `MessageRefusedError` for an agent that a text alone
+    cannot start.
+    """
+    if not conversation:
+        return agent
+    states = [message for message in conversation if _is_state(message)]
+    rest = [message for message in conversation if not _is_state(message)]
+    own = [message for message in agent.get("context") or [] if _is_history(message)]
+    rest = rest[len(own) :] if rest[: len(own)] == own else rest
+    texts: list[str] = []
+    if rest and _is_input(rest[-1]):
+        texts += map(str, rest.pop()["input"].values())
+    while rest and _is_text(rest[-1]) and not _is_cut(rest[-1:]):
+        texts.insert(0, rest.pop()["content"])
+    if not (rest or texts):
+        return agent
+    return document(agent, rest, _state_of(states) if states else None, texts)
+
+
 def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
     """Return the agent file of a run whose first message has these settings (R10.9). Raise `MessageRefusedError` for
     bad ones.
@@ -91,6 +131,18 @@ def input_name(agent: JsonObject) -> str | None:
     return None
 
 
+def _is_history(message: Json) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("user", "assistant", "tool")
+
+
+def _is_text(message: JsonObject) -> bool:
+    return message.keys() == {"role", "content"} and message["role"] == "user" and isinstance(message["content"], str)
+
+
+def _is_input(message: Json) -> bool:
+    return is_message(message) and message.get("type") == "input" and isinstance(message.get("input"), dict)
+
+
 def _is_state(message: Json) -> bool:
     return is_message(message) and message.get("type") == "state"
 
@@ -109,3 +161,10 @@ def _state_messages(state: JsonObject) -> list[JsonObject]:
         {"type": "state", "state": own},
         *({"type": "state", "state": value, "_instance": name} for name, value in below.items()),
     ]
+
+
+def _state_of(messages: Sequence[JsonObject]) -> JsonObject:
+    """Return the state of which `_state_messages` has made these messages."""
+    below = {MARK + str(each["_instance"]): each["state"] for each in messages if "_instance" in each}
+    own = [each["state"] for each in messages if "_instance" not in each]
+    return {key: value for state in own for key, value in state.items()} | below

@@ -28,6 +28,7 @@ from perdure.runs.caller_context import masked_context
 from perdure.runs.run_log import LogStep
 from perdure.runs.run_player import differences, plan_graph
 from perdure.runs.wire import AGENT_WORKFLOW, PreparedWorker, RunView
+from perdure.sessions.agent_file import cut_conversation, with_conversation
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._clock import WaitingState
 from perdure.testing._local import run_locally
@@ -45,7 +46,7 @@ from perdure.values.references import MISSING
 class Case(dict[str, Any]):
     """A recorded run, as `record` writes it: JSON, which people may read and edit.
 
-    `{"form", "perdure", "name", "agent", "input"?, "approval"?, "sender"?, "context"?, "delegates"?, "prices",
+    `{"form", "perdure", "name", "agent", "input"?, "messages"?, "approval"?, "sender"?, "context"?, "delegates"?, "prices",
     "tools": {name: definition}, "runs"}`.
     `runs` has the run under `""` and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request",
     "model", "dialect", "usage", "says", "cut"?}], "results": {call id: {"tool", "params", "returns" or "raises",
@@ -112,7 +113,9 @@ async def record_run(client: Client, run_id: str) -> Case:
 
 
 def _start_of(run_id: str, audit: Audit) -> JsonObject:
-    """Return the agent, and what the run was started with. Secrets of the context are masked."""
+    """Return the agent, and what the run was started with: an input, or the messages that a session, a client or the
+    agent file itself has put into its context. Secrets of the context are masked.
+    """
     given = audit.input
     if given is None:
         raise RunError(f"{run_id} has not started, so it cannot be recorded")
@@ -123,7 +126,9 @@ def _start_of(run_id: str, audit: Audit) -> JsonObject:
         "delegates": given.delegates
         | {name: each for start in _starts(audit) for name, each in start.delegates.items()},
     }
-    whole: JsonObject = {"agent": given.agent} | ({"input": given.input} if given.has_input else {})
+    agent, messages = (given.agent, []) if given.has_input else cut_conversation(given.agent)
+    whole: JsonObject = {"agent": agent} | ({"input": given.input} if given.has_input else {})
+    whole |= {"messages": messages} if messages else {}
     return whole | {name: value for name, value in known.items() if value}
 
 
@@ -290,7 +295,7 @@ async def replay(
     """
     known = read_case(case) if isinstance(case, str | Path) else check_case(case, "the case")
     whole, prices = as_agent(known["agent"] if agent is None else agent), known.get("prices", {})
-    today = Agent.of(_replayable(whole.document(), prices))
+    today = Agent.of(_replayable(with_conversation(whole.document(), known.get("messages", [])), prices))
     record = _Record(known, f"{today.name}-replay-{uuid.uuid4().hex[:8]}")
     definitions = _definitions_replaying(known, whole, tools)
     inline = {name for name, tool in inline_tools(today).items() if tool.get("_activity", name) in definitions}

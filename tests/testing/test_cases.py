@@ -41,6 +41,7 @@ from perdure.testing import (
     run_locally,
     write_case,
 )
+from perdure.testing.cases import with_evaluators
 from tests.support import DONE, agent, harness, perdure, registry
 from tests.timeouts import HANG
 from tests.user_workflows import Delivery, ship
@@ -345,6 +346,36 @@ async def test_r14_6_a_case_has_the_answers_of_what_the_engine_and_its_client_ru
     assert (await replay(case)).state == view.state
     assert (await replay(case, agent)).state == view.state
     assert real == []
+
+
+async def test_r14_6_another_agent_is_asked_with_the_messages_of_a_sessions_run(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    agent = Agent("desk", instructions="Old.", tools=[stock])
+    plan = {"calls": [{"_tool": "stock", "item": "fig", "_outputPath": "†state.stock"}], "output": "Three."}
+    async with run_locally(agent, model=[plan, {"output": "Yes."}], server=dev_server) as local:
+        session = local.session("ann")
+        await session.ask("How many figs?", sender="ann")
+        receipt = await session.send("Really?", sender="bob")
+        run = local.perdure.get_run(str(receipt.run_id))
+        view = await run.wait()
+        case = await record(run)
+    assert case["agent"] == agent.document()
+    assert [message["content"] for message in case["messages"] if message.get("role") == "user"] == [
+        "ann: How many figs?",
+        "bob: Really?",
+    ]
+    other = Agent("desk", instructions="New.", tools=[stock])
+    for played in (None, other):
+        assert (await replay(case, played)).state == view.state == {"stock": {"count": 3}}
+    (tmp_path / "cases").mkdir()
+    write_case(with_evaluators(case), tmp_path / "cases" / "really.json")
+    async with run_locally(other, model=[{"output": "Yes."}] * 2, server=dev_server) as local:
+        evaluation = await local.perdure.evaluate(other, str(tmp_path / "cases"), models=["", "fast"])
+        result = await evaluation.wait()
+        assert [row.rate.passed for row in result.totals()] == [1, 1], result.rows()
+        for request in local.model.requests:
+            assert all(words in request.text for words in ("New.", "ann: How many figs?", "Three.", "bob: Really?"))
 
 
 async def test_r14_6_a_run_that_received_a_message_is_not_recorded(

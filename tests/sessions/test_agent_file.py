@@ -1,0 +1,64 @@
+"""The agent file of a session's run, and the conversation that a case keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.errors import MessageRefusedError
+from perdure.sessions.agent_file import RECALL, cut_conversation, document, with_conversation
+from perdure.sessions.transcript import EARLIER
+
+TEXT: dict[str, Any] = {"type": "system", "text": "You answer."}
+STATE: dict[str, Any] = {
+    "type": "state",
+    "state": {"count": 0},
+    "schema": {"properties": {"count": {"type": "integer"}}},
+}
+ASKS: dict[str, Any] = {"type": "input", "schema": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
+SHOWN = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}]
+EARLY = [{"role": "user", "content": EARLIER + "Ann said hello."}]
+TALK = [{"role": "user", "content": "ann: Hi"}, {"role": "assistant", "content": "Yes?"}]
+
+
+def agent(*context: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "desk", "context": [TEXT, *context]}
+
+
+@pytest.mark.parametrize("state", [None, {}, {"order": {"n": 1}, "@clerk": {"seen": True}}])
+@pytest.mark.parametrize("talk", [[], TALK, EARLY])
+@pytest.mark.parametrize("own", [agent(), agent(ASKS), agent(STATE), agent({"type": "tool", "tool": RECALL})])
+def test_a_runs_conversation_is_apart_from_its_agent(
+    own: dict[str, Any], talk: list[dict[str, Any]], state: dict[str, Any] | None
+) -> None:
+    whole = document(own, talk, state, ["ann: Refund A7", "bob: Now"])
+    cut, conversation = cut_conversation(whole)
+    assert [message["type"] for message in cut["context"]] == [message["type"] for message in own["context"]]
+    assert with_conversation(cut, conversation) == whole
+    assert with_conversation(own, conversation) == whole
+
+
+def test_another_agent_gets_the_conversation_in_its_own_form() -> None:
+    _, conversation = cut_conversation(document(agent(), TALK, {"n": 1}, ["ann: Refund A7", "bob: Now"]))
+    asks = with_conversation(agent(ASKS), conversation)["context"]
+    assert asks[2:] == [*TALK, {"type": "input", "input": {"text": "ann: Refund A7\n\nbob: Now"}}, conversation[-1]]
+    _, asked = cut_conversation(with_conversation(agent(ASKS), conversation))
+    assert with_conversation(agent(), asked)["context"][3:-1] == [
+        {"role": "user", "content": "ann: Refund A7\n\nbob: Now"}
+    ]
+    two = {"type": "input", "schema": {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}}
+    with pytest.raises(MessageRefusedError, match="needs the input 'a', 'b'"):
+        with_conversation(agent(two), conversation)
+
+
+def test_messages_of_the_agents_own_file_are_there_once() -> None:
+    own = agent(*SHOWN)
+    whole = document(own, TALK, {"n": 1}, ["ann: Refund A7"])
+    assert with_conversation(own, cut_conversation(whole)[1]) == whole
+    assert with_conversation(own, cut_conversation(own)[1]) == own
+
+
+def test_an_agent_without_messages_has_no_conversation() -> None:
+    for file in ({"name": "desk"}, agent(), agent(ASKS), agent(STATE)):
+        assert cut_conversation(file) == (file, [])
