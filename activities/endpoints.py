@@ -23,15 +23,16 @@ from perdure.activities.model_servers import (
     endpoint_key,
 )
 from perdure.activities.secrets import keep_secret
+from perdure.models.media_parts import without_files
 from perdure.models.model_names import Provider, parse_model, split_endpoint
-from perdure.models.provider_errors import Refusal, remove_features, step_down
+from perdure.models.provider_errors import FILE, Refusal, remove_features, step_down
 from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
 from perdure.values.json import JsonObject, dumps
 
 REMEMBERED: Final = 1000
-"""Schemas whose refused features are remembered."""
+"""Schemas whose refused features are remembered, and refused files."""
 
 
 class Endpoints:
@@ -60,7 +61,7 @@ class Endpoints:
         self._unknown: dict[str, set[str]] = {}
         """Features that a model's server does not know, by model."""
         self._refused: dict[tuple[str, str], set[str]] = {}
-        """Features that a server refused for one schema alone, by model and schema."""
+        """Features that a server refused for one schema or file alone, by model and the schema's or the file's digest."""
 
     @asynccontextmanager
     async def ask(self, model: str, body: JsonObject, stable: int = 0) -> AsyncIterator[httpx2.Response]:
@@ -91,13 +92,15 @@ class Endpoints:
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
         """Return the body to send now, without features that the server does not support."""
         unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
-        return remove_features(body, unknown | refused)
+        fitted = remove_features(body, unknown | refused)
+        files = {digest for (name, digest), features in self._refused.items() if name == model and FILE in features}
+        return {**fitted, "messages": without_files(fitted["messages"], files)} if files else fitted
 
     def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
         """Record which features of the body the server refused; return whether to send it again without them.
 
-        An unknown feature is omitted from then on. A feature that was refused for one schema is omitted with that
-        schema. The refusal is of the body that was `sent`: a second, equal refusal changes nothing.
+        An unknown feature is omitted from then on, and so is a refused file. A feature that was refused for one schema
+        is omitted with that schema. The refusal is of the body that was `sent`: a second, equal refusal changes nothing.
         """
         step = step_down(refusal, sent)
         if step is None:
@@ -105,7 +108,7 @@ class Endpoints:
         if step.always:
             self._unknown.setdefault(model, set()).add(step.feature)
         else:
-            key = (model, _schema_key(body))
+            key = (model, step.file or _schema_key(body))
             if key not in self._refused and len(self._refused) >= REMEMBERED:
                 del self._refused[next(iter(self._refused))]
             self._refused.setdefault(key, set()).add(step.feature)

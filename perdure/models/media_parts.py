@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from perdure.models.providers.capabilities import Capabilities
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import MAX_FILE_TEXT, MAX_FILES_SHOWN, MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
 from perdure.values.media import PICTURES, MediaValue, is_text, media_lines, media_type
 
@@ -17,6 +18,8 @@ _NEEDED: Final = {
     **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
 }
 """Type of a file → the capability that it needs. No provider accepts other types. Texts need none."""
+PARTS: Final = {"image_url": "images", "file": "documents", "input_audio": "audio"}
+"""Type of a part that holds a file → the capability that it needs."""
 _ABOVE: Final = "The files that are named above:"
 
 
@@ -68,6 +71,34 @@ def with_files(
             waiting += parts
         shown.append(message)
     return shown, stays
+
+
+def left_out(reason: str) -> JsonObject:
+    """Return the part in place of a file that the model does not get."""
+    return {"type": "text", "text": f"[a file is left out: {reason}]"}
+
+
+def newest_file(messages: Sequence[JsonObject], kinds: Collection[str]) -> str:
+    """Return the digest of the last part with a file of these kinds; empty if there is none."""
+    parts = (part for message in reversed(messages) for part in reversed(_as_parts(message)))
+    return next((_digest(part) for part in parts if PARTS.get(part.get("type", "")) in kinds), "")
+
+
+def without_files(messages: Sequence[JsonObject], digests: Collection[str]) -> list[JsonObject]:
+    """Return the messages with one line in place of each part whose file has one of these digests."""
+    line = left_out("the model's server refuses it")
+    return [
+        {**message, "content": [line if _digest(part) in digests else part for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _digest(part: JsonObject) -> str:
+    """Return the digest of a part with a file, as it is sent; empty for a text."""
+    kind = part.get("type", "")
+    return hashlib.sha256(dumps(part[kind]).encode(errors="replace")).hexdigest() if kind in PARTS else ""
 
 
 def names_files(message: JsonObject) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from perdure.models.media_parts import newest_file
 from perdure.models.provider_extras import SIGNED, keys_beside, without_beside
 from perdure.values.json import Json, JsonObject
 
@@ -269,15 +270,21 @@ def _wait(words: str, error: Json) -> float | None:
 # validated here.
 
 
+FILE: Final = "file"
+"""The feature of a file that the model reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One feature to leave out of the next attempt."""
 
     feature: str
-    """`stream_options`, `max_tokens`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as
-    `reasoning_content`."""
+    """`stream_options`, `max_tokens`, `strict`, `json_schema`, `json_object` or `file`; or a key beside a call, such
+    as `reasoning_content`."""
     always: bool
-    """Whether the server lacks the feature; else it rejected only this schema, and another one may work."""
+    """Whether the server lacks the feature; else it rejected only this schema or file, and another one may work."""
+    file: str = ""
+    """The digest of the refused part, for the feature `FILE`."""
 
 
 def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
@@ -323,6 +330,13 @@ _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 """Statuses that are never about the requested features."""
 
 
+_ABOUT_FILES: Final = {
+    "images": re.compile(r"image|picture"),
+    "documents": re.compile(r"pdf|document|\bfiles?\b"),
+    "audio": re.compile(r"audio"),
+}
+_OF_A_FILE: Final = (400, 415, 422)
+"""Statuses of a refused file."""
 _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
 
 
@@ -346,10 +360,17 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
         return Reduction(min(signed), always=False)
     form = sent.get("response_format")
     if form is None or not _ABOUT_FORM.search(text):
-        return None
+        return _without_file(refusal.status, text, sent)
     always = not _ABOUT_SCHEMA.search(text) and bool(_UNKNOWN.search(text))
     if form["type"] == "json_object":
         return Reduction("json_object", always)
     if "strict" not in form["json_schema"]:
         return Reduction("json_schema", always)
     return Reduction("strict", always)
+
+
+def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
+    """Return the newest file of the kinds that a refusal names: the server accepted the older ones before."""
+    kinds = [kind for kind, about in _ABOUT_FILES.items() if about.search(text)] if status in _OF_A_FILE else []
+    file = newest_file(sent.get("messages", []), kinds)
+    return Reduction(FILE, always=False, file=file) if file else None

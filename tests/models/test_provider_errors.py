@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perdure.models.media_parts import without_files
 from perdure.models.provider_errors import LONGEST_WORDS, Reduction, refusal_of, remove_features, step_down
 
 JSON_SCHEMA = {
@@ -634,6 +635,45 @@ def test_max_tokens_has_its_newer_name_once_a_server_has_refused_the_older_one()
     renamed = {"messages": [], "max_completion_tokens": 50}
     assert remove_features({"messages": [], "max_tokens": 50}, {"max_tokens"}) == renamed
     assert remove_features({"messages": []}, {"max_tokens"}) == {"messages": []}
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+LATER_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
+DOCUMENT = {"type": "file", "file": {"filename": "d.pdf", "file_data": "data:application/pdf;base64,CCCC"}}
+WITH_FILES = [{"role": "user", "content": [{"type": "text", "text": "See"}, IMAGE, LATER_IMAGE, DOCUMENT]}]
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ("messages.7.content.2.image.source.base64.data: At least one of the image dimensions exceed max allowed size: 8000 pixels", LATER_IMAGE),
+        ("messages.0.content.2.image.source.bytes: image exceeds 5 MB maximum: 7167852 bytes > 5242880 bytes", LATER_IMAGE),
+        ("Could not process image", LATER_IMAGE),
+        ("You uploaded an unsupported image. Please make sure your image is valid.", LATER_IMAGE),
+        ("messages.0.content.3.pdf.source.base64.data: The PDF specified was not valid.", DOCUMENT),
+        ("The document has no pages.", DOCUMENT),
+    ],
+)  # fmt: skip
+def test_r20_3_a_file_that_a_server_refuses_is_left_out(words: str, file: Any) -> None:
+    refusal = refusal_of(400, {"error": {"message": words}})
+    assert refusal is not None
+    step = step_down(refusal, {**JSON_SCHEMA, "messages": WITH_FILES})
+    assert step is not None
+    (sent,) = without_files(WITH_FILES, {step.file})
+    line = {"type": "text", "text": "[a file is left out: the model's server refuses it]"}
+    assert sent["content"] == [line if part is file else part for part in WITH_FILES[0]["content"]]
+    assert step_down(refusal, {"messages": [{"role": "user", "content": "no files"}]}) is None
+
+
+def test_r20_3_a_refusal_that_is_about_no_file_leaves_all_files() -> None:
+    for status, words in (
+        (400, "max_tokens is too large"),
+        (403, "no image for this key"),
+        (503, "images: overloaded"),
+    ):
+        refusal = refusal_of(status, {"error": {"message": words}})
+        assert refusal is not None
+        assert step_down(refusal, {"messages": WITH_FILES}) is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Image, Media, MediaError, Perdure, tool
 from perdure.hosting.connection import data_converter
+from perdure.testing.scripted_model import Turn
 from tests.support import DONE, agent, harness, storage_fixture
 from tests.timeouts import HANG
 
@@ -163,6 +164,24 @@ async def test_r20_3_a_sessions_later_runs_see_its_files(dev_server: WorkflowEnv
         await session.delete(sender="ann", rights=["*"])
     assert pictures(first) == pictures(second) == ["data:image/png"]
     assert "a.png, sha256:" in str(view)
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_file_that_the_server_refuses_does_not_end_the_conversation(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    def answer(request: Any) -> Any:
+        return Turn("Could not process image", status=400) if pictures(request) else {"output": "No chart."}
+
+    client = await connect(dev_server)
+    chat = Agent("chat", instructions="Chat.")
+    async with harness(client, [], answer) as it:
+        session = Perdure(client, task_queue=it.task_queue).session(f"media-{uuid.uuid4().hex[:8]}", agent=chat)
+        for text, files in (("What is it?", [Image(data=PNG, name="a.png")]), ("And now?", [])):
+            await session.wait(await session.send(text, sender="ann", files=files))
+        left_out = ["the model's server refuses it" in request.text for request in it.model.requests]
+        await session.delete(sender="ann", rights=["*"])
+    assert left_out == [False, True, True]  # the second run's Request is sent once
 
 
 async def test_r20_3_without_storage_a_file_is_one_clear_error(dev_server: WorkflowEnvironment) -> None:

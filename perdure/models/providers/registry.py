@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from perdure.models.media_parts import PARTS, left_out
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.providers import anthropic, bedrock, google, openai_responses
 from perdure.models.providers.capabilities import Capabilities, capabilities_of
@@ -45,10 +46,6 @@ def event_reader(model: str) -> EventReader:
     return _READERS[parse_model(model).provider]()
 
 
-_FILES: Final = {"image_url": "images", "file": "documents", "input_audio": "audio"}
-"""Kind of a part → the capability that it needs."""
-
-
 def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
     """Return a message with one line in place of each file that the model cannot read."""
     content = message.get("content")
@@ -56,11 +53,11 @@ def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
         return message
     parts = []
     for part in content:
-        needed = _FILES.get(part.get("type", ""))
+        needed = PARTS.get(part.get("type", ""))
         if needed is not None and not getattr(capabilities, needed):
-            part = {"type": "text", "text": f"[a file is left out: this model reads no {needed}]"}
+            part = left_out(f"this model reads no {needed}")
         elif needed == "images" and not (capabilities.image_addresses or part["image_url"]["url"].startswith("data:")):
-            part = {"type": "text", "text": "[a file is left out: this model's server reads no images from addresses]"}
+            part = left_out("this model's server reads no images from addresses")
         parts.append(part)
     return {**message, "content": parts}
 
