@@ -53,10 +53,10 @@ def events_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _in_a_word(value: bool | str | tuple[str, ...]) -> str:
+def _in_a_word(value: bool | int | str | tuple[str, ...]) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else ", ".join(value) or "none"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
 def capabilities_table() -> str:

@@ -24,16 +24,20 @@ _ABOVE: Final = "The files that are named above:"
 
 
 def files_to_show(messages: Iterable[JsonObject], capabilities: Capabilities) -> list[MediaValue]:
-    """Return the files that a Request shows: each once, the newest up to `MAX_FILES_SHOWN`, `MAX_MEDIA_SHOWN` bytes, and
-    `MAX_TEXT_SHOWN` bytes of the texts in them."""
+    """Return the files that a Request shows: each once, the newest up to `MAX_FILES_SHOWN`, `MAX_MEDIA_SHOWN` bytes,
+    `MAX_TEXT_SHOWN` bytes of the texts in them, and the documents that the model accepts."""
     found: dict[str, MediaValue] = {}
     for message in messages:
         for file in _named(message):
             if _readable(file.type, capabilities):
                 found.setdefault(file.digest, file)
     shown: list[MediaValue] = []
-    room, room_for_text = MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
+    room, room_for_text, documents = MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN, capabilities.max_documents
     for file in reversed(list(found.values())[-MAX_FILES_SHOWN:]):
+        if _NEEDED.get(file.type) == "documents":
+            documents -= 1
+            if documents < 0:
+                continue
         room -= file.bytes
         room_for_text -= min(file.bytes, MAX_FILE_TEXT) if is_text(file.type) else 0
         if room < 0 or room_for_text < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -110,6 +111,23 @@ def test_each_provider_gets_files_in_its_own_form(provider: Any, expected: list[
     encoded = {key: base64.b64encode(data).decode() for key, data in (("png", PNG), ("pdf", PDF))}
     for each in expected:
         assert each % encoded in body, body
+
+
+def test_bedrock_gets_documents_with_names_of_their_own_and_five_at_most() -> None:
+    names = ("報告書.pdf", "計画.pdf", "", "a  b.pdf", "report.pdf", "report.pdf", "report")
+    files = [(media_of(data, name), data) for name, data in ((name, PDF + bytes([n])) for n, name in enumerate(names))]
+    messages = [{"role": "user", "content": "\n".join(file.line for file, _ in files)}, said("p.png")]
+    capabilities = capabilities_of("bedrock:anthropic.claude-sonnet-5")
+    wanted = files_to_show(messages, capabilities)
+    assert wanted == [*(file for file, _ in files[2:]), FILES["p.png"][0]]
+    every = {file.digest: data for file, data in (*files, FILES["p.png"])}
+    with_all, _ = with_files(messages, 0, every, capabilities)
+    body = write_request("bedrock:anthropic.claude-sonnet-5", "m", {"messages": with_all})
+    blocks = [block["document"] for message in body["messages"] for block in message["content"] if "document" in block]
+    found = [block["name"] for block in blocks]
+    assert len(found) == len(set(found)) == len(names)
+    assert [name.rpartition(" ")[0] for name in found] == ["document", "document", "file", "a b"] + ["report"] * 3
+    assert all(re.fullmatch(r"[a-zA-Z0-9()\[\]-]+( [a-zA-Z0-9()\[\]-]+)*", name) for name in found)
 
 
 LEAST = Capabilities()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -11,6 +12,7 @@ from perdure.models.providers.chat_messages import (
     CallPart,
     CallPieces,
     ChatTurn,
+    FilePart,
     Part,
     TextPart,
     chunk,
@@ -28,7 +30,8 @@ from perdure.models.providers.claude import claude_of, signed_thoughts
 from perdure.values.json import Json, JsonObject
 
 _MARK: Final[JsonObject] = {"cachePoint": {"type": "default"}}
-_NAME: Final = re.compile(r"[^a-zA-Z0-9 ()\[\]-]+")
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
+_LONGEST_NAME: Final = 150
 _SAMPLING: Final = {"max_tokens": "maxTokens", "temperature": "temperature", "top_p": "topP"}
 
 
@@ -104,9 +107,16 @@ def _part(part: Part) -> JsonObject:
     source = {"bytes": part.data}
     form = part.media_type.rpartition("/")[2]
     if part.kind == "document":
-        name = _NAME.sub("-", part.name.rpartition(".")[0] or "document")
-        return {"document": {"format": form, "name": name, "source": source}}
+        return {"document": {"format": form, "name": _document_name(part), "source": source}}
     return {part.kind: {"format": form, "source": source}}
+
+
+def _document_name(part: FilePart) -> str:
+    """Return a name that no other document has, in characters that the server accepts. It stays the same in later
+    Requests, so that the cache holds.
+    """
+    words = _NOT_IN_NAMES.sub(" ", part.name.rpartition(".")[0] or part.name).strip() or "document"
+    return f"{words[:_LONGEST_NAME]} {hashlib.sha256(part.data.encode()).hexdigest()[:12]}"
 
 
 _FINISH: Final = {

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.providers import google
 from perdure.models.providers.claude import claude_of
+from perdure.values.limits import MAX_FILES_SHOWN
 from perdure.values.messages import HostedTool
 
 Caching = Literal["automatic", "marked", "none"]
@@ -31,6 +32,8 @@ class Capabilities:
     """Whether its server fetches a picture from an address."""
     documents: bool = False
     """Whether it reads PDF files."""
+    max_documents: int = MAX_FILES_SHOWN
+    """PDF files in one Request at most."""
     audio: bool = False
     """Whether it accepts recordings."""
     caching: Caching = "automatic"
@@ -114,7 +117,7 @@ def _bedrock(name: str) -> Capabilities:
         found = Capabilities(images=nova, documents=nova, caching="marked" if nova else "none")
     else:
         found = Capabilities(images=True, documents=True, caching="marked", thinking=claude.thinking)
-    return replace(found, strict_schemas=False, image_addresses=False)
+    return replace(found, strict_schemas=False, image_addresses=False, max_documents=5)
 
 
 _OF: Final = {
