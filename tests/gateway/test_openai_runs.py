@@ -230,9 +230,10 @@ async def test_a_question_to_a_person_is_answered_with_a_reason(
         (item,) = asked.output
         assert item.type == "mcp_approval_request"
         assert json.loads(item.arguments) == {"question": "Which size?"}
-        answer: Any = {
-            "type": "mcp_approval_response", "approval_request_id": item.id, "approve": True, "reason": "42"
-        }  # fmt: skip
+        answer: Any = {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
+        with pytest.raises(openai.BadRequestError, match="is a question: send its answer as the reason"):
+            await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[answer])
+        answer["reason"] = "42"
         done = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[answer])
         assert done.output_text == "42"
 
@@ -436,6 +437,31 @@ async def test_what_a_client_carries_out_is_no_question_to_people(
         assert page.status_code == 200
         assert "get_weather" in page.text
         assert "for a person" not in page.text
+
+
+@pytest.mark.parametrize("rights", [["read", "send"], ["read", "send", "approve"]])
+async def test_a_client_carries_out_the_tools_of_the_agents_own_file(
+    rights: list[str], dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    own = {"name": "read_serial", "properties": {"device": {"type": "string"}}, "_activity": "perdure.client"}
+    agents = [SHOPPER | {"context": [{"type": "tool", "tool": own}]}]
+    call = {"_tool": "read_serial", "device": "lamp", "_outputPath": "†state.serial"}
+    answers = [{"calls": [call]}, says("It is {†state.serial}.")] * 2
+    async with door(dev_server.client, tmp_path, answers, agents=agents, who=[("acme", "ann", rights)]) as it:
+        asked: Any = await it.ai.responses.create(model="shopper", input="Serial?")
+        [item] = asked.output
+        assert (item.type, item.name, item.arguments) == ("function_call", "read_serial", '{"device":"lamp"}')
+        result: Any = {"type": "function_call_output", "call_id": item.call_id, "output": "SN-9"}
+        done = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[result])
+        assert done.output_text == "It is SN-9."
+        assert (await it.ai.responses.retrieve(asked.id)).output == asked.output
+        said: Any = [{"role": "user", "content": "Serial?"}]
+        chat: Any = await it.ai.chat.completions.create(model="shopper", messages=said)
+        [wanted] = chat.choices[0].message.tool_calls
+        assert (wanted.function.name, chat.choices[0].finish_reason) == ("read_serial", "tool_calls")
+        said += [chat.choices[0].message, {"role": "tool", "tool_call_id": wanted.id, "content": "SN-9"}]
+        last = await it.ai.chat.completions.create(model="shopper", messages=said)
+        assert last.choices[0].message.content == "It is SN-9."
 
 
 def printed(view: Any) -> str:

@@ -239,15 +239,14 @@ class FoundRun:
             arguments = (
                 {"calls": request.calls} if request.calls is not None else self._own(request.tool, request.params)
             )
-            approval = not (request.question and request.tool in self.record.names)
-            id = join_ids(path, request.call)
+            id, approval = join_ids(path, request.call), not request.client
             yield RequiredAction(
                 id, request.tool, arguments, approval, request.requested_at, request.digest, request.question
             )
 
     def _shows(self, request: WaitingView) -> bool:
-        """Whether its client can handle the request: a call of the client's own tool, or any request if the client may decide."""
-        return (request.question and request.tool in self.record.names) or self.record.approves
+        """Whether its client can handle the request: a call that the client carries out, or any request if the client may decide."""
+        return request.client or self.record.approves
 
     def _settled(self) -> Iterator[tuple[int, RequiredAction]]:
         for path, view in self._tree.views:
@@ -262,7 +261,8 @@ class FoundRun:
                     plan = RequiredAction(id, "plan", {}, True, at, shown, decided=decided)
                     plans.setdefault((leg, request_id), (plan, []))[1].append(call)
                     continue
-                approval = decided.decision != "answer" or call.tool not in self.record.names
+                # A client's result names no digest.
+                approval = decided.decision != "answer" or (bool(shown) and call.tool not in self.record.names)
                 arguments = self._own(call.tool, call.params)
                 yield leg, RequiredAction(id, call.tool, arguments, approval, at, shown, decided=decided)
         for (leg, _), (plan, calls) in plans.items():

@@ -120,6 +120,8 @@ def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> li
 def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
     """Return a verdict as a decision on a call. For a question, the reason is the answer."""
     if ask.question and verdict["decision"] == "approve":
+        if not verdict["reason"]:
+            raise refused(f"{ask.request_id} is a question: send its answer as the reason", "input", "invalid_value")
         return {"decision": "answer", "answer": verdict["reason"]}
     return verdict
 
