@@ -298,3 +298,24 @@ def test_r16_4_a_round_of_a_while_reads_what_python_would_read(case: str) -> Non
         wanted = as_python(text, python)
         assert as_plan(text, plan, random.Random(seed)) == (wanted, [])
         assert sorted(plan.made) == sorted(python.made)
+
+
+TEXTS = {
+    "'Dear {†state.u.s}' if u.n > 9 else 'Hi {†state.u.n}!'": "'Dear ' + u.s if u.n > 9 else f'Hi {u.n}!'",
+    "'Dear {†state.u.s},\\n' + 'bye'": "f'Dear {u.s},\\n' + 'bye'",
+    "'; '.join(['Dear {†state.u.s}', 'bye'])": "'; '.join([f'Dear {u.s}', 'bye'])",
+    "['†state.u.n'][0] + 1": "u.n + 1",
+    "[f'{q.n}' + ' {†state.u.s} {†q.n}' for q in input.rows]": "[f'{q.n} {u.s} {q.n}' for q in input.rows]",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_that_names_values_is_an_f_string_inside_an_expression(text: str) -> None:
+    python, plan = World(1), World(1)
+    wanted = as_python(f"u = f(x=1)\np(x={TEXTS[text]})\noutput(x={TEXTS[text]})", python)
+    assert as_plan(f"u = f(x=1)\np(x={text})\noutput(x={text})", plan, random.Random(1)) == (wanted, [])
+    assert plan.made == python.made
+
+
+def test_a_text_with_alternatives_inside_an_expression_is_refused() -> None:
+    assert as_plan("u = f(x=1)\np(x='Dear {†state.u.s || †state.u.n}' + '!')", World(1), random.Random(1)) is None

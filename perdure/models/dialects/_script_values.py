@@ -10,12 +10,12 @@ import tokenize
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from perdure.errors import FormulaError
+from perdure.errors import FormulaError, ReferenceSyntaxError
 from perdure.models.dialects.script_writer import CONSTANTS
 from perdure.values.formulas import is_function, parse_formula, parse_statements
 from perdure.values.json import Json
 from perdure.values.references import Reference
-from perdure.values.templates import EXPR
+from perdure.values.templates import EXPR, has_reference, parse_string
 
 Resolve: TypeAlias = Callable[[ast.Name], Reference]
 """A function that returns the reference of a name: a result, an item of a loop, a kind of data."""
@@ -87,6 +87,28 @@ class _NameRewriter(ast.NodeTransformer):
         if node.id in self._bound or node.id in ("true", "false", "null") or isinstance(node.ctx, ast.Store):
             return node
         return path_node(self._resolve(node), node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        """Return a text that names values as the f-string of these values, and `"†state.x"` as the value itself."""
+        if not isinstance(node.value, str) or not has_reference(node.value):
+            return node
+        try:
+            text = parse_string(node.value)
+        except ReferenceSyntaxError as error:
+            raise NotAllowedError(node, str(error)) from None
+        if isinstance(text, Reference):
+            return path_node(text, node)
+        parts: list[ast.expr] = []
+        for part in getattr(text, "parts", [None]):
+            if not isinstance(part, str | Reference):
+                raise NotAllowedError(node, 'in an expression a text names single values: f"Dear {user.name or other}"')
+            value = ast.Constant(part) if isinstance(part, str) else ast.FormattedValue(path_node(part, node), -1)
+            parts.append(value)
+        return ast.fix_missing_locations(ast.copy_location(ast.JoinedStr(parts), node))
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        node.values = [self.visit(part) if isinstance(part, ast.FormattedValue) else part for part in node.values]
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if not isinstance(node.func, ast.Name):
