@@ -28,6 +28,8 @@ _TAKEN: Final = frozenset({"state", "input", "output"})
 WRITTEN: Final = re.compile(r"†state\.(\w+)")
 _PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
 _STATE: Final = re.compile(r"\bstate\.(\w+)")
+_SEARCHED: Final = 100
+"""Versions of names that are searched for one that a call derives from."""
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 
@@ -90,8 +92,10 @@ class Block:
         """Name → the conditions of each call so far that writes it."""
         self.partial: set[str] = set()
         """Names of which a call writes only a part. A reader of another part does not wait for that call."""
-        self.seen: dict[str, dict[str, int]] = {}
-        """Name → the versions of the other names that had ended when it was written, because it derives from them."""
+        self.made_of: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        """A name's version → the versions of the names that its call reads."""
+        self.added: list[str] = []
+        """The name of each version that the current statement has added."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
         self.sure: set[str] = set()
@@ -243,24 +247,43 @@ class Block:
     def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
         """Return the call, ordered after the earlier calls that assigned its names, as in Python (R5.14)."""
         read = str({key: value for key, value in call.items() if key != "_outputPath"})
-        seen: dict[str, int] = {}
-        for name in dict.fromkeys(_STATE.findall(read)):
-            if name in self.partial and not re.search(rf"\bstate\.{name}(?![\w.\[])", read):
-                continue
-            for each, version in {**self.seen.get(name, {}), name: len(self.versions.get(name, ()))}.items():
-                seen[each] = max(version, seen.get(each, 0))
+        reads = [
+            (name, len(self.versions.get(name, ())))
+            for name in dict.fromkeys(_STATE.findall(read))
+            if name not in self.partial or re.search(rf"\bstate\.{name}(?![\w.\[])", read)
+        ]
         again, holds = [], _parts(call.get(IF))
         for name in dict.fromkeys(names):
             versions = self.versions.setdefault(name, [])
-            if not _excludes(versions, holds) and seen.get(name, 0) < len(versions):
+            if not _excludes(versions, holds) and not self._derives(reads, name, len(versions)):
                 again.append(f"ended †state.{name}")
             versions.append(holds)
-            self.seen[name] = seen
+            self.added.append(name)
+            self.made_of[name, len(versions)] = reads
         self.partial |= {name for name, part in _PART_WRITTEN.findall(str(call.get("_outputPath", ""))) if part}
         if not again:
             return call
         given = call.get("_after", [])
         return {**call, "_after": list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *again]))}
+
+    def _derives(self, reads: Sequence[tuple[str, int]], name: str, version: int) -> bool:
+        """Whether values that are read derive from this version of the name, so that its call has ended. Of a long way
+        there only the beginning is searched: one more order changes nothing."""
+        left, seen = list(reads), set[tuple[str, int]]()
+        while left and len(seen) < _SEARCHED:
+            each = left.pop()
+            if each[0] == name and each[1] >= version:
+                return True
+            if each not in seen:
+                seen.add(each)
+                left += self.made_of.get(each, ())
+        return False
+
+    def forget_added(self) -> None:
+        """Remove the versions that a refused statement has added."""
+        for name in reversed(self.added):
+            self.made_of.pop((name, len(self.versions[name])), None)
+            self.versions[name].pop()
 
     def let(self, name: str, value: Json, node: ast.AST) -> None:
         """Assign a value to a name, without a tool."""

@@ -556,13 +556,12 @@ class ScriptPlan:
     def read(self, statement: ast.stmt) -> list[JsonObject]:
         """Return all calls of the statement, or none. Raises `NotAllowedError`."""
         top = self._top
-        top.calls, top.guards = [], []
+        top.calls, top.guards, top.added = [], [], []
         before = self.outputs, self.output, self._in_branches
-        versions = {name: len(each) for name, each in top.versions.items()}
         try:
             self._statement(remove_await(statement), top)
         except (NotAllowedError, ValueError, RecursionError):
-            top.versions = {name: top.versions[name][:count] for name, count in versions.items()}
+            top.forget_added()
             if not isinstance(statement, ast.Expr):
                 self.outputs, self.output, self._in_branches = before
             raise
