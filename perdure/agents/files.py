@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -17,7 +17,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
 from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Config, Context, agent_document, parse_agent
-from perdure.runs.delegates import merge_upfront
+from perdure.runs.delegates import delegate_reach, merge_upfront
 from perdure.runs.procedures import Procedure
 from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
@@ -46,6 +46,8 @@ class Planned:
     """The agent's, for the limits of its plans."""
     request: int = 1
     """The Request whose plan it is; 0: a run starts with it (R5.9)."""
+    delegates: Mapping[str, JsonObject] = field(default_factory=dict)
+    """The agent files of delegates that are known, by name."""
 
     def new_plan(self) -> Plan:
         """Return an empty plan on which the calls are simulated."""
@@ -72,7 +74,8 @@ class Planned:
 
     def verdicts(self, rules: Iterable[Rule]) -> list[RuleVerdict]:
         """Return the verdict on each rule before the first call, without rules that depend on the run's sender."""
-        return judge_plan(self.checked(), RuleBook([rule for rule in rules if not isinstance(rule, Needs)]))
+        book = RuleBook([rule for rule in rules if not isinstance(rule, Needs)])
+        return judge_plan(self.checked(), book, lambda tool: delegate_reach(tool, self.tools, self.delegates))
 
     def played(self) -> Plan:
         """Return the plan with unknown values as the results of its tools."""
@@ -136,7 +139,7 @@ def plan_of(
     """
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, [] if complete else calls, known, delegates)
-    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), config, request)
+    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), config, request, delegates)
 
 
 def _tools(

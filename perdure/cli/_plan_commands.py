@@ -124,19 +124,22 @@ def simulate_command(
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dry run: the levels of parallel calls, the calls that need approval, and the time. Exit with code 1 if a call is invalid."""
+    """Show a dry run: the levels of parallel calls, the calls that need approval, and the time. Exit with code 1 if a call is invalid, or a delegate has no agent file."""
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         simulation = _simulate(looked, durations, assume)
     if as_json:
-        print(dumps(_as_json(simulation)))
+        missing: JsonObject = {"problems": looked.missing} if looked.missing else {}
+        print(dumps({**_as_json(simulation), **missing}))
     else:
+        for line in looked.missing:
+            print(line)
         _print_simulation(simulation)
         for verdict in looked.verdicts():
             print(verdict.line)
         _print_ways(looked.planned)
         _warn(looked.planned, input, _problems(step.call for step in simulation.steps))
-    if any(step.status == "invalid" for step in simulation.steps):
+    if looked.missing or any(step.status == "invalid" for step in simulation.steps):
         raise SystemExit(FAILED)
 
 

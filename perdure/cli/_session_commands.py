@@ -195,26 +195,32 @@ def check(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show an agent's parts. For another framework's agent, show the unsupported parts and their replacements too."""
+    """Show an agent's parts, and delegates without an agent file. For another framework's agent, show the unsupported parts and their replacements too."""
+    from perdure.activities.preparation import AgentFolder  # only this command reads delegates as a worker does
+
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
+    missing = AgentFolder(settings.agents_folder).collect(tools, found.delegates())[1]
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],
         "delegates": list(dict.fromkeys([*found.delegates(), *wanted_delegates(tools)])),
         "hooks": [f"{each.ref.event} {each.ref.name}" for each in found.hooks],
         "notCarried": [{"agent": each.agent, "part": each.part, "instead": each.instead} for each in found.not_carried],
+        "problems": [*missing.values()],
     }
     if as_json:
         print(dumps(facts))
-        return
+        raise SystemExit(FAILED if missing else 0)
     out = get_console()
     for name in ("tools", "delegates", "hooks"):
         out.print(f"{name}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
-    for part in found.not_carried:
-        out.print(str(part), markup=False, soft_wrap=True)
+    for line in [*map(str, found.not_carried), *missing.values()]:
+        out.print(line, markup=False, soft_wrap=True)
+    if missing:
+        raise SystemExit(FAILED)
 
 
 @session_app.command("show")

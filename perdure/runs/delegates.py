@@ -185,14 +185,17 @@ def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObje
 
 
 def tools_of_delegate(tool: Tool, run: RunState) -> frozenset[str] | None:
+    """Return the names of the tools that a delegate's run, and the runs below it, may use; `None`: any."""
+    return delegate_reach(tool, run.tools, run.prepared.delegates)
+
+
+def delegate_reach(tool: Tool, tools: Mapping[str, Tool], delegates: Mapping[str, JsonObject]) -> frozenset[str] | None:
     """Return the names of the tools that a delegate's run, and the runs below it, may use; `None`: any.
 
-    Beside the tools of the agent files, these are the run's own tools: the model may pass them by scopes.
+    Beside the tools of the agent files, `delegates`, these are the run's own `tools`: the model may pass them by scopes.
     """
     found = (
-        {name for each in run.tools.values() for name in names_of(each)}
-        if tool.scopes or tool.scope_choice
-        else set[str]()
+        {name for each in tools.values() for name in names_of(each)} if tool.scopes or tool.scope_choice else set[str]()
     )
     left, seen = [tool.delegate], set[str]()
     while left:
@@ -200,7 +203,7 @@ def tools_of_delegate(tool: Tool, run: RunState) -> frozenset[str] | None:
         if name is None or name == ANONYMOUS or name in seen:
             continue
         seen.add(name)
-        if (document := run.prepared.delegates.get(name)) is None:
+        if (document := delegates.get(name)) is None:
             return None
         for each in tools_of(document):
             named = [each] if isinstance(each, str) else [definition_name(each), each.get("_activity")]
@@ -209,7 +212,7 @@ def tools_of_delegate(tool: Tool, run: RunState) -> frozenset[str] | None:
                 below = wanted_delegates([each])
                 found.update(below)
                 left += below
-            elif (known := run.tools.get(each)) is not None:
+            elif (known := tools.get(each)) is not None:
                 found.update(names_of(known))
                 left += [known.delegate]
     return frozenset(found)

@@ -149,3 +149,52 @@ def test_where_the_item_of_a_loop_is_told_where_it_is_looked_for() -> None:
         "1.1 price: $.fruit: there is no †input.item here: the item of a call's own _each is †item"
     )
     assert lines[2] == "3 calls, 2 problems"
+
+
+WRITER = {"name": "writer", "properties": {"to": {"type": "string"}}, "_delegate": "writer"}
+FIRST = [{"rule": "precedes", "first": "price", "then": "pay"}]
+MISSING = "the worker's agents folder has no 'writer'; there are shopper"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_delegate_without_an_agent_file_is_named_as_the_worker_names_it() -> None:
+    Path("agents").mkdir()
+    context = [*AGENT["context"], {"type": "tool", "tool": WRITER}]
+    shopper = json.dumps(AGENT | {"context": context, "config": {"rules": FIRST}})
+    Path("agents/shopper.json").write_text(shopper)
+    given = ("--agent", "shopper", *GIVEN[2:])
+    Path("shopper.json").unlink()
+    calls = [*CALLS, {"_tool": "writer", "to": "ann"}]
+
+    validated, simulated = plan("validate", calls, *given), plan("simulate", calls, *given)
+    checked = CliRunner().invoke(app, ["agent", "check", "shopper"])
+    for found in (validated, simulated, checked):
+        assert (found.exit_code, MISSING in found.stdout.splitlines()) == (1, True), found.output
+    assert "unknown: precedes(price, pay): the run below 1.2 writer may call pay" in validated.stdout
+    for command, more in (("validate", given), ("simulate", given)):
+        assert MISSING in plan(command, calls, *more, "--json").stdout
+    assert json.loads(CliRunner().invoke(app, ["agent", "check", "shopper", "--json"]).stdout)["problems"] == [MISSING]
+
+    Path("agents/writer.json").write_text(json.dumps({"name": "writer", "context": []}))
+    validated, simulated = plan("validate", calls, *given), plan("simulate", calls, *given)
+    checked = CliRunner().invoke(app, ["agent", "check", "shopper"])
+    assert [found.exit_code for found in (validated, simulated, checked)] == [0, 0, 0], validated.output
+    for found in (validated, simulated):
+        assert "proven: precedes(price, pay)" in found.stdout.splitlines()
+
+    pays = {"name": "writer", "context": [{"type": "tool", "tool": "pay"}]}
+    Path("agents/writer.json").write_text(json.dumps(pays))
+    assert "unknown: precedes(price, pay)" in plan("validate", calls, *given).stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_call_of_a_delegate_is_checked_against_its_agent_file() -> None:
+    Path("agents").mkdir()
+    tool = {"name": "writer", "_delegate": "writer", "_resolution": "upfront"}
+    schema = {"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}
+    writer = {"name": "writer", "context": [{"type": "input", "schema": schema}]}
+    Path("agents/writer.json").write_text(json.dumps(writer))
+    Path("shopper.json").write_text(
+        json.dumps(AGENT | {"context": [*AGENT["context"], {"type": "tool", "tool": tool}]})
+    )
+    assert "0 writer: $ lacks 'to'" in plan("validate", [{"_tool": "writer"}], *GIVEN).stdout
