@@ -325,11 +325,15 @@ def _find(name: str) -> codecs.CodecInfo | None:
 codecs.register(_find)
 
 
+_SESSION_ENDED: Final = -404_404
+"""Code of the error for a request that was refused because its session has ended. No server uses it."""
+
+
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """A transport over HTTP that keeps the bounds.
 
     A body, or an event of a stream, has a bounded number of bytes. Compression is refused: a few bytes could become any
-    number.
+    number. The refusal of a session that has ended (404) becomes an error with the code `_SESSION_ENDED`.
     """
 
     def __init__(self, allowed: ServerAllowance) -> None:
@@ -339,6 +343,10 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
+        if response.status_code == 404 and "mcp-session-id" in request.headers:
+            await response.aclose()
+            error = {"code": _SESSION_ENDED, "message": "the session has ended"}
+            return httpx2.Response(404, json={"jsonrpc": "2.0", "id": None, "error": error})
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             await response.aclose()
             raise httpx2.RemoteProtocolError("the server compressed its response, which the request does not accept")
@@ -466,6 +474,10 @@ class UnusableServerError(Exception):
     """The failure of a server that cannot be used; `str()` is the reason, in one line."""
 
 
+class _SessionEndedError(Exception):
+    """The refusal of a request in a session that had ended: the server did not run it."""
+
+
 class Connection:
     """A client of one server. One task enters and leaves its context, as the library requires.
 
@@ -517,10 +529,26 @@ class Connection:
         self, request: ClientRequest, result: type[_ResultT], name: str, progress: ProgressFnT | None = None
     ) -> _ResultT:
         """Send a request, called `name` in errors, with the answers so far. Raise `ToolError`; the next one reconnects a
-        lost connection. Other requests on it are not disturbed.
+        lost connection. Other requests on it are not disturbed. If its session had ended, it is sent once more in a new
+        one.
 
         Raise `ServerInputError` if the server asks for input first.
         """
+        try:
+            return await self._request(request, result, name, progress)
+        except _SessionEndedError:
+            return await self._request(request, result, name, progress, in_new_session=True)
+
+    async def _request(
+        self,
+        request: ClientRequest,
+        result: type[_ResultT],
+        name: str,
+        progress: ProgressFnT | None,
+        *,
+        in_new_session: bool = False,
+    ) -> _ResultT:
+        """Send a request. Raise as `request` does, and `_SessionEndedError` unless it is `in_new_session`."""
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
         except Exception as error:
@@ -535,6 +563,10 @@ class Connection:
         try:
             return await self._converse(client, request, result, progress)
         except MCPError as error:
+            if error.code == _SESSION_ENDED and not in_new_session:
+                if client is self._current:
+                    await self.close()
+                raise _SessionEndedError from None
             if not await self._is_lost(client, error):
                 raise ToolError(
                     "mcp_error", f"the MCP server {self.name!r} answered: {clip(str(error), MAX_ERROR_TEXT)}"
@@ -794,12 +826,14 @@ class Connection:
 
     async def close(self) -> None:
         self._done.set()
-        if self._task is not None:
-            if self._current is not None:
-                with contextlib.suppress(TimeoutError, Exception):
-                    await asyncio.wait_for(asyncio.shield(self._task), 5)
-            await cancel_all(self._task)
+        # A request that fails meanwhile opens another connection, which is not to be closed here.
+        task, current = self._task, self._current
         self._client = self._task = self._current = None
+        if task is not None:
+            if current is not None:
+                with contextlib.suppress(TimeoutError, Exception):
+                    await asyncio.wait_for(asyncio.shield(task), 5)
+            await cancel_all(task)
 
     def _reason(self, error: BaseException) -> str:
         """Return the innermost message of an error, or of the first error of a group, and the server's last line."""

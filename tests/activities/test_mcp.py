@@ -634,6 +634,66 @@ async def test_a_server_over_http_that_was_started_again_is_found_again() -> Non
                 assert await call(registry, "notes.write", name="b") == {"result": "wrote b"}
 
 
+class EndedSessions:
+    """A server over HTTP that keeps sessions and answers 404 to those that it has dropped, as the standard says."""
+
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+        self.ran = 0
+        self.refuses = False
+        """Whether it refuses new sessions too, once they are used."""
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[McpConfig]:
+        served = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        async with served:
+            url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/mcp"
+            yield McpConfig.model_validate({"mcpServers": {"x": {"url": url}}})
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = re.search(r"content-length: (\d+)", head)
+        message = json.loads(await reader.readexactly(int(length[1]))) if length and head.startswith("post") else {}
+        session = re.search(r"mcp-session-id: (\w+)", head)
+        status, result, more = self._result(message, session and session[1])
+        body = json.dumps({"jsonrpc": "2.0", "id": message.get("id"), **result}).encode() if result else b""
+        head = f"HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{more}connection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    def _result(self, message: dict[str, Any], session: str | None) -> tuple[int, dict[str, Any], str]:
+        method = message.get("method")
+        if method == "initialize":
+            name = f"s{len(self.sessions)}"
+            self.sessions.add(name)
+            info = {"serverInfo": {"name": "x", "version": "1"}, "capabilities": {"tools": {}}}
+            return 200, {"result": {"protocolVersion": "2025-11-25", **info}}, f"mcp-session-id: {name}\r\n"
+        if session is not None and session not in self.sessions:
+            return 404, {"error": {"code": -32001, "message": "Session not found"}}, ""
+        if session is None or "id" not in message:
+            return (405 if not message else 202 if session else 400), {}, ""
+        if method == "tools/call":
+            if self.refuses:
+                return 404, {"error": {"code": -32001, "message": "Session not found"}}, ""
+            self.ran += 1
+            return 200, {"result": {"content": [{"type": "text", "text": f"ran {self.ran}"}]}}, ""
+        return 200, {"result": {"tools": [PLAIN]}}, ""
+
+
+async def test_a_call_is_sent_once_more_in_a_new_session_where_the_server_has_dropped_its_session() -> None:
+    at = EndedSessions()
+    async with at.served() as config, offered_by(config) as registry:
+        assert await call(registry, "x.do") == "ran 1"
+        at.sessions = {f"later {number}" for number in range(10)}
+        await asyncio.gather(*(call(registry, "x.do") for _ in range(3)))
+        assert at.ran == 4
+        at.refuses = True
+        code, words = await refusal(registry, "x.do")
+        assert (at.ran, code) == (4, "mcp_error")
+        assert "the session has ended" in words
+
+
 async def test_lists_that_no_library_would_send_are_one_line(tmp_path: Path) -> None:
     lists: list[Any] = [
         {"tools": [{"name": "pay", "inputSchema": {"type": "object", "properties": {"_approval": "never"}}}]},
