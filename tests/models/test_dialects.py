@@ -355,6 +355,28 @@ def test_no_deltas_make_the_tools_reader_raise(deltas: list[ToolDelta]) -> None:
     assert early == reader.close("tool_calls").calls[: len(early)]
 
 
+@pytest.mark.parametrize("size", [1, 3, 5000])
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"x": 1},', {"x": 1}),
+        ('{"x": 1}[]', {"x": 1}),
+        ('{"x": "}"}/', {"x": "}"}),
+        ('{} {"x": 1}', {"x": 1}),
+        ("{}" * 1500, {}),
+        ("{} " * 1500 + '{"x": 1}}', {"x": 1}),
+        ('{"x": "Hi \ud83d\ude00!"}', {"x": "Hi 😀!"}),
+    ],
+)
+def test_native_arguments_end_with_their_object_whatever_their_pieces_are(
+    written: str, arguments: Any, size: int
+) -> None:
+    reader = ToolsReader({})
+    for at in range(0, len(written), size):
+        reader.push_tool(ToolDelta(0, "c", "" if at else "f", written[at : at + size]))
+    assert reader.close("tool_calls").calls == [{"_tool": "f", **arguments, "_id": "c"}]
+
+
 def test_a_call_starts_when_its_line_closes_not_before() -> None:
     reader = ScriptReader(ReaderVocabulary())
     assert reader.push('x = f(a="(",\n') == []

@@ -33,6 +33,8 @@ from perdure.values.templates import TextForm
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
 """The marks that servers leave around a function's name: a namespace, a number, the mark of a channel."""
 
+_EMPTY_AGAIN: Final = re.compile(r"\A(?:\s*\{\})+(?=\s*\S)")
+"""Empty objects before the arguments."""
 _OUTPUT_PATH: Final = re.compile(r'"_outputPath"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
@@ -56,16 +58,17 @@ class _Piece:
         self._push(self.comments.push(text))
 
     def _push(self, text: str) -> None:
-        if self.empty and text.strip():
-            self.arguments, self.scanner, self.closed, self.empty = [], Scanner(), False, False
-        self.arguments.append(text)
-        for at, mark in self.scanner.marks(text):
-            if mark in "}]" and self.scanner.depth == 0 and not self.closed:
-                self.closed = True
-                self.empty = ("".join(self.arguments[:-1]) + text[: at + 1]).strip() == "{}"
-                if self.empty and (rest := text[at + 1 :].strip()):
-                    self._push(rest)
-                    return
+        while text and not (self.closed and not self.empty):  # nothing counts after the object's end
+            if self.empty and text.strip():
+                text = _EMPTY_AGAIN.sub("", text)
+                self.arguments, self.scanner, self.closed, self.empty = [], Scanner(), False, False
+            marks = self.scanner.marks(text)
+            end = next((at + 1 for at, mark in marks if mark in "}]" and self.scanner.depth == 0), None)
+            self.arguments.append(text[:end])
+            if end is None:
+                return
+            self.closed, self.empty = True, "".join(self.arguments).strip() == "{}"
+            text = text[end:]
 
 
 class ToolsReader:
@@ -143,11 +146,13 @@ class ToolsReader:
     def _read(self, piece: _Piece) -> Json:
         written = _AROUND_NAME.sub("", piece.name)
         name = self._names.get(piece.name) or self._names.get(written, written)
-        text = ("".join(piece.arguments) + piece.comments.held).strip() or "{}"
+        text = ("".join(piece.arguments) + ("" if piece.closed else piece.comments.held)).strip() or "{}"
+        if not text.isascii():  # a character beyond the 16-bit plane may be cut between its two escapes
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         try:
-            arguments = loads_commented(text, source="they")
+            arguments = loads_commented(text, source="the text")
             if isinstance(arguments, str):  # some servers encode them twice
-                arguments = loads_commented(arguments.strip() or "{}", source="they")
+                arguments = loads_commented(arguments.strip() or "{}", source="the text")
         except JsonError as error:
             message = f"the arguments of {name} are not a JSON object: {error}"
             return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
