@@ -162,6 +162,7 @@ OFFER = WaitingView(
     requested_at="2026-01-01T00:00:00",
     digest="",
     question=True,
+    client=True,
 )
 
 
