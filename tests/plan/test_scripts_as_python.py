@@ -346,3 +346,12 @@ def test_a_long_script_is_read_in_time_that_grows_with_its_length(line: str) -> 
 
     few = calls(150)
     assert calls(600) < 6 * few
+
+
+def test_an_item_is_not_read_after_its_loop() -> None:
+    loop = "q = f(x=1)\nfor q in input.rows:\n    p(x=q.n)\n"
+    assert as_plan(f"{loop}g(x=q.n)\noutput(x=1)", World(1), random.Random(1)) is None
+    text = f"{loop}q = g(x=2)\np(x=[q.n, input.rows[-1].n])\nfor q in input.rows:\n    p(x=q.s)\noutput(x=1)"
+    python, plan = World(1), World(1)
+    assert as_plan(text, plan, random.Random(1)) == (as_python(text, python), [])
+    assert sorted(plan.made) == sorted(python.made)

@@ -98,6 +98,8 @@ class Block:
         """The name of each version that the current statement has added."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
+        self.past_items: set[str] = set()
+        """The names of items of loops that have closed, unless they were assigned since."""
         self.sure: set[str] = set()
         """The names that are assigned here whatever the conditions so far decide."""
         self._own_conditions: list[str] = []
@@ -163,6 +165,10 @@ class Block:
     def _note(self, name: str, node: ast.AST) -> None:
         if name in self.collected:
             raise NotAllowedError(node, f"{name} is collected in this loop: read it after the loop")
+        if name in self.past_items:
+            raise NotAllowedError(
+                node, f"{name} is the item of a loop above: take the last one from its list, rows[-1]"
+            )
         if name not in self.written:
             self._read.add(name)
             if self._parent is not None:
@@ -231,6 +237,7 @@ class Block:
         elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
         names = [*_names_of(call.get("_outputPath")), *writes]
+        self.past_items.difference_update(names)
         if not own:
             self.sure.update(names)
         if own or self.outermost_if is not None:

@@ -797,6 +797,7 @@ class ScriptPlan:
         inner = block.inside("for", loop)
         self._body(without_continue(node.body), inner)
         self._calls.end_loop(loop, inner, block, node)
+        block.past_items.update(loop.names)
         self._collect(inner, block, node)
 
     def _collect(self, inner: Block, block: Block, node: ast.AST) -> None:
