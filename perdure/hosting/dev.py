@@ -48,6 +48,10 @@ DEPLOYMENT: Final = "perdure-dev"
 MOST: Final = 5
 """The most former workers that are kept for their runs. Beyond that, the runs of the oldest continue with the newest code. Also the most
 versions whose ended runs a new worker reads."""
+RESTARTS: Final = 3
+"""The most workers that are started in a row because the worker before ended by itself."""
+_STEADY: Final = 60.0
+"""Seconds of work after which a worker's end counts as the first in a row."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
 """Sessions are not pinned: they continue on the current version."""
@@ -148,7 +152,7 @@ class _Workers:
         try:
             stopped = asyncio.ensure_future(interrupted.get())
             try:
-                if not await self._begun(stopped):
+                if not await self._begun(stopped, self._orphans):
                     return True
                 await self._go_on(stopped)
             finally:
@@ -164,9 +168,9 @@ class _Workers:
     def _all(self) -> list[_DevWorker]:
         return [*([self._current] if self._current else []), *self._former, *self._ending]
 
-    async def _begun(self, stopped: asyncio.Future[int]) -> bool:
-        """Start the first worker. Return whether it started before an interrupt."""
-        starting = asyncio.ensure_future(self._start(self._orphans))
+    async def _begun(self, stopped: asyncio.Future[int], adopted: Sequence[str]) -> bool:
+        """Start a worker, as the current one. Return whether it started before an interrupt."""
+        starting = asyncio.ensure_future(self._start(adopted))
         await _first(starting, stopped)
         if not starting.done():
             await cancel_all(starting)
@@ -178,20 +182,46 @@ class _Workers:
         return True
 
     async def _go_on(self, stopped: asyncio.Future[int]) -> None:
-        """Reload until interrupted, or until the current worker ends by itself."""
+        """Reload until interrupted, or until the current worker has ended by itself too often in a row."""
         assert self._current is not None
+        clock, ends = asyncio.get_running_loop().time, 0
+        began = clock()
         while not stopped.done():
             gone = asyncio.ensure_future(self._current.process.wait())
             changes = asyncio.ensure_future(self._changed())
             try:
                 await _first(stopped, gone, changes)
                 if self._current.has_ended:
-                    print("the worker ended unexpectedly; dev stops", file=sys.stderr, flush=True)
-                    return
-                if changes.done():
+                    ends = 1 if clock() - began >= _STEADY else ends + 1
+                    if not await self._restart(stopped, ends):
+                        return
+                    began = clock()
+                elif changes.done():
                     await self._reload_until(stopped, changes.result())
             finally:
                 await cancel_all(gone, changes)
+
+    async def _restart(self, stopped: asyncio.Future[int], ends: int) -> bool:
+        """Start a worker in the place of one that has ended, for its runs too. Return whether `dev` goes on."""
+        assert self._current is not None
+        code = self._current.process.returncode or 0
+        line = f"the worker ended unexpectedly ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        if ends <= RESTARTS:
+            served = [build for each in self._former if not each.has_ended for build in each.serves]
+            try:
+                if await self._begun(stopped, [each for each in await self._versions() if each not in served]):
+                    print(f"{line}; another one has started", file=sys.stderr, flush=True)
+                return True
+            except SettingsError as error:
+                line = f"{line}, and no other can start: {error}"
+        database = self._settings.dev_db
+        fate = (
+            "its runs are lost. With --db FILE they go on at the next start"
+            if database is None
+            else f"its runs go on at the next start with --db {database}"
+        )
+        print(f"{line}; dev stops, and {fate}", file=sys.stderr, flush=True)
+        return False
 
     async def _reload_until(self, stopped: asyncio.Future[int], names: list[str]) -> None:
         """Reload, unless an interrupt comes first: a module may hang while it is imported."""
@@ -324,12 +354,15 @@ class _Workers:
         return replaced, list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
 
     async def _left_behind(self) -> list[str]:
-        """Return the build ids of an earlier `dev` with the same database: all with running runs, and the newest `MOST`
-        others.
+        """Return the build ids of an earlier `dev` with the same database.
 
-        The first worker continues these runs, and answers queries about runs that have ended.
+        The first worker continues their runs, and answers queries about runs that have ended.
         """
-        if self._settings.dev_db is None or not self._own:
+        return [] if self._settings.dev_db is None else await self._versions()
+
+    async def _versions(self) -> list[str]:
+        """Return the build ids that the server knows: all with running runs, and the newest `MOST` others."""
+        if not self._own:
             return []
         wanted = DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=DEPLOYMENT)
         try:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Perdure, Run
+from perdure.hosting.dev import RESTARTS
 from perdure.hosting.server import free_port
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from tests.forked_cli import ForkedCli
@@ -221,15 +222,29 @@ async def test_runs_of_an_earlier_dev_go_on_with_the_code_of_now(tmp_path: Path)
         assert await ended(await begun(perdure)) == "new"
 
 
-async def test_dev_ends_with_its_worker(tmp_path: Path) -> None:
-    tools = TOOLS.replace("return WORD", "import os; os._exit(9)")
-    (tmp_path / "mytools.py").write_text(tools, encoding="utf-8")
-    async with dev(tmp_path, code=1, ends=False) as it:
-        await it.until("started")
-        run = await begun(await it.perdure())
-        await run.approve("1.0", by="ann")
-        await it.until("the worker ended unexpectedly; dev stops")
-    assert it.process.returncode == 1
+PRINTS_ITSELF = """
+import os, sys
+print("imported by", os.getpid(), file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("db", [False, True])
+async def test_a_worker_that_dies_is_started_again_until_it_has_died_too_often(tmp_path: Path, db: bool) -> None:
+    (tmp_path / "mytools.py").write_text(TOOLS + PRINTS_ITSELF, encoding="utf-8")
+    words = ["--db", "dev.db"] if db else []
+    async with dev(tmp_path, *words, code=1, ends=False) as it:
+        await it.until("imported by")  # dev itself
+        for count in range(RESTARTS + 1):
+            worker = int((await it.until("imported by")).split()[-1])
+            await it.until("another one has started" if count else "started")
+            if count == 0:
+                run = await begun(await it.perdure())
+            elif count == 1:
+                assert await ended(run) == "old"
+            os.kill(worker, signal.SIGKILL)
+        line = await it.until("dev stops")
+    fate = "go on at the next start with --db dev.db" if db else "are lost. With --db FILE they go on at the next start"
+    assert line == f"the worker ended unexpectedly (signal 9); dev stops, and its runs {fate}"
 
 
 HANGS = """
