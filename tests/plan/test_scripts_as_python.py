@@ -290,6 +290,27 @@ PASSED_ON = {
 }
 
 
+GUARDED = [
+    "p(x=d.n if r.ok else 0)",
+    "n = d.n if r.ok else 0\np(x=n)",
+    "if not r.ok or d.n > 9:\n    p(x=7)",
+    "if r.ok and d.ok:\n    p(x=1)\nelse:\n    p(x=2)",
+    "p(x=f\"{'yes ' + d.s if r.ok else 'no'}\")",
+    "for q in input.rows:\n    p(x=[q.n, d.n if r.ok else q.s])",
+    "if r.ok and f(x=d.n).ok:\n    p(x=1)\nelse:\n    p(x=2)",
+]
+
+
+@pytest.mark.parametrize("read", GUARDED)
+def test_r16_4_a_name_that_a_branch_left_out_is_missed_only_where_it_is_touched(read: str) -> None:
+    text = f"r = f(x=1)\nif r.ok:\n    d = g(x=1)\n{read}\noutput(n=d.n if r.ok else 0)"
+    for seed in range(6):
+        python, plan = World(seed), World(seed)
+        wanted = as_python(text, python)
+        assert as_plan(text, plan, random.Random(seed)) == (wanted, [])
+        assert sorted(plan.made) == sorted(python.made)
+
+
 @pytest.mark.parametrize("case", PASSED_ON)
 def test_r16_4_a_round_of_a_while_reads_what_python_would_read(case: str) -> None:
     lines = PASSED_ON[case].strip("\n").split("\n")

@@ -767,7 +767,7 @@ class ScriptPlan:
     # Conditions and loops.
 
     def _if(self, node: ast.If, block: Block) -> None:
-        test = self._calls.plain(node.test, block)
+        test = self._calls.plain(node.test, block, test=True)
         text = block.values.formula(test)
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
         if len(text) > _LONG_CONDITION or names & set(find_assigned([*node.body, *node.orelse])):
@@ -832,7 +832,7 @@ class ScriptPlan:
         for name in rounds.optional:
             block.begin(name, node)
         first, sure = block.counter.last, set(block.sure)
-        test = self._calls.plain(copy.deepcopy(node.test), block)
+        test = self._calls.plain(copy.deepcopy(node.test), block, test=True)
         condition = block.values.formula(test)
         inner = block.inside("while")
         for name in rounds.kept:
@@ -840,7 +840,7 @@ class ScriptPlan:
         self._body(body, inner)
         if asked:  # evaluated again at the end of each iteration, under the same names
             last, block.counter.last = block.counter.last, first
-            self._calls.plain(copy.deepcopy(node.test), inner)
+            self._calls.plain(copy.deepcopy(node.test), inner, test=True)
             block.counter.last = last
         if not inner.calls:
             raise NotAllowedError(node, "the loop calls nothing, so it would never end")
