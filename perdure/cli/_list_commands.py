@@ -172,11 +172,11 @@ def list_command(
         str | None, typer.Option("--agent-version", metavar="NAME", help="Only runs of this version of the agent.")
     ] = None,
     query: Query = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of runs on a page, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The number of runs on a page.")] = 20,
     page: Annotated[str | None, typer.Option(help="The page to print, as the previous page named it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs: running ones first, the newest on top, then ended ones, the last end on top."""
     with one_line_errors():
         check_choice("--status", status, [*STATUSES])
         check_since(since)

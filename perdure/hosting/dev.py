@@ -40,11 +40,9 @@ from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
 from perdure.hosting.worker import leave
 from perdure.hosting.worker_group import LEAVES_AFTER
-from perdure.queries import cancel_all
+from perdure.queries import DEV_DEPLOYMENT, cancel_all
 from perdure.values.json import JsonObject
 
-DEPLOYMENT: Final = "perdure-dev"
-"""Temporal's name of the deployment whose versions are the workers of `dev`."""
 MOST: Final = 5
 """The most former workers that are kept for their runs. Beyond that, the runs of the oldest continue with the newest code. Also the most
 versions whose ended runs a new worker reads."""
@@ -279,7 +277,7 @@ class _Workers:
     async def _start(self, adopted: Sequence[str]) -> _DevWorker:
         """Start a worker, and make its version current. Raises `_FaultError`."""
         build = uuid.uuid4().hex[:8]
-        version = {"deployment_name": DEPLOYMENT, "build_id": build, "keep_version": True} if self._own else {}
+        version = {"deployment_name": DEV_DEPLOYMENT, "build_id": build, "keep_version": True} if self._own else {}
         self._stamps = self._files()
         reading, writing = os.pipe()
         given: JsonObject = {
@@ -318,7 +316,7 @@ class _Workers:
         """Route new runs to the worker. The server knows its version once it polls."""
         wanted = SetWorkerDeploymentCurrentVersionRequest(
             namespace=self._client.namespace,
-            deployment_name=DEPLOYMENT,
+            deployment_name=DEV_DEPLOYMENT,
             build_id=worker.build,
             identity="perdure dev",
             ignore_missing_task_queues=True,
@@ -340,7 +338,7 @@ class _Workers:
         """
         replaced = []
         for each in reversed(self._former):
-            listed = ", ".join(f"'{DEPLOYMENT}:{build}'" for build in each.serves)
+            listed = ", ".join(f"'{DEV_DEPLOYMENT}:{build}'" for build in each.serves)
             query = f"TemporalWorkerDeploymentVersion IN ({listed}) AND {_PINNED}"
             try:
                 idle = not (await self._client.count_workflows(query)).count
@@ -364,7 +362,7 @@ class _Workers:
         """Return the build ids that the server knows: all with running runs, and the newest `MOST` others."""
         if not self._own:
             return []
-        wanted = DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=DEPLOYMENT)
+        wanted = DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=DEV_DEPLOYMENT)
         try:
             found = await self._client.workflow_service.describe_worker_deployment(wanted)
         except RPCError:

@@ -5,6 +5,7 @@ Example:
 """
 
 from perdure.queries._answers import (
+    DEV_DEPLOYMENT,
     TIMEOUT,
     UNANSWERED,
     answer_of,
@@ -26,6 +27,7 @@ from perdure.queries._transcripts import SessionReader, read_segment, start_segm
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
 
 __all__ = [
+    "DEV_DEPLOYMENT",
     "TIMEOUT",
     "UNANSWERED",
     "SearchAttributes",

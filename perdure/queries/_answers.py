@@ -30,6 +30,8 @@ from perdure.errors import RunError, RunNotFoundError
 from perdure.runs.wire import RunResult
 from perdure.values.limits import QUERY_TIMEOUT
 
+DEV_DEPLOYMENT: Final = "perdure-dev"
+"""Temporal's name of the deployment whose versions are the workers of `perdure dev`."""
 TIMEOUT: Final = timedelta(seconds=QUERY_TIMEOUT)
 """The timeout of one query."""
 BESIDE: Final = 0.3
@@ -196,6 +198,8 @@ def name_missing_worker(description: WorkflowExecutionDescription) -> str:
 def _name_worker(task_queue: str, version: WorkerDeploymentVersion | None) -> str:
     if version is None or not version.build_id:
         return f"Start a worker on task queue {task_queue!r}"
+    if version.deployment_name == DEV_DEPLOYMENT:
+        return "Start 'perdure dev' again, with the same --db"
     return (
         f"Start a worker on task queue {task_queue!r} with version {version.build_id!r} "
         f"of deployment {version.deployment_name!r}"
