@@ -215,10 +215,10 @@ class _ServerTools:
             await cancel_all(self.trying)
         await self._connection.close()
 
-    def _register(self, offered: list[Tool]) -> None:
+    def _register(self, offered: list[Tool], invalid: list[str]) -> None:
         """Put these tools of the server into the registry in place of its earlier ones."""
         found: dict[str, ToolFunction] = {}
-        problems: list[str] = []
+        problems = [f"the MCP server {self.name!r}: {problem}; it is not offered" for problem in invalid]
         for one in offered[:MAX_MCP_TOOLS]:
             try:
                 function = _tool(self.name, self._server, self._connection, one)

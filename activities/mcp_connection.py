@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.message import SessionMessage
 from mcp.types import (
     CONNECTION_CLOSED,
     URL_ELICITATION_REQUIRED,
@@ -44,6 +45,7 @@ from mcp.types import (
     InputRequest,
     InputRequiredResult,
     InputResponseRequestParams,
+    JSONRPCResponse,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -470,6 +472,60 @@ def _credentials(url: str, oauth: McpOAuth) -> ClientCredentialsOAuthProvider:
     )
 
 
+class _ValidTools:
+    """The messages of a server, without the tools that MCP's types refuse: the library would refuse the whole list."""
+
+    def __init__(self, stream: Any, problems: list[str]) -> None:
+        self._stream = stream  # a `ReadStream`, which the library does not export
+        self._problems = problems
+
+    @property
+    def last_context(self) -> Context | None:
+        found: Context | None = getattr(self._stream, "last_context", None)
+        return found
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._checked(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> _ValidTools:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._checked(await self._stream.__anext__())
+
+    async def __aenter__(self) -> _ValidTools:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        ended: bool | None = await self._stream.__aexit__(*error)
+        return ended
+
+    def _checked(self, received: SessionMessage | Exception) -> SessionMessage | Exception:
+        response = received.message if isinstance(received, SessionMessage) else None
+        if isinstance(response, JSONRPCResponse) and isinstance(tools := response.result.get("tools"), list):
+            response.result["tools"] = [tool for tool in tools if self._is_valid(tool)]
+        return received
+
+    def _is_valid(self, tool: Any) -> bool:
+        try:
+            Tool.model_validate(tool, by_name=False)
+        except ValidationError as error:
+            name = tool.get("name") if isinstance(tool, dict) else tool
+            self._problems.append(f"tool {clip(repr(name), 60)}: {_first_line(error)}")
+            return False
+        return True
+
+
+@asynccontextmanager
+async def _with_valid_tools(transport: Any, problems: list[str]) -> AsyncIterator[Any]:
+    async with transport as (reading, writing):
+        yield _ValidTools(reading, problems), writing
+
+
 class UnusableServerError(Exception):
     """The failure of a server that cannot be used; `str()` is the reason, in one line."""
 
@@ -481,10 +537,11 @@ class _SessionEndedError(Exception):
 class Connection:
     """A client of one server. One task enters and leaves its context, as the library requires.
 
-    `on_tools` receives the server's tools each time they were read: at each connection, and after each reported change.
+    `on_tools` receives the server's tools each time they were read, and the problems of those that are invalid: at each
+    connection, and after each reported change.
     """
 
-    def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool]], None]) -> None:
+    def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool], list[str]], None]) -> None:
         self.name = name
         self.has_tasks = False
         """Whether the server runs calls of tools as tasks."""
@@ -494,6 +551,7 @@ class Connection:
         """Whether the server lists any prompt."""
         self._server = server
         self._on_tools = on_tools
+        self._problems: list[str] = []
         self._words = StderrTail(name)
         self._task: asyncio.Task[None] | None = None
         self._client: asyncio.Future[Client] | None = None
@@ -732,7 +790,7 @@ class Connection:
                 transport = await self._transport(stack)
                 client = await stack.enter_async_context(
                     Client(
-                        transport,
+                        _with_valid_tools(transport, self._problems),
                         cache=None,
                         message_handler=self._hear,
                         elicitation_callback=self._elicit,
@@ -756,7 +814,8 @@ class Connection:
 
     async def _read(self, client: Client) -> None:
         self.has_resources, self.has_prompts = await _lists_resources(client), await _lists_prompts(client)
-        self._on_tools(await _all_tools(client))
+        self._problems.clear()
+        self._on_tools(await _all_tools(client), self._problems)
 
     async def _hear(self, message: Any) -> None:
         if isinstance(
@@ -850,13 +909,15 @@ def _has_tasks(client: Client) -> bool:
 
 
 async def _lists_resources(client: Client) -> bool:
-    """Whether the server lists a resource or a template: many libraries declare the capability for every server."""
+    """Whether the server lists a resource or a template: many libraries declare the capability for every server. An
+    invalid list counts as none.
+    """
     if client.server_capabilities.resources is None:
         return False
-    with contextlib.suppress(MCPError):
+    with contextlib.suppress(MCPError, ValidationError):
         if (await client.list_resources()).resources:
             return True
-    with contextlib.suppress(MCPError):
+    with contextlib.suppress(MCPError, ValidationError):
         return bool((await client.list_resource_templates()).resource_templates)
     return False
 
@@ -864,7 +925,7 @@ async def _lists_resources(client: Client) -> bool:
 async def _lists_prompts(client: Client) -> bool:
     if client.server_capabilities.prompts is None:
         return False
-    with contextlib.suppress(MCPError):
+    with contextlib.suppress(MCPError, ValidationError):
         return bool((await client.list_prompts()).prompts)
     return False
 

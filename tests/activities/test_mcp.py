@@ -694,6 +694,17 @@ async def test_a_call_is_sent_once_more_in_a_new_session_where_the_server_has_dr
         assert "the session has ended" in words
 
 
+async def test_an_entry_that_the_standard_refuses_costs_no_other_tool(tmp_path: Path) -> None:
+    told: list[str] = []
+    lists = {"resources/list": {"resources": [{"uri": "notes://1"}]}, "prompts/list": {"prompts": [{}]}}
+    said = {"tools": [{"name": "bad"}, PLAIN, "none"], "lists": lists, "capabilities": {"resources": {}, "prompts": {}}}
+    async with offered_by(scripted(tmp_path / "s", answers={}, **said), told.append) as registry:
+        assert registry.get("x.do") is not None
+        assert len(registry) == 1
+    assert told[0] == "the MCP server 'x': tool 'bad': inputSchema: Field required; it is not offered"
+    assert [line.startswith("the MCP server 'x': tool 'none': ") for line in told[1:]] == [True]
+
+
 async def test_lists_that_no_library_would_send_are_one_line(tmp_path: Path) -> None:
     lists: list[Any] = [
         {"tools": [{"name": "pay", "inputSchema": {"type": "object", "properties": {"_approval": "never"}}}]},
