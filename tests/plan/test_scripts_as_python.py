@@ -297,6 +297,8 @@ GUARDED = [
     "if r.ok and d.ok:\n    p(x=1)\nelse:\n    p(x=2)",
     "p(x=f\"{'yes ' + d.s if r.ok else 'no'}\")",
     "for q in input.rows:\n    p(x=[q.n, d.n if r.ok else q.s])",
+    "if not (r.n > 9) and r.ok and f(x=d.n).ok:\n    p(x=1)",
+    "p(x=1 + (d.n if r.ok else f(x=2).n))",
     "if r.ok and f(x=d.n).ok:\n    p(x=1)\nelse:\n    p(x=2)",
 ]
 

@@ -696,8 +696,8 @@ class _Touched(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         before = self._computed, self._perhaps
         if self._calls.is_tool(node):
-            self._computed = False  # each argument is a value of its own
-        elif isinstance(node, ast.expr):
+            return node  # each argument is a value of its own
+        if isinstance(node, ast.expr):
             self._computed = self._computed or is_computed(node)
         found = super().visit(node)
         self._computed, self._perhaps = before
@@ -705,17 +705,18 @@ class _Touched(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         if self._computed:
-            node.values = [self.visit(node.values[0]), *map(self._visit_perhaps, node.values[1:])]
+            node.values = [self.visit(node.values[0]), *self._visit_perhaps(*node.values[1:])]
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         node.test = self.visit(node.test)
-        node.body, node.orelse = self._visit_perhaps(node.body), self._visit_perhaps(node.orelse)
+        node.body, node.orelse = self._visit_perhaps(node.body, node.orelse)
         return node
 
-    def _visit_perhaps(self, node: ast.expr) -> Any:
-        self._perhaps = True
-        return self.visit(node)
+    def _visit_perhaps(self, *nodes: ast.expr) -> list[Any]:
+        # Parts with calls are planned under a condition, which skips them as Python does.
+        self._perhaps = self._perhaps or not any(map(self._calls.has_calls, nodes))
+        return list(map(self.visit, nodes))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if not self._perhaps or node.id in self._bound or not isinstance(node.ctx, ast.Load):
