@@ -238,7 +238,7 @@ def watch(
         bool, typer.Option("--verbose", help="At the run's end, print every prompt and answer in full.")
     ] = False,
 ) -> None:
-    """Show a run live until it ends."""
+    """Show a run live until it ends. In a pipe, print the calls that wait for a person at once, and the run at its end."""
     finish(connected(lambda perdure: _watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
 
 
@@ -304,11 +304,15 @@ async def _watch(run: Run, *, verbose: bool = False) -> RunView:
 
 
 async def _follow(run: Run) -> RunView:
-    view = RunView(run_id=run.id)
+    """Show the run live until it ends. In a pipe, print what waits for people at once, and the run at its end."""
     console = get_console()
-    with LiveRun(console) as live:
-        async for view in run.views():
-            live.show(view)
+    if not console.is_terminal:
+        view = await _wait(run)
+    else:
+        view = RunView(run_id=run.id)
+        with LiveRun(console) as live:
+            async for view in run.views():
+                live.show(view)
     console.print(run_table(view, console.width))
     return view
 

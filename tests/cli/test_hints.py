@@ -39,15 +39,16 @@ def address(server: WorkflowEnvironment) -> dict[str, str]:
     return {"TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
 
 
+@pytest.mark.parametrize("live", [[], ["--watch"]])
 async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_be_pasted(
-    dev_server: WorkflowEnvironment, tmp_path: Path
+    live: list[str], dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     path = tmp_path / "asker.json"
     path.write_text(json.dumps(agent("ask_person")), encoding="utf-8")
     env = address(dev_server)
     async with harness(dev_server.client, [], [{"calls": ASKING, "output": "†state.said"}]) as it:
         id = f"waits;{uuid.uuid4().hex[:8]}"
-        words = ["run", str(path), "--id", id, "--task-queue", it.task_queue]
+        words = ["run", str(path), "--id", id, "--task-queue", it.task_queue, *live]
         process = await asyncio.create_subprocess_exec(
             *await ForkedCli.command(),
             *words,
