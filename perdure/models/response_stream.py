@@ -311,12 +311,16 @@ class ResponseStream:
         if not isinstance(usage, dict) and isinstance(groq := document.get("x_groq"), dict):
             usage = groq.get("usage")
         if isinstance(usage, dict):
+            prompt, completion = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
+            reasoning = _tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens"))
+            if _tokens(usage.get("total_tokens")) == prompt + completion + reasoning:
+                completion += reasoning  # xAI counts them beside the completion, and others within
             self._usage = Usage(
-                prompt_tokens=(prompt := _tokens(usage.get("prompt_tokens"))),
-                completion_tokens=_tokens(usage.get("completion_tokens")),
+                prompt_tokens=prompt,
+                completion_tokens=completion,
                 cached_tokens=(cached := min(prompt, _cached(usage))),
                 cache_write_tokens=min(prompt - cached, _cache_written(usage)),
-                reasoning_tokens=_tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens")),
+                reasoning_tokens=reasoning,
             )
 
     def result(self) -> RequestResult:

@@ -157,6 +157,18 @@ def test_tokens_are_counted_where_they_are_numbers(usage: Any, tokens: tuple[int
         assert (counted.prompt_tokens, counted.completion_tokens) == tokens
 
 
+@pytest.mark.parametrize(("total", "completion"), [(14_428, 4308), (11_619, 1499), (None, 1499)])
+def test_tokens_of_reasoning_count_once_where_a_server_counts_them_beside_the_completion(
+    total: int | None, completion: int
+) -> None:
+    details: dict[str, Any] = {"completion_tokens_details": {"reasoning_tokens": 2809}}
+    usage = {"prompt_tokens": 10_120, "completion_tokens": 1499, "total_tokens": total, **details}
+    stream = ResponseStream("m", 1, DIALECTS["tools"].reader(ReaderVocabulary()))
+    stream.take({"choices": [], "usage": usage})
+    found = stream.result().usage
+    assert (found.completion_tokens, found.reasoning_tokens) == (completion, 2809)
+
+
 def test_what_a_server_says_of_its_cache_and_of_thoughts_is_counted_and_printed_only_then() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}}
     usage = {"prompt_tokens": 7, "completion_tokens": 4}
