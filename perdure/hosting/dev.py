@@ -49,7 +49,7 @@ versions whose ended runs a new worker reads."""
 RESTARTS: Final = 3
 """The most workers that are started in a row because the worker before ended by itself."""
 _STEADY: Final = 60.0
-"""Seconds of work after which a worker's end counts as the first in a row."""
+"""Seconds since the last restart after which an end starts a new count. Broken code mostly fails at once, or at its first call."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
 """Sessions are not pinned: they continue on the current version."""
@@ -150,7 +150,7 @@ class _Workers:
         try:
             stopped = asyncio.ensure_future(interrupted.get())
             try:
-                if not await self._begun(stopped, self._orphans):
+                if not await self._start_current(stopped, self._orphans):
                     return True
                 await self._go_on(stopped)
             finally:
@@ -166,8 +166,11 @@ class _Workers:
     def _all(self) -> list[_DevWorker]:
         return [*([self._current] if self._current else []), *self._former, *self._ending]
 
-    async def _begun(self, stopped: asyncio.Future[int], adopted: Sequence[str]) -> bool:
-        """Start a worker, as the current one. Return whether it started before an interrupt."""
+    async def _start_current(self, stopped: asyncio.Future[int], adopted: Sequence[str]) -> bool:
+        """Start the current worker. Return whether it started before an interrupt.
+
+        `adopted`: the build ids whose runs it continues. Raises `SettingsError` if it cannot start.
+        """
         starting = asyncio.ensure_future(self._start(adopted))
         await _first(starting, stopped)
         if not starting.done():
@@ -200,25 +203,27 @@ class _Workers:
                 await cancel_all(gone, changes)
 
     async def _restart(self, stopped: asyncio.Future[int], ends: int) -> bool:
-        """Start a worker in the place of one that has ended, for its runs too. Return whether `dev` goes on."""
+        """Start a worker that also continues the runs of one that has ended. Return false after too many ends, or if none
+        can start. `ends`: the number of ends in a row.
+        """
         assert self._current is not None
         code = self._current.process.returncode or 0
         line = f"the worker ended unexpectedly ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
         if ends <= RESTARTS:
             served = [build for each in self._former if not each.has_ended for build in each.serves]
             try:
-                if await self._begun(stopped, [each for each in await self._versions() if each not in served]):
+                if await self._start_current(stopped, [each for each in await self._versions() if each not in served]):
                     print(f"{line}; another one has started", file=sys.stderr, flush=True)
                 return True
             except SettingsError as error:
                 line = f"{line}, and no other can start: {error}"
         database = self._settings.dev_db
-        fate = (
-            "its runs are lost. With --db FILE they go on at the next start"
+        outcome = (
+            "its runs are lost: start dev with --db FILE to keep the runs of a later end"
             if database is None
             else f"its runs go on at the next start with --db {database}"
         )
-        print(f"{line}; dev stops, and {fate}", file=sys.stderr, flush=True)
+        print(f"{line}; dev stops, and {outcome}", file=sys.stderr, flush=True)
         return False
 
     async def _reload_until(self, stopped: asyncio.Future[int], names: list[str]) -> None:

@@ -261,7 +261,7 @@ class FoundRun:
                     plan = RequiredAction(id, "plan", {}, True, at, shown, decided=decided)
                     plans.setdefault((leg, request_id), (plan, []))[1].append(call)
                     continue
-                # A client's result names no digest.
+                # An answer to `ask_person` names the digest of its question, and a client's result does not.
                 approval = decided.decision != "answer" or (bool(shown) and call.tool not in self.record.names)
                 arguments = self._own(call.tool, call.params)
                 yield leg, RequiredAction(id, call.tool, arguments, approval, at, shown, decided=decided)
