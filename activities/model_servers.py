@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.secrets import keep_secret
 from perdure.models.model_names import Provider
+from perdure.runs.caller_context import looks_secret
 from perdure.values.json import JsonObject, dumps
 
 IDLE_TIMEOUT = 120.0
@@ -75,10 +76,11 @@ class AnthropicServer:
     """A server of Anthropic's Messages, by Anthropic's own client.
 
     Without an address and a key the client finds them: `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, a profile, or the
-    identity of the workload.
+    identity of the workload. The headers of `ANTHROPIC_CUSTOM_HEADERS` are for that server alone.
     """
 
     def __init__(self, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None) -> None:
+        self._key = key
         self._options: dict[str, Any] = {"max_retries": 0, "timeout": TIMEOUT, "http_client": http}
         if not address and os.environ.get("ANTHROPIC_BASE_URL") == "":
             address = _ANTHROPIC  # The client would take an empty variable for an address.
@@ -90,6 +92,8 @@ class AnthropicServer:
         """Send a Request; yield the response."""
         anthropic = await load_library("anthropic", extra="anthropic")
         if self._client is None:
+            headers = _own_headers("ANTHROPIC_CUSTOM_HEADERS", self._key, anthropic.omit)
+            self._options["default_headers"] = headers
             self._client = anthropic.AsyncAnthropic(**self._options)
             keep_secret(self._client.api_key or "", self._client.auth_token or "")
         try:
@@ -197,6 +201,19 @@ _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _JSON: Final = {"content-type": "application/json"}
 
 
+def _own_headers(variable: str, key: str, omit: Any) -> dict[str, Any]:
+    """Return the headers that keep those of a variable from a server with its own key; `omit`: the library's sign.
+
+    The variable's headers are for the default server, but the library sends them to any. They are kept secret.
+    """
+    lines = (line.partition(":") for line in os.environ.get(variable, "").split("\n"))
+    headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
+    keep_secret(*(value for name, value in headers.items() if looks_secret(name)))
+    own = {"authorization": f"Bearer {key}"}
+    # The version of the API is no secret, and required.
+    return {name: own.get(name.lower(), omit) for name in headers if key and name.lower() != "anthropic-version"}
+
+
 def _encoded(body: JsonObject) -> bytes:
     """Return a body without the parts that belong to its address."""
     return dumps({key: value for key, value in body.items() if key not in ("model", "stream")}).encode(errors="replace")
@@ -260,7 +277,9 @@ def default_openai() -> AsyncOpenAI:
     """Return the client of `OPENAI_BASE_URL` and `OPENAI_API_KEY`. Raise `ApplicationError` without a key."""
     try:
         # The client would take an empty variable for an address.
-        return AsyncOpenAI(base_url=os.environ.get("OPENAI_BASE_URL") or _OPENAI, max_retries=0, timeout=TIMEOUT)
+        headers = _own_headers("OPENAI_CUSTOM_HEADERS", "", openai.omit)
+        address = os.environ.get("OPENAI_BASE_URL") or _OPENAI
+        return AsyncOpenAI(base_url=address, max_retries=0, timeout=TIMEOUT, default_headers=headers)
     except openai.OpenAIError:
         raise ApplicationError(
             "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) for the worker",
@@ -280,7 +299,12 @@ def connect(
     if provider == "bedrock":
         return BedrockServer(address, key, http)
     # Temporal retries: a retry inside the client would be invisible and unbounded.
-    client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0, timeout=TIMEOUT) if address else default_openai()
+    if address:
+        headers = _own_headers("OPENAI_CUSTOM_HEADERS", key, openai.omit)
+        client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0, timeout=TIMEOUT, default_headers=headers)
+        client.organization = client.project = None  # those of the environment are for the default server
+    else:
+        client = default_openai()
     return ResponsesServer(client) if provider == "openai-responses" else ChatServer(client)
 
 

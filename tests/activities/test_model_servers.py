@@ -9,17 +9,19 @@ import sys
 
 import httpx2
 import pytest
-from openai import APIConnectionError, AsyncOpenAI
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import model_failure
 from perdure.activities.model_servers import ADDRESSES, BedrockServer, connect, load_library
 from perdure.activities.requests import read_answer
+from perdure.activities.secrets import mask_text
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.model_names import Provider
-from perdure.models.requests import ReaderVocabulary
+from perdure.models.requests import Endpoint, ReaderVocabulary
 from perdure.models.response_stream import ResponseStream
+from perdure.runs.caller_context import MASK
 from perdure.testing import ScriptedModel
 
 LIBRARIES = ("anthropic", "botocore", "google.auth")
@@ -49,6 +51,34 @@ async def test_an_empty_variable_is_no_address(provider: Provider, host: str, mo
         async with connect(provider).send({"model": "m", "messages": [], "stream": True}):
             pass
     assert f"https://{host}/" in model_failure(caught.value).message
+
+
+@pytest.mark.parametrize("model", ["gpt-4o@proxy", "openai-responses:gpt-5@proxy", "anthropic:claude-sonnet-5@proxy"])
+async def test_an_endpoint_gets_nothing_of_the_default_account(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = "X-Gateway-Key: secret-of-the-default\nAuthorization: Bearer secret-of-the-default"
+    for variable in ("ANTHROPIC_CUSTOM_HEADERS", "OPENAI_CUSTOM_HEADERS"):
+        monkeypatch.setenv(variable, secrets)
+    for variable in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(variable, "account-of-the-default")
+    monkeypatch.setenv("PROXY_KEY", "key-of-the-proxy")
+    heads: list[str] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 400 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as served:
+        url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}"
+        endpoints = Endpoints(more={"proxy": Endpoint(base_url=url, api_key_env="PROXY_KEY")})
+        with pytest.raises((APIStatusError, httpx2.HTTPStatusError)):
+            async with endpoints.ask(model, {"messages": [{"role": "user", "content": "hi"}], "stream": True}):
+                pass
+    (head,) = heads
+    assert "of-the-default" not in head
+    assert "Bearer key-of-the-proxy" in head
+    assert mask_text("secret-of-the-default") == MASK
 
 
 async def test_a_request_to_bedrock_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
