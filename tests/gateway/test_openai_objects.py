@@ -14,8 +14,8 @@ from perdure.approvals.requests import WaitingView
 from perdure.gateway.errors import HttpError
 from perdure.gateway.openai import _requests as requests
 from perdure.gateway.openai import _requests as requests_module
-from perdure.gateway.openai._agent_file import Record
-from perdure.gateway.openai._events import ResponseEvents
+from perdure.gateway.openai._agent_file import Record, new_record
+from perdure.gateway.openai._events import CompletionEvents, ResponseEvents
 from perdure.gateway.openai._objects import (
     FoundRun,
     ResponseId,
@@ -26,12 +26,13 @@ from perdure.gateway.openai._objects import (
     response_id,
     response_object,
 )
-from perdure.gateway.openai._requests import read_input
+from perdure.gateway.openai._requests import read_chat, read_input
 from perdure.models.requests import RequestView
 from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Approval
 from perdure.runs.events import Event
 from perdure.runs.wire import CallView, RunView
+from perdure.sessions.wire import digest
 from perdure.values.json import JsonObject
 
 ID = ResponseId("0" * 24, "0a0b0c-1")
@@ -188,6 +189,48 @@ def test_a_run_that_waits_for_its_client_has_ended_a_response_and_begins_another
         assert second["status"] == status
     assert second["output"] == [message_item(ID.next(), "Fine.")]
     assert second["usage"]["total_tokens"] == 12
+
+
+def test_a_chat_has_the_text_and_the_calls_beside_it() -> None:
+    """The text's own end comes after its calls, and the run waits for these."""
+    chunks = CompletionEvents(ID, RECORD, "r", with_usage=False)
+    words = {"request": 1, "attempt": 1, "start": 0, "text": "Let me look."}
+    written = [
+        Event(run_id="r", topic="assistant", phase="delta", at="2026-01-01T00:00:00", data=words),
+        Event(run_id="r", topic="request", phase="end", at="2026-01-01T00:00:01", data={"number": 1, "attempt": 1}),
+    ]
+    sent = [chunk for event in written for chunk in chunks.fold(event)]
+    waits = FoundRun(run(calls=[CallView(**CALL, status="waiting")], waiting=[OFFER]), RECORD)
+    choices = [chunk["choices"][0] for chunk in [*sent, *chunks.end(waits)]]
+    assert "".join(each["delta"].get("content") or "" for each in choices) == "Let me look."
+    assert [call["function"]["name"] for each in choices for call in each["delta"].get("tool_calls", ())] == ["f"]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": "Hi"}, {"content": "Hi", "name": "ann"}, {"content": [{"type": "text", "text": "a"}, PICTURE]}],
+)
+def test_a_history_with_results_is_known_as_that_with_which_its_run_began(message: JsonObject) -> None:
+    call = {"id": "call_k_1-0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    began = [{"role": "system", "content": "Be brief."}, {"role": "user", **message}]
+    record = new_record(read_chat({"model": "m", "messages": began}), created=1, sender="ann", approves=False)
+    answered = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "ok"},
+    ]
+    earlier = read_chat({"model": "m", "messages": [*began, *answered]}).client_input.earlier
+    assert digest(earlier[: record.length]) == record.history
+
+
+def test_a_refusal_is_a_text_of_the_history() -> None:
+    refused: JsonObject = {"role": "assistant", "content": None, "refusal": "I cannot help."}
+    said = [{"role": "user", "content": "x"}, refused, {"role": "user", "content": "y"}]
+    before = read_chat({"model": "m", "messages": said}).client_input.before
+    assert before[-1] == {"role": "assistant", "content": "I cannot help."}
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def new_record(
 ) -> Record:
     """Return the record of a request; `before`: the earlier messages before the conversation. `source`: see
     `written_by`. `must_call`: see `Record`."""
-    history = history_of(request.client_input)
+    history = request.client_input.history or history_of(request.client_input)
     return Record(
         echo=request.echo,
         items=request.items,

@@ -124,7 +124,9 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         # earlier item.
         differs = self._open and (answer is None or not text.startswith(self._text))
         another = self._span >= span and (differs or self._aside == self._span)
-        if another or self._span != span:
+        if another and answer is None and items and not _refuses(items[0]):
+            yield from self._set_aside()  # the run waits for these calls, and the text's own end comes after theirs
+        elif another or self._span != span:
             yield from self._drop()
         self._span = max(span, self._span) + another
         number = self._base

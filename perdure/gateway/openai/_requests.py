@@ -196,6 +196,8 @@ class ClientInput:
     """The decisions `{"decision", "reason"}`, by the id of the approval's item."""
     earlier: list[JsonObject] = field(default_factory=list)
     """For a history that ends with results: the messages before their calls."""
+    history: list[JsonObject] = field(default_factory=list)
+    """All messages as the client sent them, if the request has the whole history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +421,7 @@ def of_history(messages: list[JsonObject], where: str) -> ClientInput:
     while results and messages[results - 1]["role"] == "tool":
         results -= 1
     _check(messages, where)
-    client_input = ClientInput(before=messages[:first])
+    client_input = ClientInput(before=messages[:first], history=messages)
     for message in messages[first:]:
         _sort_message(client_input, message)
     if results < first:
@@ -750,6 +752,8 @@ def _message_chats(message: Any, at: int) -> JsonObject:
         raise invalid_error(f"{where}.role", ", ".join(map(repr, _ROLES)))
     calls = message.get("tool_calls")
     content = message.get("content")
+    if content is None and role == "assistant" and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
     plain: JsonObject = {"role": role}
     if content is not None or role != "assistant" or not calls:
         plain["content"] = read_content(content, f"{where}.content", pictures=role == "user")
