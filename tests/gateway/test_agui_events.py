@@ -6,6 +6,7 @@ import json
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from ag_ui.core import BaseEvent
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,6 +206,29 @@ def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
                 client.take(told)
         has = client.messages
     assert client.texts == ["x", "xx"]
+
+
+def long_answers() -> list[tuple[list[Event], str]]:
+    """Events of a run whose output is longer than its event may be: all its pieces, its beginning, another text, none."""
+    text = "".join(f"{line:07d} of the report\n" for line in range(5_000))
+    cut = {"text": text[:200], "cut": ["text"], "accepted": True, "output": True}
+    end = event("assistant", "end", request=1, attempt=1, **cut)
+    written = [text, text[:60_000], "Wait.", ""]
+    starts = [
+        [event("assistant", "delta", request=1, attempt=1, start=0, text=each)] if each else [] for each in written
+    ]
+    return [([*start, end], text) for start in starts]
+
+
+@pytest.mark.parametrize(("events", "text"), long_answers())
+def test_an_output_whose_event_is_cut_is_one_message(events: list[Event], text: str) -> None:
+    telling, client = AguiEvents(AguiRequest("t", "r", None, [], []), "abcdef-1"), Client([])
+    for each in events:
+        for told in telling.fold(each):
+            client.take(told)
+    for told in telling.end(RunView(run_id="run", status="completed", output=text)):
+        client.take(told)
+    assert client.texts == [text]
 
 
 def test_a_call_that_a_person_has_replaced_is_shown_as_it_ran() -> None:

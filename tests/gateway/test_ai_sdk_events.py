@@ -15,7 +15,7 @@ from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.errors import HttpError
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
-from tests.gateway.test_agui_events import event, histories
+from tests.gateway.test_agui_events import event, histories, long_answers
 
 USER: dict[str, Any] = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Go."}]}
 
@@ -180,6 +180,13 @@ def test_only_what_counts_stays(made: tuple[list[Event], list[str], str]) -> Non
     assert page.finish is not None
     assert page.finish["messageMetadata"]["perdure"]["status"] == "completed"
     assert not page.sends_by_itself
+
+
+@pytest.mark.parametrize(("events", "text"), long_answers())
+def test_an_output_whose_event_is_cut_is_one_part(events: list[Event], text: str) -> None:
+    page, adapter = shown(events, [USER])
+    take(page, adapter.end(RunView(run_id="run", status="completed", output=text)))
+    assert page.texts == [text]
 
 
 def test_r20_7_an_output_is_one_part_that_grows() -> None:

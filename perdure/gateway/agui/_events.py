@@ -243,6 +243,8 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
         self._steps: dict[int, str] = {}
         self._state: JsonObject | None = None
+        self._output_name = "answer"
+        """The name of the message that the output continues: that of a text which its event has cut."""
         self._answered = False
         """Whether the run's output was sent as a message."""
 
@@ -290,7 +292,9 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         """Yield the last events. `ended`: the run with its whole output."""
         view, text = ended, output_text(ended)
         if text and not self._answered:
-            yield from self._text.whole("answer", text)
+            if self._text.differs(self._output_name, text):
+                yield from self._drop(self._text, self._output_name.partition(".")[0])
+            yield from self._text.whole(self._output_name, text)
         yield from self._close()
         if view.status == "completed":
             yield self._finished(outcome=RunFinishedSuccessOutcome(), result=view.output)
@@ -357,8 +361,13 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """Yield an accepted text."""
         name, text = text_name(data), str(data["text"])
-        if "text" in (data.get("cut") or ()):  # the deltas hold more of the text
-            yield from self._text.close()
+        if "text" in (
+            data.get("cut") or ()
+        ):  # the deltas hold more of the text, and the run's end has all of an output
+            if data.get("output"):
+                self._output_name = name
+            else:
+                yield from self._text.close()
             return
         self._answered = self._answered or bool(data.get("output"))
         if self._text.differs(name, text):

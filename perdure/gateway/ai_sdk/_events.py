@@ -114,6 +114,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._asked: dict[str, tuple[str, JsonObject]] = {}
         """Calls that wait for a person or the page, by id: tool and parameters."""
         self._step = 0
+        self._output_name = "answer"
+        """The name of the text that the output continues: that of a text which its event has cut."""
         self._answered = False
         """Whether the run's output was sent as a text."""
         self._outputs = PartialOutputEvents()
@@ -144,12 +146,14 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
 
     def end(self, ended: RunView) -> Iterator[JsonObject]:
         view, text = ended, output_text(ended)
-        yield from self._close()
+        yield from self._thought.close()
+        if self._output_name == "answer":
+            yield from self._text.close()
         if self._continues and not self._step:  # otherwise a page may take the answers of its last step for new ones
             yield from self._begin_step(max(1, self._before))
         if text and not self._answered:
             yield from self._begin_step()
-            yield from self._text.whole("answer", text)
+            yield from self._text.whole(self._output_name, text)
         yield from self._close()
         if view.status == "completed":
             output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
@@ -189,8 +193,13 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield from self._written(self._text, event)
         elif not event.data.get("accepted"):
             yield from self._text.drop(event.data["request"])
-        elif "text" in (event.data.get("cut") or ()):  # the deltas hold more of the text
-            yield from self._text.close()
+        elif "text" in (
+            event.data.get("cut") or ()
+        ):  # the deltas hold more of the text, and the run's end has all of an output
+            if event.data.get("output"):
+                self._output_name = text_name(event.data)
+            else:
+                yield from self._text.close()
         else:
             name, text = text_name(event.data), str(event.data["text"])
             self._answered = self._answered or bool(event.data.get("output"))
