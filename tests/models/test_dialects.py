@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -650,3 +651,52 @@ def test_a_number_of_5_000_digits_is_one_clear_line() -> None:
     problems = str(reader.close("stop"))
     assert "an integer of more than 4,000 digits; a line is a call" in problems
     assert "sys.set_int_max_str_digits" not in problems
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("for q in input.rows:\n    p(x=q.n)\ng(x=q.n)\n", "line 3, column 5: q is the item of a loop above"),
+        (
+            "u = f(x=1)\np(x='Dear {†state.u.s || †state.u.n}' + '!')\n",
+            "line 2, column 5: a text inside an expression cannot join references by || or &&: write an f-string",
+        ),
+        (
+            "u = f(x=1)\np(x='†state.u.s && †state.u.n' + '!')\n",
+            "line 2, column 5: a text inside an expression cannot join references by || or &&: write an f-string",
+        ),
+    ],
+)
+def test_a_refused_line_of_a_script_has_one_error(text: str, line: str) -> None:
+    tools = {name: ["x"] for name in "fgp"}
+    reader = ScriptReader(ReaderVocabulary(names={name: name for name in tools}, parameters=tools, kinds=["input"]))
+    reader.push(text)
+    calls: list[Any] = reader.close("stop").calls
+    [error] = [call["_syntax"] for call in calls if "_syntax" in call]
+    assert error.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["a{n} = f(x=a{before})", "a0.append(f(x=1))", "if a{n} > 1:\n    a{n} = f(x=a{before})"]
+)
+def test_a_long_script_is_read_in_time_that_grows_with_its_length(line: str) -> None:
+    """Counted as function calls, which no other load on the machine changes."""
+
+    def calls(count: int) -> int:
+        made = 0
+
+        def note(*_: object) -> None:
+            nonlocal made
+            made += 1
+
+        reader = ScriptReader(ReaderVocabulary(names={"f": "f"}, parameters={"f": ["x"]}))
+        lines = "\n".join(line.format(n=n, before=n - 1) for n in range(1, count))
+        sys.setprofile(note)
+        try:
+            reader.push(f"a0 = []\n{lines}\n")
+        finally:
+            sys.setprofile(None)
+        return made
+
+    few = calls(150)
+    assert calls(600) < 6 * few

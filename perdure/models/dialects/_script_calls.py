@@ -28,8 +28,9 @@ _TAKEN: Final = frozenset({"state", "input", "output"})
 WRITTEN: Final = re.compile(r"†state\.(\w+)")
 _PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
 _STATE: Final = re.compile(r"\bstate\.(\w+)")
-_SEARCHED: Final = 100
-"""Versions of names that are searched for one that a call derives from."""
+_MAX_SEARCHED: Final = 100
+"""Versions that `_derives_from` visits at most, so that a long script is read in linear time. Beyond it a call gets an
+`_after` that it may not need."""
 _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 
@@ -92,10 +93,10 @@ class Block:
         """Name → the conditions of each call so far that writes it."""
         self.partial: set[str] = set()
         """Names of which a call writes only a part. A reader of another part does not wait for that call."""
-        self.made_of: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self.reads_of_version: dict[tuple[str, int], list[tuple[str, int]]] = {}
         """A name's version → the versions of the names that its call reads."""
-        self.added: list[str] = []
-        """The name of each version that the current statement has added."""
+        self.added_versions: list[str] = []
+        """The names whose versions the current statement added, in order."""
         self.collected: dict[str, CollectedValue] = {}
         """The values that a `for` appends."""
         self.past_items: set[str] = set()
@@ -158,8 +159,8 @@ class Block:
             return self
         return None if self._parent is None else self._parent.left_out_in(name)
 
-    def begin(self, name: str, node: ast.AST) -> None:
-        """Give the name a value before a loop that may not read it in the first round: its own, or null."""
+    def assign_before_loop(self, name: str, node: ast.AST) -> None:
+        """Assign the name before a loop whose first round may not read it: its value so far, or null."""
         if self.is_sure(name):
             return
         if self.kind == "for":  # its rounds do not see the state
@@ -205,9 +206,11 @@ class Block:
         """Emit calls of a part of an expression, which this condition decides."""
         sure = set(self.sure)
         self.guards.append(guard)
-        yield
-        self.guards.pop()
-        self.sure = sure
+        try:
+            yield
+        finally:
+            self.guards.pop()
+            self.sure = sure
 
     def target(self, targets: list[ast.expr]) -> str:
         """Return the output path of the names before `=`, and mark them as written."""
@@ -270,34 +273,35 @@ class Block:
         again, holds = [], _parts(call.get(IF))
         for name in dict.fromkeys(names):
             versions = self.versions.setdefault(name, [])
-            if not _excludes(versions, holds) and not self._derives(reads, name, len(versions)):
+            if not _excludes(versions, holds) and not self._derives_from(reads, name, len(versions)):
                 again.append(f"ended †state.{name}")
             versions.append(holds)
-            self.added.append(name)
-            self.made_of[name, len(versions)] = reads
+            self.added_versions.append(name)
+            self.reads_of_version[name, len(versions)] = reads
         self.partial |= {name for name, part in _PART_WRITTEN.findall(str(call.get("_outputPath", ""))) if part}
         if not again:
             return call
         given = call.get("_after", [])
         return {**call, "_after": list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *again]))}
 
-    def _derives(self, reads: Sequence[tuple[str, int]], name: str, version: int) -> bool:
-        """Whether values that are read derive from this version of the name, so that its call has ended. Of a long way
-        there only the beginning is searched: one more order changes nothing."""
+    def _derives_from(self, reads: Sequence[tuple[str, int]], name: str, version: int) -> bool:
+        """Whether the values that a call reads derive from this version of the name. Then the call that wrote it has
+        ended, and no `_after` is needed. Return false after `_MAX_SEARCHED` versions: a superfluous `_after` changes no
+        result."""
         left, seen = list(reads), set[tuple[str, int]]()
-        while left and len(seen) < _SEARCHED:
+        while left and len(seen) < _MAX_SEARCHED:
             each = left.pop()
             if each[0] == name and each[1] >= version:
                 return True
             if each not in seen:
                 seen.add(each)
-                left += self.made_of.get(each, ())
+                left += self.reads_of_version.get(each, ())
         return False
 
     def forget_added(self) -> None:
         """Remove the versions that a refused statement has added."""
-        for name in reversed(self.added):
-            self.made_of.pop((name, len(self.versions[name])), None)
+        for name in reversed(self.added_versions):
+            self.reads_of_version.pop((name, len(self.versions[name])), None)
             self.versions[name].pop()
 
     def let(self, name: str, value: Json, node: ast.AST) -> None:
@@ -521,10 +525,16 @@ class Calls:
 
     # Calls inside expressions.
 
-    def plain(self, node: ast.expr, block: Block, *, test: bool = False) -> ast.expr:
-        """Return the expression with a name in place of each tool's call in it. Add the calls in Python's order of
-        evaluation. `test`: it is a condition, so `and` and `or` compute."""
-        return self._without_calls(_Touched(self, block, test).visit(node), block)
+    def plain(self, node: ast.expr, block: Block) -> ast.expr:
+        """Return the expression without tool calls, and add these calls to the block in Python's order of evaluation.
+        Each call becomes a name. A name that a branch may have left out becomes a read that fails only if it is
+        evaluated."""
+        return self._without_calls(_LazyReadRewriter(self, block, computed=False).visit(node), block)
+
+    def plain_condition(self, node: ast.expr, block: Block) -> ast.expr:
+        """Return a condition as `plain` does. Its `and` and `or` evaluate as in Python: they are no alternatives of a
+        reference."""
+        return self._without_calls(_LazyReadRewriter(self, block, computed=True).visit(node), block)
 
     def _without_calls(self, node: ast.expr, block: Block) -> ast.expr:
         if not self.has_calls(node):
@@ -576,7 +586,7 @@ class Calls:
 
     def _either(self, node: ast.IfExp, block: Block) -> ast.Name:
         name = block.counter.name("if")
-        test = self.condition(block.values.formula(self.plain(node.test, block, test=True)), block, node)
+        test = self.condition(block.values.formula(self.plain_condition(node.test, block)), block, node)
         for guard, value in ((test, node.body), (f"not ({test})", node.orelse)):
             with block.under_guard(guard):
                 self.compute(name, value, block)
@@ -646,7 +656,7 @@ class Calls:
             keep = block.counter.name("each")
         made = f"x for x in state.{keep}"
         if asked:
-            tests = [inner.values.formula(self.plain(test, inner, test=True)) for test in asked]
+            tests = [inner.values.formula(self.plain_condition(test, inner)) for test in asked]
             inner.guards.append(self.condition(join_conditions(tests), inner, node))
             made = f"x for x, holds in zip(state.{keep}, {inner.guards[0]}) if holds"
         element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
@@ -685,46 +695,50 @@ class Calls:
         return self.loop(target, filtered, block), asked
 
 
-class _Touched(ast.NodeTransformer):
-    """A rewrite of parts that Python may not evaluate: there a name that a branch may have left out is read so that it
-    is missed only where it is touched (R16.4). A call that read it by its name would be skipped with the branch."""
+class _LazyReadRewriter(ast.NodeTransformer):
+    """A rewriter of names in `and`, `or` and `a if c else b` that Python may not evaluate.
 
-    def __init__(self, calls: Calls, block: Block, test: bool) -> None:
-        self._calls, self._block, self._computed, self._perhaps = calls, block, test, False
+    A call is skipped if it refers to a value that a branch did not write (R5.1). So such a name is read through an object
+    that always exists: `d.n if r.ok else 0` becomes `_d_1.d.n if r.ok else 0`.
+    """
+
+    def __init__(self, calls: Calls, block: Block, *, computed: bool) -> None:
+        self._calls, self._block, self._computed, self._may_be_unevaluated = calls, block, computed, False
         self._bound: set[str] = set()
 
     def visit(self, node: ast.AST) -> Any:
-        before = self._computed, self._perhaps
+        before = self._computed, self._may_be_unevaluated
         if self._calls.is_tool(node):
             return node  # each argument is a value of its own
         if isinstance(node, ast.expr):
             self._computed = self._computed or is_computed(node)
         found = super().visit(node)
-        self._computed, self._perhaps = before
+        self._computed, self._may_be_unevaluated = before
         return found
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         if self._computed:
-            node.values = [self.visit(node.values[0]), *self._visit_perhaps(*node.values[1:])]
+            node.values = [self.visit(node.values[0]), *self._visit_unevaluated(*node.values[1:])]
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         node.test = self.visit(node.test)
-        node.body, node.orelse = self._visit_perhaps(node.body, node.orelse)
+        node.body, node.orelse = self._visit_unevaluated(node.body, node.orelse)
         return node
 
-    def _visit_perhaps(self, *nodes: ast.expr) -> list[Any]:
+    def _visit_unevaluated(self, *nodes: ast.expr) -> list[Any]:
         # Parts with calls are planned under a condition, which skips them as Python does.
-        self._perhaps = self._perhaps or not any(map(self._calls.has_calls, nodes))
+        self._may_be_unevaluated = self._may_be_unevaluated or not any(map(self._calls.has_calls, nodes))
         return list(map(self.visit, nodes))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if not self._perhaps or node.id in self._bound or not isinstance(node.ctx, ast.Load):
+        if not self._may_be_unevaluated or node.id in self._bound or not isinstance(node.ctx, ast.Load):
             return node
         owner = self._block.left_out_in(node.id)
         if owner is None:
             return node
         holder = self._block.counter.name(node.id)
+        # The second `let` is skipped with the branch. Then the object stays empty, and only an evaluated read is an error.
         owner.let(holder, {}, node)
         owner.let(holder, {node.id: owner.values.value(node)}, node)
         return ast.copy_location(ast.Attribute(_name(holder, node), node.id, ast.Load()), node)

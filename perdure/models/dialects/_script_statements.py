@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +16,6 @@ from perdure.models.dialects._script_calls import (
     NO_PRINT,
     NOT_CHANGED,
     TWICE,
-    WRITTEN,
     Adding,
     Block,
     Calls,
@@ -26,10 +24,19 @@ from perdure.models.dialects._script_calls import (
     root_name,
     statement_hint,
 )
+from perdure.models.dialects._script_rounds import RoundReader
+from perdure.models.dialects._script_syntax import (
+    as_branches,
+    as_loops,
+    find_assigned,
+    parts_of,
+    remove_await,
+    without_continue,
+    written_out,
+)
 from perdure.models.dialects._script_values import NotAllowedError
 from perdure.models.dialects.common import END_OF_THOUGHT, last_marks_removed
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan import IF
 from perdure.values.formulas import is_method, parse_expression, parse_statements
 from perdure.values.json import Json, JsonObject, check
 from perdure.values.templates import EXPR
@@ -238,305 +245,6 @@ class Lines:
             self._quote = ""  # such a string ends with its line, and is an error
 
 
-class _Awaited(ast.NodeTransformer):
-    """A rewrite of `await f()` to `f()`: the plan itself orders calls."""
-
-    def visit_Await(self, node: ast.Await) -> ast.expr:
-        value: ast.expr = self.visit(node.value)
-        return value if isinstance(value, ast.Call) else ast.copy_location(ast.Await(value), node)
-
-
-def remove_await(statement: ast.stmt) -> ast.stmt:
-    found: ast.stmt = _Awaited().visit(statement)
-    return found
-
-
-def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return `if x: continue` as `if x: pass`, with the later statements under `else`."""
-    for at, statement in enumerate(body):
-        if isinstance(statement, ast.Continue):
-            return [*body[:at]] or [ast.copy_location(ast.Pass(), statement)]
-        if isinstance(statement, ast.If):
-            rest = list(body[at + 1 :])
-            for here, there in ((statement.body, statement.orelse), (statement.orelse, statement.body)):
-                if here and isinstance(here[-1], ast.Continue):
-                    kept = here[:-1] or [ast.copy_location(ast.Pass(), statement)]
-                    other = without_continue([*there, *rest])
-                    branches = (kept, other) if here is statement.body else (other or kept, kept)
-                    return [*body[:at], ast.copy_location(ast.If(statement.test, *map(list, branches)), statement)]
-    return list(body)
-
-
-def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
-    """Return a comprehension that is assigned to no name as a loop."""
-    made: ast.stmt = ast.copy_location(ast.Expr(node.elt), node.elt)
-    for each in reversed(node.generators):
-        for test in reversed(each.ifs):
-            made = ast.copy_location(ast.If(test, [made], []), test)
-        loop = ast.AsyncFor if each.is_async else ast.For
-        made = ast.copy_location(loop(each.target, each.iter, [made], []), each.iter)
-    return made
-
-
-def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
-    """Return `x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call
-    in one of them."""
-
-    def branch(each: ast.expr) -> ast.stmt:
-        if targets:
-            return ast.Assign(copy.deepcopy(targets), each)
-        return ast.Pass() if isinstance(each, ast.Constant) else ast.Expr(each)
-
-    first, other = (ast.copy_location(branch(each), value) for each in (value.body, value.orelse))
-    return ast.copy_location(ast.If(value.test, [first], [other]), value)
-
-
-def written_out(node: ast.AugAssign) -> ast.expr:
-    """Return the value that `x += 1` assigns: `x + 1`."""
-    read = copy.deepcopy(node.target)
-    for each in ast.walk(read):
-        if hasattr(each, "ctx"):
-            each.ctx = ast.Load()
-    return ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-
-
-def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
-    """Return the values of `count` names before `=`, one for each."""
-    if isinstance(value, ast.Tuple | ast.List):
-        return value.elts
-    return [
-        ast.copy_location(ast.Subscript(copy.deepcopy(value), ast.Constant(at), ast.Load()), value)
-        for at in range(min(count, 50))
-    ]
-
-
-def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield the names that the statements assign, or append to."""
-    for statement in statements:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    yield from (root_name(each) for each in getattr(target, "elts", [target]))
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
-                yield root_name(node.target)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    """A condition under which statements of a round run."""
-
-    number: int
-    parts: frozenset[Hashable] = frozenset()
-    """What is known to hold in it: each part as text, with the versions of its names."""
-    whole: bool = False
-    """Whether it runs wherever its parts hold."""
-
-
-class _RoundReader(ast.NodeVisitor):
-    """The names that a round of a `while` may read before it assigns them, by its statements in Python's order."""
-
-    def __init__(self, has_calls: Callable[[ast.AST], bool]) -> None:
-        self.kept: dict[str, None] = {}
-        """Names that are read where a call of the round that assigns them may have been left out."""
-        self._has_calls = has_calls
-        self._optional: dict[str, None] = {}
-        """Names that Python may not read in the first round, by a condition, or because it assigns them before."""
-        self._needed: set[str] = set()
-        self._branches: list[_Branch] = []
-        self._count = 0
-        self._writes: dict[str, list[list[_Branch]]] = {}
-        """Name → the conditions of each assignment so far."""
-        self._left_out: set[str] = set()
-        """Names that a call, or an inner loop, may leave out."""
-        self._versions: dict[str, int] = {}
-        self._bound: list[str] = []
-        self._loops = 0
-
-    @property
-    def optional(self) -> list[str]:
-        """The names that the rounds pass on, and that need no value before the first round."""
-        return [name for name in self._optional if name in self._writes and name not in self._needed]
-
-    # Reads and writes.
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Store):
-            self._write(node)
-        else:
-            self._read(node.id)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str):
-            for name in WRITTEN.findall(node.value):
-                self._read(name)
-
-    def _read(self, name: str) -> None:
-        if name in self._bound or self._is_assigned(name):
-            return
-        if name in self._left_out:
-            self.kept[name] = None
-        if self._branches or name in self._writes:
-            self._optional[name] = None
-        else:
-            self._needed.add(name)
-
-    def _is_assigned(self, name: str) -> bool:
-        """Whether an assignment was made wherever this place is reached."""
-        numbers = {each.number for each in self._branches}
-        parts = {part for each in self._branches for part in each.parts}
-        return any(
-            all(each.number in numbers or (each.whole and each.parts <= parts) for each in branches)
-            for branches in self._writes.get(name, ())
-        )
-
-    def _write(self, target: ast.expr, *, reads: bool = False) -> None:
-        for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-            name = root_name(each)
-            if reads or not isinstance(each, ast.Name):
-                self._read(name)
-            if isinstance(each, ast.Subscript):
-                self.visit(each.slice)
-            self._record(name)
-
-    def _record(self, name: str) -> None:
-        self._writes.setdefault(name, []).append(list(self._branches))
-        self._versions[name] = self._versions.get(name, 0) + 1
-        if self._branches and not self._loops:
-            self._left_out.add(name)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self._assign(node.targets, node.value)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._assign([node.target], node.value)
-
-    def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
-        if isinstance(value, ast.IfExp) and self._has_calls(value):
-            self.visit_If(as_branches(targets, value))
-            return
-        self.visit(value)
-        with (
-            self._under() if isinstance(value, ast.Call) and any(k.arg == IF for k in value.keywords) else nullcontext()
-        ):
-            for target in targets:
-                self._write(target)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self.visit(node.value)
-        self._write(node.target, reads=True)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self.visit(node.value)
-        self._write(node.target)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "extend"):
-            self._write(node.func.value)
-
-    # Conditions.
-
-    @contextmanager
-    def _under(self, parts: Sequence[ast.expr] = (), *, negated: bool = False) -> Iterator[None]:
-        """Read statements that run only where all parts hold, or where not all of them hold."""
-        known = [part for part in parts if not self._has_calls(part)]
-        whole = bool(parts) and len(known) == len(parts)
-        if negated:
-            test = known[0] if len(known) == 1 else ast.BoolOp(ast.And(), known)
-            known = [ast.UnaryOp(ast.Not(), test)] if whole else []
-        self._count += 1
-        self._branches.append(_Branch(self._count, frozenset(map(self._as_part, known)), whole))
-        yield
-        self._branches.pop()
-
-    def _as_part(self, node: ast.expr) -> Hashable:
-        names = sorted({each.id for each in ast.walk(node) if isinstance(each, ast.Name)})
-        return ast.unparse(node), tuple(self._versions.get(name, 0) for name in names)
-
-    def visit_If(self, node: ast.If | ast.IfExp) -> None:
-        self.visit(node.test)
-        parts, before, sure = _conjunction(node.test), dict(self._versions), []
-        for part, negated in ((node.body, False), (node.orelse, True)):
-            with self._under(parts, negated=negated):
-                for each in part if isinstance(part, list) else [part]:
-                    self.visit(each)
-                sure.append({name for name in self._writes if self._is_assigned(name)})
-        for name in sure[0] & sure[1]:
-            if self._versions.get(name) != before.get(name):
-                self._writes[name].append(list(self._branches))
-
-    visit_IfExp = visit_If
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        first, *rest = node.values
-        self.visit(first)
-        for at, each in enumerate(rest, 1):
-            with self._under(node.values[:at] if isinstance(node.op, ast.And) else ()):
-                self.visit(each)
-
-    # Loops.
-
-    def visit_For(self, node: ast.For) -> None:
-        self.visit(node.iter)
-        with self._binding(node.target):
-            self._rounds(node.body, ())
-        for name in find_assigned(node.body):
-            self._record(name)  # a list, perhaps an empty one
-
-    def visit_While(self, node: ast.While) -> None:
-        self.visit(node.test)
-        self._rounds(node.body, _conjunction(node.test))
-        with self._under():  # there may be no round
-            for name in find_assigned(node.body):
-                self._record(name)
-
-    def _rounds(self, body: list[ast.stmt], parts: Sequence[ast.expr]) -> None:
-        self._loops += 1
-        with self._under(parts):
-            for each in without_continue(body):
-                self.visit(each)
-        self._loops -= 1
-
-    @contextmanager
-    def _binding(self, *targets: ast.AST) -> Iterator[None]:
-        before = list(self._bound)
-        self._bound += [
-            each.id if isinstance(each, ast.Name) else each.arg
-            for target in targets
-            for each in ast.walk(target)
-            if isinstance(each, ast.Name | ast.arg)
-        ]
-        yield
-        self._bound = before
-
-    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) -> None:
-        self.visit(node.generators[0].iter)
-        with self._binding(*(each.target for each in node.generators)), self._under():
-            for each in node.generators:
-                for part in ([] if each is node.generators[0] else [each.iter]) + each.ifs:
-                    self.visit(part)
-            for part in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
-                self.visit(part)
-
-    visit_GeneratorExp = visit_SetComp = visit_DictComp = visit_ListComp
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        with self._binding(node.args):
-            self.visit(node.body)
-
-
-def _conjunction(test: ast.expr) -> list[ast.expr]:
-    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-
-
-def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement assigns."""
-    return [name for name in dict.fromkeys(find_assigned([statement])) if name]
-
-
 _LONG_CONDITION: Final = 400
 """Characters from which a condition gets a name, because each call below repeats it."""
 
@@ -556,7 +264,7 @@ class ScriptPlan:
     def read(self, statement: ast.stmt) -> list[JsonObject]:
         """Return all calls of the statement, or none. Raises `NotAllowedError`."""
         top = self._top
-        top.calls, top.guards, top.added = [], [], []
+        top.calls, top.guards, top.added_versions = [], [], []
         before = self.outputs, self.output, self._in_branches
         try:
             self._statement(remove_await(statement), top)
@@ -767,7 +475,7 @@ class ScriptPlan:
     # Conditions and loops.
 
     def _if(self, node: ast.If, block: Block) -> None:
-        test = self._calls.plain(node.test, block, test=True)
+        test = self._calls.plain_condition(node.test, block)
         text = block.values.formula(test)
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
         if len(text) > _LONG_CONDITION or names & set(find_assigned([*node.body, *node.orelse])):
@@ -826,21 +534,21 @@ class ScriptPlan:
             raise NotAllowedError(node.test, NO_BREAK["while"].replace("there is no break", "this would never end"))
         asked = self._calls.has_calls(node.test)
         body = without_continue(node.body)
-        rounds = _RoundReader(self._calls.has_calls)
+        rounds = RoundReader(self._calls.has_calls)
         for each in [node.test, *body, *([node.test] if asked else [])]:
             rounds.visit(each)
         for name in rounds.optional:
-            block.begin(name, node)
+            block.assign_before_loop(name, node)
         first, sure = block.counter.last, set(block.sure)
-        test = self._calls.plain(copy.deepcopy(node.test), block, test=True)
+        test = self._calls.plain_condition(copy.deepcopy(node.test), block)
         condition = block.values.formula(test)
         inner = block.inside("while")
-        for name in rounds.kept:
+        for name in rounds.kept_where_left_out:
             inner.let(name, inner.values.value(ast.copy_location(ast.Name(name, ast.Load()), node)), node)
         self._body(body, inner)
         if asked:  # evaluated again at the end of each iteration, under the same names
             last, block.counter.last = block.counter.last, first
-            self._calls.plain(copy.deepcopy(node.test), inner, test=True)
+            self._calls.plain_condition(copy.deepcopy(node.test), inner)
             block.counter.last = last
         if not inner.calls:
             raise NotAllowedError(node, "the loop calls nothing, so it would never end")

@@ -99,9 +99,10 @@ class _NameRewriter(ast.NodeTransformer):
         if isinstance(text, Reference):
             return path_node(text, node)
         parts: list[ast.expr] = []
-        for part in getattr(text, "parts", [None]):
+        for part in getattr(text, "parts", [text]):  # without parts: references joined by || or &&
             if not isinstance(part, str | Reference):
-                raise NotAllowedError(node, 'in an expression a text names single values: f"Dear {user.name or other}"')
+                message = "a text inside an expression cannot join references by || or &&: write an f-string, such as "
+                raise NotAllowedError(node, message + 'f"Dear {user.name or user.mail}"')
             value = ast.Constant(part) if isinstance(part, str) else ast.FormattedValue(path_node(part, node), -1)
             parts.append(value)
         return ast.fix_missing_locations(ast.copy_location(ast.JoinedStr(parts), node))

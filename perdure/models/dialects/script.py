@@ -10,7 +10,8 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.models.dialects._script_calls import Block
-from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement, assigned_names
+from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement
+from perdure.models.dialects._script_syntax import assigned_names
 from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
     DialectRequest,

@@ -1,0 +1,99 @@
+"""Rewrites of a script's syntax tree, and the names that its statements assign."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence
+
+from perdure.models.dialects._script_calls import root_name
+
+
+class _Awaited(ast.NodeTransformer):
+    """A rewrite of `await f()` to `f()`: the plan itself orders calls."""
+
+    def visit_Await(self, node: ast.Await) -> ast.expr:
+        value: ast.expr = self.visit(node.value)
+        return value if isinstance(value, ast.Call) else ast.copy_location(ast.Await(value), node)
+
+
+def remove_await(statement: ast.stmt) -> ast.stmt:
+    found: ast.stmt = _Awaited().visit(statement)
+    return found
+
+
+def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return `if x: continue` as `if x: pass`, with the later statements under `else`."""
+    for at, statement in enumerate(body):
+        if isinstance(statement, ast.Continue):
+            return [*body[:at]] or [ast.copy_location(ast.Pass(), statement)]
+        if isinstance(statement, ast.If):
+            rest = list(body[at + 1 :])
+            for here, there in ((statement.body, statement.orelse), (statement.orelse, statement.body)):
+                if here and isinstance(here[-1], ast.Continue):
+                    kept = here[:-1] or [ast.copy_location(ast.Pass(), statement)]
+                    other = without_continue([*there, *rest])
+                    branches = (kept, other) if here is statement.body else (other or kept, kept)
+                    return [*body[:at], ast.copy_location(ast.If(statement.test, *map(list, branches)), statement)]
+    return list(body)
+
+
+def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
+    """Return a comprehension that is assigned to no name as a loop."""
+    made: ast.stmt = ast.copy_location(ast.Expr(node.elt), node.elt)
+    for each in reversed(node.generators):
+        for test in reversed(each.ifs):
+            made = ast.copy_location(ast.If(test, [made], []), test)
+        loop = ast.AsyncFor if each.is_async else ast.For
+        made = ast.copy_location(loop(each.target, each.iter, [made], []), each.iter)
+    return made
+
+
+def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
+    """Return `x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call
+    in one of them."""
+
+    def branch(each: ast.expr) -> ast.stmt:
+        if targets:
+            return ast.Assign(copy.deepcopy(targets), each)
+        return ast.Pass() if isinstance(each, ast.Constant) else ast.Expr(each)
+
+    first, other = (ast.copy_location(branch(each), value) for each in (value.body, value.orelse))
+    return ast.copy_location(ast.If(value.test, [first], [other]), value)
+
+
+def written_out(node: ast.AugAssign) -> ast.expr:
+    """Return the value that `x += 1` assigns: `x + 1`."""
+    read = copy.deepcopy(node.target)
+    for each in ast.walk(read):
+        if hasattr(each, "ctx"):
+            each.ctx = ast.Load()
+    return ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+
+
+def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
+    """Return the values of `count` names before `=`, one for each."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return value.elts
+    return [
+        ast.copy_location(ast.Subscript(copy.deepcopy(value), ast.Constant(at), ast.Load()), value)
+        for at in range(min(count, 50))
+    ]
+
+
+def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that the statements assign, or append to."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    yield from (root_name(each) for each in getattr(target, "elts", [target]))
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
+                yield root_name(node.target)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
+
+
+def assigned_names(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement assigns."""
+    return [name for name in dict.fromkeys(find_assigned([statement])) if name]
