@@ -706,7 +706,7 @@ class _LazyReadRewriter(ast.NodeTransformer):
         self._calls, self._block, self._computed, self._may_be_unevaluated = calls, block, computed, False
         self._bound: set[str] = set()
 
-    def visit(self, node: ast.AST) -> Any:
+    def visit(self, node: ast.AST) -> Any:  # as ast.NodeTransformer returns it
         before = self._computed, self._may_be_unevaluated
         if self._calls.is_tool(node):
             return node  # each argument is a value of its own
@@ -726,7 +726,7 @@ class _LazyReadRewriter(ast.NodeTransformer):
         node.body, node.orelse = self._visit_unevaluated(node.body, node.orelse)
         return node
 
-    def _visit_unevaluated(self, *nodes: ast.expr) -> list[Any]:
+    def _visit_unevaluated(self, *nodes: ast.expr) -> list[Any]:  # as `visit` returns it
         # Parts with calls are planned under a condition, which skips them as Python does.
         self._may_be_unevaluated = self._may_be_unevaluated or not any(map(self._calls.has_calls, nodes))
         return list(map(self.visit, nodes))
