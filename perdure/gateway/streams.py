@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure.gateway.bounds import OpenWork
 from perdure.gateway.callers import Caller
-from perdure.gateway.errors import log_problem
+from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.guards import Guards
 from perdure.queries import cancel_all
 from perdure.runs.events import Event
@@ -88,6 +88,12 @@ async def yield_frames(*frames: str) -> AsyncGenerator[str, None]:
         yield each
 
 
+def stream_stopped() -> HttpError:
+    """Return the error of an answer's stream that the gateway ends before the answer."""
+    words = "the gateway is stopping, or the token has ended: the answer is not complete, and the run continues"
+    return HttpError(503, words, kind="still-running")
+
+
 class StreamHost(Protocol):
     """The server of streams: a `Gateway`, or an app of fewer pages."""
 
@@ -114,9 +120,11 @@ class EventStream(Response):
         *,
         retry: bool = True,
         place: AbstractContextManager[Any] | None = None,
+        stopped: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event.
-        `place`: the stream's place in `OpenWork.one_of`, if it was taken before.
+        `place`: the stream's place in `OpenWork.one_of`, if it was taken before. `stopped`: the last frames if the
+        gateway or the token ends first; by default none, for readers that go on after a reconnect.
         """
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
@@ -124,6 +132,7 @@ class EventStream(Response):
         self._caller = caller
         self._frames = frames
         self._retry = retry
+        self._stopped = stopped
         self._place = place or host.streams.one_of(caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,12 +167,14 @@ class EventStream(Response):
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
                     if not self._host.guards.is_valid(self._caller):
+                        await write("".join(self._stopped()))
                         return
                 if coming.next.done():
                     if (text := coming.take()) is None:
                         return
                     await write(text)
                 elif stops.done():
+                    await write("".join(self._stopped()))
                     return
                 elif not left.done():
                     await write(": still here\n\n")

@@ -19,12 +19,14 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent, hook, refuse, tool
 from perdure.cli._run_view import run_table
 from perdure.errors import RunError
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hooks import BeforeAgentStart
 from perdure.pages.adapter import pages, sign_in
 from perdure.testing.scripted_model import ChatRequest, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
-from tests.gateway.support import gateway, write_agents
+from tests.gateway.support import bearer, gateway, write_agents
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -92,6 +94,54 @@ async def test_a_gateway_that_ends_says_where_the_run_goes_on(dev_server: Workfl
         while (found := await it.ai.responses.retrieve(begun.id)).status == "in_progress":
             pass
         assert found.output_text == "Done."
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "last"),
+    [
+        (
+            "/v1/chat/completions",
+            {"model": "shopper", "messages": [{"role": "user", "content": "Go."}], "stream": True},
+            ["error.code", "still_running"],
+        ),
+        ("/v1/responses", {"model": "shopper", "input": "Go.", "stream": True}, ["code", "still_running"]),
+        (
+            "/ag-ui/shopper",
+            {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "Go."}]},
+            ["type", "RUN_ERROR"],
+        ),
+        (
+            "/ai-sdk/shopper",
+            {
+                "id": "chat",
+                "trigger": "submit-message",
+                "messages": [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Go."}]}],
+            },
+            ["type", "error"],
+        ),
+    ],
+)
+async def test_a_stream_that_the_gateway_ends_says_that_its_answer_is_not_complete(
+    path: str, body: dict[str, Any], last: list[str], dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    adapters = [openai_adapter, agui_adapter, ai_sdk_adapter]
+    async with (
+        door(dev_server.client, tmp_path, [Turn(says("Done."), gate=gate)], model_timeout=60) as it,
+        gateway(dev_server.client, adapters, task_queue=it.it.task_queue, **it.given) as ending,
+        httpx2.AsyncClient(base_url=ending.address, headers=bearer(it.tokens[0]), timeout=HANG) as http,
+        http.stream("POST", path, json=body) as answer,
+    ):
+        lines = answer.aiter_lines()
+        assert (await anext(lines)).partition(":")[0] in ("data", "event")
+        await it.it.model.wait_for_request(1)
+        ending.gateway.stopping.set()
+        data = [line.removeprefix("data: ") async for line in lines if line.startswith("data: {")]
+        gate.set()
+    said = json.loads(data[-1])
+    for key in last[0].split("."):
+        said = said[key]
+    assert said == last[1]
 
 
 async def test_one_call_at_a_time(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

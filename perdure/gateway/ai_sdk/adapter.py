@@ -25,7 +25,7 @@ from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, log_problem
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream, yield_frames
+from perdure.gateway.streams import EventStream, stream_stopped, yield_frames
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
 
@@ -45,21 +45,25 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
         source = gateway.client_source(caller, agent)
         chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
         frames = await chats.answer(chat_request, agent, source, RequestKey.of(gateway, request, caller, body))
-        return EventStream(gateway, caller, frames, HEADERS, retry=False)
+        return EventStream(gateway, caller, frames, HEADERS, retry=False, stopped=_stopped)
 
     async def resume(request: Request) -> Response:
         caller = caller_of(request)
         gateway.agents.get(request.path_params["agent"])
         frames = await _Chats(gateway.perdure, caller, trees).resume(request.path_params["chat"])
-        return (
-            Response(status_code=204) if frames is None else EventStream(gateway, caller, frames, HEADERS, retry=False)
-        )
+        if frames is None:
+            return Response(status_code=204)
+        return EventStream(gateway, caller, frames, HEADERS, retry=False, stopped=_stopped)
 
     routes = [
         Route("/ai-sdk/{agent}", answer, methods=["POST"]),
         Route("/ai-sdk/{agent}/{chat}/stream", resume, methods=["GET"]),
     ]
     return Adapter("ai-sdk", routes)
+
+
+def _stopped() -> list[str]:
+    return [as_frame({"type": "error", "errorText": stream_stopped().detail})]
 
 
 @dataclass(frozen=True)

@@ -269,25 +269,38 @@ class CompletionEvents(ResponseEvents):
 DONE = encode_event("[DONE]")
 
 
-async def response_frames(
-    finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
-) -> AsyncGenerator[str, None]:
-    """Yield the events of a response after number `after`, until it has ended."""
-    number = after
-    try:
-        record = record or (await finder.begun(tenant, id)).record
-        adapter = ResponseEvents(id, record, id.run_id(tenant), after)
-        async with aclosing(_adapted(finder, tenant, id, adapter)) as events:
-            async for event in events:
-                number = event["sequence_number"]
-                yield encode_event(dumps(event), event=event["type"])
-    except Exception as error:
-        body = error_body(after_start(error, id))
+class ResponseStream:
+    """The events of a response after number `after`, as frames."""
+
+    def __init__(self, finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1) -> None:
+        self._finder, self._tenant, self._id, self._record = finder, tenant, id, record
+        self._after = self._number = after
+
+    async def frames(self) -> AsyncGenerator[str, None]:
+        """Yield the frames, until the response has ended."""
+        finder, tenant, id = self._finder, self._tenant, self._id
+        try:
+            record = self._record or (await finder.begun(tenant, id)).record
+            adapter = ResponseEvents(id, record, id.run_id(tenant), self._after)
+            async with aclosing(_adapted(finder, tenant, id, adapter)) as events:
+                async for event in events:
+                    self._number = event["sequence_number"]
+                    yield encode_event(dumps(event), event=event["type"])
+        except Exception as error:
+            yield self.failed(error)
+        yield DONE
+
+    def failed(self, error: Exception) -> str:
+        """Return the event of an error that ends the stream."""
+        body = error_body(after_start(error, self._id))
         fields = {key: body[key] for key in ("message", "param", "code")}
-        yield encode_event(
-            dumps({"type": "error", "sequence_number": number + 1, **fields, "error": body}), event="error"
-        )
-    yield DONE
+        about = {"type": "error", "sequence_number": self._number + 1, **fields, "error": body}
+        return encode_event(dumps(about), event="error")
+
+
+def failed_chunk(error: Exception, id: ResponseId) -> str:
+    """Return the event of an error that ends the stream of a chat completion."""
+    return encode_event(dumps({"error": error_body(after_start(error, id.completion))}))
 
 
 async def chunk_frames(
@@ -300,7 +313,7 @@ async def chunk_frames(
             async for chunk in chunks:
                 yield encode_event(dumps(chunk))
     except Exception as error:
-        yield encode_event(dumps({"error": error_body(after_start(error, id.completion))}))
+        yield failed_chunk(error, id)
     yield DONE
 
 

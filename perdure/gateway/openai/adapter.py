@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Final
@@ -50,7 +50,7 @@ from perdure.gateway.openai._requests import (
     unsupported_error,
 )
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
-from perdure.gateway.streams import EventStream, result_before, until_disconnected
+from perdure.gateway.streams import EventStream, result_before, stream_stopped, until_disconnected
 from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
@@ -272,7 +272,11 @@ class Routes:
         id, record, place = await self._begin(request, client_request, body)
         if client_request.stream:
             frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=client_request.with_usage)
-            return EventStream(self._gateway, caller, frames, retry=False, place=place)
+
+            def stopped() -> list[str]:
+                return [events.failed_chunk(stream_stopped(), id), events.DONE]
+
+            return EventStream(self._gateway, caller, frames, retry=False, place=place, stopped=stopped)
         found = await self._settled(request, caller, id)
         if found is None:
             raise ended_badly(f"the gateway is stopping; the run continues as {id.completion}", "still_running")
@@ -411,8 +415,12 @@ class Routes:
         after: int = -1,
         place: contextlib.ExitStack | None = None,
     ) -> Response:
-        frames: AsyncGenerator[str, None] = events.response_frames(self._finder, caller.tenant, id, record, after)
-        return EventStream(self._gateway, caller, frames, retry=False, place=place)
+        stream = events.ResponseStream(self._finder, caller.tenant, id, record, after)
+
+        def stopped() -> list[str]:
+            return [stream.failed(stream_stopped()), events.DONE]
+
+        return EventStream(self._gateway, caller, stream.frames(), retry=False, place=place, stopped=stopped)
 
 
 def _id(request: Request) -> ResponseId:
