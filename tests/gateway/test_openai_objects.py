@@ -144,6 +144,27 @@ def test_any_gateway_goes_on_behind_any_event(data: st.DataObject, text: str, dr
     assert ([*seen, *rest])[-1]["type"] == "response.completed"
 
 
+def test_a_text_that_is_superseded_within_its_attempt_turns_no_number_back() -> None:
+    about: JsonObject = {"request": 1, "attempt": 1, "start": 0}
+    events = [
+        Event("assistant", "delta", "", "r", {**about, "text": "I think" * 50}),
+        Event("assistant", "superseded", "", "r", {**about, "reason": "anew"}),
+        Event("assistant", "delta", "", "r", {**about, "text": "Yes."}),
+        Event("request", "end", "", "r", {"number": 1, "attempt": 1}),
+    ]
+
+    def read(after: int) -> list[JsonObject]:
+        telling = ResponseEvents(ID, RECORD, "r", after)
+        found = [*telling.begin(), *itertools.chain.from_iterable(map(telling.fold, events))]
+        return [*found, *telling.finish(response("Yes."))]
+
+    numbers = [event["sequence_number"] for event in read(-1)]
+    assert numbers == sorted(set(numbers))
+    for after in numbers[:-1]:
+        assert read(after)[-1]["type"] == "response.completed"
+        assert all(event["sequence_number"] > after for event in read(after))
+
+
 def run(**about: Any) -> RunView:
     log = [
         RequestView(number=1, model="m", reason="", status="done", usage=Usage(prompt_tokens=5, completion_tokens=2))

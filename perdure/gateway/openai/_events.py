@@ -47,7 +47,7 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         self._id = id
         self._record = record
         self._run_id = run_id
-        self._after = after
+        self._after = self._last = after
         self._answered: dict[int, int] = {}
         """By Request number, the number of its last attempt."""
         self._span = 0
@@ -141,7 +141,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
             yield from self._item(number, item)
             number += 6 if _refuses(item) else 4
         status = str(response["status"])
-        yield from self._event(number, f"response.{_AS.get(status, status)}", response=response)
+        # A reader that goes on behind a superseded text still gets the end.
+        yield from self._event(max(number, self._after + 1), f"response.{_AS.get(status, status)}", response=response)
 
     @property
     def _base(self) -> int:
@@ -157,7 +158,9 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
 
     def _event(self, number: int, kind: str, **data: Any) -> Iterator[JsonObject]:
         if number > self._after:
-            yield {"type": kind, "sequence_number": number, **data}
+            # A text that was superseded within its attempt has the numbers of the text after it.
+            self._last = max(number, self._last + 1)
+            yield {"type": kind, "sequence_number": self._last, **data}
 
     def _message(self, status: str) -> JsonObject:
         return message_item(self._id, self._text, status) | {"id": self._item_id}
