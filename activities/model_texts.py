@@ -12,6 +12,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.requests import read_answer
 from perdure.activities.secrets import mask_value
 from perdure.models.dialects.registry import DIALECTS
+from perdure.models.provider_errors import refuses_parameter
 from perdure.models.requests import SAMPLE_ACTIVITY, ReaderVocabulary, RequestResult, SampleInput, SampleResult
 from perdure.models.response_stream import ResponseStream
 from perdure.values.json import Json, JsonObject
@@ -53,8 +54,12 @@ class SampleActivity:
             try:
                 answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
             except ApplicationError as error:
-                # The temperature is a wish of the tool's server; models that reason refuse it.
-                if not error.non_retryable or "temperature" not in error.message or "temperature" not in options:
+                # MCP lets a client change the temperature that a server requests, and reasoning models accept none.
+                if (
+                    not error.non_retryable
+                    or "temperature" not in options
+                    or not refuses_parameter(error.message, "temperature")
+                ):
                     raise
                 del options["temperature"]
                 answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)

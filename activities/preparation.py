@@ -96,17 +96,19 @@ class AgentFolder:
         """Return an agent file. Raise `ProtocolError`."""
         path = None if self._path is None else self._path / f"{name}.json"
         if path is None or not path.is_file():
-            raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
+            raise ProtocolError(f"the agents folder has no {name!r}{self._hint(name)}")
         found: Any = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
         parse_agent(found, source=path.name)  # it accepts only objects
         document: JsonObject = found
         return document
 
     def _hint(self, name: str) -> str:
-        files = [] if self._path is None else [path.stem for path in self._path.glob("*.json")]
-        if not files:
-            return "; it is empty" if self._path is not None else "; the worker has no agents folder (--agents)"
-        return f"; there are {', '.join(close_names(name, files))}"
+        if self._path is None:
+            return "; none is given (--agents)"
+        if not self._path.is_dir():
+            return f"; {str(self._path)!r} does not exist"
+        files = [path.stem for path in self._path.glob("*.json")]
+        return f"; its agents are {', '.join(close_names(name, files))}" if files else "; it has no agent files"
 
 
 class PrepareActivity:

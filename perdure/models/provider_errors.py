@@ -326,6 +326,14 @@ _UNKNOWN: Final = re.compile(
     r"not support|unsupported|unavailable|unknown|unrecogni[sz]ed|unexpected|extra (inputs|fields)|extra_forbidden|not permitted|"
     r"not allowed|not enabled|enabled only|must be|should be|deserialize|not implemented|no longer|unsupportedparams"
 )
+
+
+def refuses_parameter(words: str, name: str) -> bool:
+    """Whether a server's message says that it does not accept this parameter, or this value of it."""
+    named = re.search(rf"\b{re.escape(name)}\b", words) is not None
+    return named and bool(_UNKNOWN.search(words.lower()))
+
+
 _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 """Statuses that are never about the requested features."""
 

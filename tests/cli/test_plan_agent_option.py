@@ -153,7 +153,7 @@ def test_where_the_item_of_a_loop_is_told_where_it_is_looked_for() -> None:
 
 WRITER = {"name": "writer", "properties": {"to": {"type": "string"}}, "_delegate": "writer"}
 FIRST = [{"rule": "precedes", "first": "price", "then": "pay"}]
-MISSING = "the worker's agents folder has no 'writer'; there are shopper"
+MISSING = "the agents folder has no 'writer'; its agents are shopper"
 
 
 @pytest.mark.usefixtures("folder")

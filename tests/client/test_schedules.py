@@ -165,7 +165,7 @@ async def test_r19_6_the_agent_is_read_when_a_run_starts(dev_server: WorkflowEnv
             ended = await run.wait(HANG)
             texts.append((ended.status, ended.error))
         assert texts[:2] == [("completed", None), ("completed", None)]
-        assert texts[2] == ("failed", "the worker's agents folder has no 'changing'; there are other")
+        assert texts[2] == ("failed", "the agents folder has no 'changing'; its agents are other")
 
 
 async def test_r19_6_a_schedule_fires_by_itself_until_it_is_paused(

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from perdure.models.media_parts import without_files
-from perdure.models.provider_errors import LONGEST_WORDS, Reduction, refusal_of, remove_features, step_down
+from perdure.models.provider_errors import (
+    LONGEST_WORDS,
+    Reduction,
+    refusal_of,
+    refuses_parameter,
+    remove_features,
+    step_down,
+)
 
 JSON_SCHEMA = {
     "stream_options": {"include_usage": True},
@@ -690,3 +697,16 @@ def test_what_is_about_something_else_leaves_the_body_alone(status: int, words: 
     refusal = refusal_of(status, {"error": {"message": words}})
     assert refusal is not None
     assert step_down(refusal, JSON_SCHEMA) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("Unsupported value: 'temperature' does not support 0.2 with this model.", True),
+        ("temperature: Extra inputs are not permitted", True),
+        ("the schema of set_temperature is not supported", False),
+        ("the temperature was noted", False),
+    ],
+)
+def test_a_parameter_is_refused_by_its_whole_name(words: str, refused: bool) -> None:
+    assert refuses_parameter(words, "temperature") is refused

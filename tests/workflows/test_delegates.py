@@ -173,7 +173,7 @@ async def test_r8_4_upfront_the_model_knows_the_delegates_schemas(
     assert 'Returns {"type":"object","properties":{"text"' in told
     assert [call.status for call in view.calls] == ["invalid", "done"]
     assert missing.status == "failed"
-    assert missing.error == "tool 'write': the worker's agents folder has no 'wirter'; there are writer"
+    assert missing.error == "tool 'write': the agents folder has no 'wirter'; its agents are writer"
 
 
 async def test_r8_4_at_execution_a_delegate_that_cannot_be_used_is_the_calls_failure(
@@ -332,4 +332,4 @@ async def test_the_worker_checks_delegates_at_its_start(tmp_path: Path) -> None:
     parent = agent(WRITE) | {"name": "parent"}
     refused = await perdure("--agents", str(save(tmp_path, parent)), program="worker.py")
     assert refused.code == 2
-    assert "the worker's agents folder has no 'writer'; there are parent" in one_line(refused.err)
+    assert "the agents folder has no 'writer'; its agents are parent" in one_line(refused.err)
