@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from perdure.models.providers.capabilities import Capabilities
+from perdure.models.providers.capabilities import PARTS, Capabilities, left_out
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import MAX_FILE_TEXT, MAX_FILES_SHOWN, MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
 from perdure.values.media import PICTURES, MediaValue, is_text, media_lines, media_type
@@ -18,8 +18,6 @@ _NEEDED: Final = {
     **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
 }
 """Type of a file → the capability that it needs. No provider accepts other types. Texts need none."""
-PARTS: Final = {"image_url": "images", "file": "documents", "input_audio": "audio"}
-"""Type of a part that holds a file → the capability that it needs."""
 _ABOVE: Final = "The files that are named above:"
 
 
@@ -75,11 +73,6 @@ def with_files(
             waiting += parts
         shown.append(message)
     return shown, stays
-
-
-def left_out(reason: str) -> JsonObject:
-    """Return the part in place of a file that the model does not get."""
-    return {"type": "text", "text": f"[a file is left out: {reason}]"}
 
 
 def newest_file(messages: Sequence[JsonObject], kinds: Collection[str]) -> str:

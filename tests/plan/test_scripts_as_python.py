@@ -145,8 +145,8 @@ def as_python(text: str, world: World) -> Any:
     return outputs[-1]
 
 
-def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[str]] | None:
-    """The output of the script as a plan whose calls end in any order, and what went wrong; `None` if a line is refused."""
+def planned(text: str) -> tuple[Plan, Json] | None:
+    """The script as a plan, and its output; `None` if a line is refused."""
     reader = ScriptReader(ReaderVocabulary(names={name: name for name in TOOLS}, parameters=TOOLS, kinds=["input"]))
     reader.push(text)
     solution = reader.close("stop")
@@ -156,6 +156,23 @@ def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[s
     plan = Plan(1, tools=resolve_tools(list(TOOLS), definitions), state=State(), data={"input": {"rows": ROWS}})
     plan.extend(solution.calls)
     plan.close()
+    return plan, solution.output
+
+
+def test_a_loop_that_passes_on_a_name_waits_for_no_other_call() -> None:
+    text = "a = p(x=0)\nw = 0\nwhile w < 3:\n    if w == 0:\n        tok = f(x=w)\n    else:\n        tok = f(x=tok.n)\n    w += 1\n"
+    found = planned(text)
+    assert found is not None
+    plan, _ = found
+    assert [call.spec.tool_name for call in plan.take_ready("now")] == ["p", "f"]
+
+
+def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[str]] | None:
+    """The output of the script as a plan whose calls end in any order, and what went wrong; `None` if a line is refused."""
+    found = planned(text)
+    if found is None:
+        return None
+    plan, output = found
     running: list[Call] = []
     for task in range(3000):
         plan.checks.begin(task)
@@ -167,7 +184,7 @@ def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[s
         elif plan.settled:
             break
     wrong = [f"{call.id} {call.state.error.message}" for call in plan.every_call() if call.state.error]
-    return parse_template(solution.output)[0].resolve(plan.read_at_end), wrong
+    return parse_template(output)[0].resolve(plan.read_at_end), wrong
 
 
 def compare(seed: str) -> bool:

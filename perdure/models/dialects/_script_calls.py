@@ -168,8 +168,12 @@ class Block:
             if self._parent is not None and self._parent.knows(name):
                 raise NotAllowedError(node, LEFT_OUT.format(name=name))
             self.let(name, None, node)
-        else:
-            self.let(name, {EXPR: f"state.get({name!r})"}, node)
+        elif not self.knows(name):
+            self.let(name, None, node)
+        else:  # an alternative waits for the name's own writers; `state.get` would wait for all calls before it
+            empty = self.counter.name(name)
+            self.let(empty, None, node)
+            self.let(name, f"†state.{name} || †state.{empty}", node)
 
     def _note(self, name: str, node: ast.AST) -> None:
         if name in self.collected:

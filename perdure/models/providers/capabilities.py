@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.providers import google
 from perdure.models.providers.claude import claude_of
+from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_FILES_SHOWN
 from perdure.values.messages import HostedTool
 
@@ -18,6 +19,14 @@ Caching = Literal["automatic", "marked", "none"]
 FileKind = Literal["images", "documents", "audio"]
 FileKinds = Mapping[str, Collection[FileKind]]
 """The kinds of files that models read, by name; `*` stands for any part of a name."""
+
+PARTS: Final = {"image_url": "images", "file": "documents", "input_audio": "audio"}
+"""Type of a part that holds a file → the capability that it needs."""
+
+
+def left_out(reason: str) -> JsonObject:
+    """Return the part in place of a file that the model does not get."""
+    return {"type": "text", "text": f"[a file is left out: {reason}]"}
 
 
 @dataclass(frozen=True, slots=True)

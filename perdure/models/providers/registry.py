@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from perdure.models.media_parts import PARTS, left_out
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.providers import anthropic, bedrock, google, openai_responses
-from perdure.models.providers.capabilities import Capabilities, capabilities_of
+from perdure.models.providers.capabilities import PARTS, Capabilities, capabilities_of, left_out
 from perdure.values.json import Json, JsonObject
 
 
