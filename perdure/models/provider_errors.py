@@ -339,9 +339,9 @@ _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 
 
 _ABOUT_FILES: Final = {
-    "images": re.compile(r"image|picture"),
-    "documents": re.compile(r"pdf|document|\bfiles?\b"),
-    "audio": re.compile(r"audio"),
+    "images": re.compile(r"\b(images?|pictures?)\b"),
+    "documents": re.compile(r"\b(pdfs?|documents?|files?)\b"),
+    "audio": re.compile(r"\baudio\b"),
 }
 _OF_A_FILE: Final = (400, 415, 422)
 """Statuses of a refused file."""

@@ -159,6 +159,21 @@ def planned(text: str) -> tuple[Plan, Json] | None:
     return plan, solution.output
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("('a† ' + 'b').replace('†', '')", "a b"),
+        ("'†' in 'a†'", True),
+        ("'† 1812 ' + 'x'", "† 1812 x"),
+        ("'††state.w ' + 'x'", "†state.w x"),
+        ("'{†state.w}' + 'x'", "0x"),
+    ],
+)
+def test_a_dagger_that_names_no_value_is_a_character_of_its_text(written: str, value: Any) -> None:
+    found = as_plan(f"w = 0\nv = {written}\noutput(v=v)\n", World(1), random.Random(1))
+    assert found == ({"v": value}, [])
+
+
 def test_a_loop_that_passes_on_a_name_waits_for_no_other_call() -> None:
     text = "a = p(x=0)\nw = 0\nwhile w < 3:\n    if w == 0:\n        tok = f(x=w)\n    else:\n        tok = f(x=tok.n)\n    w += 1\n"
     found = planned(text)

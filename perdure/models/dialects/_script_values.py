@@ -14,7 +14,7 @@ from perdure.errors import FormulaError, ReferenceSyntaxError
 from perdure.models.dialects.script_writer import CONSTANTS
 from perdure.values.formulas import is_function, parse_formula, parse_statements
 from perdure.values.json import Json
-from perdure.values.references import Reference
+from perdure.values.references import DAGGER, Reference
 from perdure.values.templates import EXPR, has_reference, parse_string
 
 Resolve: TypeAlias = Callable[[ast.Name], Reference]
@@ -76,6 +76,10 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
     return ast.fix_missing_locations(ast.copy_location(node, like))
 
 
+_NAMES_VALUE: Final = re.compile(rf"{DAGGER}\w")
+"""The beginning of a reference. Any other dagger is a character of its text."""
+
+
 class _NameRewriter(ast.NodeTransformer):
     """A rewrite of `profile.age` to `state.profile.age`, unless a comprehension defines the name."""
 
@@ -90,9 +94,11 @@ class _NameRewriter(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         """Return a text that names values as the f-string of these values, and `"†state.x"` as the value itself."""
-        if not isinstance(node.value, str) or not has_reference(node.value):
+        if not isinstance(node.value, str) or DAGGER not in node.value:
             return node
         try:
+            if not _NAMES_VALUE.search(node.value) or not has_reference(node.value):
+                return ast.copy_location(ast.Constant(node.value.replace(DAGGER * 2, DAGGER)), node)
             text = parse_string(node.value)
         except ReferenceSyntaxError as error:
             raise NotAllowedError(node, str(error)) from None
