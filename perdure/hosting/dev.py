@@ -48,7 +48,7 @@ MOST: Final = 5
 versions whose ended runs a new worker reads."""
 RESTARTS: Final = 3
 """The most workers that are started in a row because the worker before ended by itself."""
-_STEADY: Final = 60.0
+_STEADY: Final = 600.0
 """Seconds since the last restart after which an end starts a new count. Broken code mostly fails at once, or at its first call."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"

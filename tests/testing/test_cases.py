@@ -31,6 +31,7 @@ from perdure.rules import needs
 from perdure.runs.notifications import notification_routes_of
 from perdure.testing import (
     CaseDifferenceError,
+    ScriptedModel,
     Turn,
     approve,
     cut,
@@ -376,6 +377,22 @@ async def test_r14_6_another_agent_is_asked_with_the_messages_of_a_sessions_run(
         assert [row.rate.passed for row in result.totals()] == [1, 1], result.rows()
         for request in local.model.requests:
             assert all(words in request.text for words in ("New.", "ann: How many figs?", "Three.", "bob: Really?"))
+
+
+async def test_r14_6_messages_of_an_agent_file_are_the_agents() -> None:
+    """A replay with an edited file asks with its messages alone."""
+    old, new = (
+        Agent.of({"name": "desk", "context": [{"role": "user", "content": f"{age} task"}]}) for age in ("Old", "New")
+    )
+    async with run_locally(old, model=[{"output": "Done."}]) as local:
+        run = await local.start()
+        await run.wait()
+        case = await record(run)
+    assert (case["agent"], "messages" in case) == (old.document(), False)
+    model = ScriptedModel([{"output": "Done."}])
+    await replay(case, new, model=model)
+    assert "New task" in model.requests[0].text
+    assert "Old task" not in model.requests[0].text
 
 
 async def test_r14_6_a_run_that_received_a_message_is_not_recorded(
