@@ -243,7 +243,11 @@ async def test_a_worker_that_dies_is_started_again_until_it_has_died_too_often(t
                 assert await ended(run) == "old"
             os.kill(worker, signal.SIGKILL)
         line = await it.until("dev stops")
-    fate = "go on at the next start with --db dev.db" if db else "are lost: start dev with --db FILE to keep the runs of a later end"
+    fate = (
+        "go on at the next start with --db dev.db"
+        if db
+        else "are lost: start dev with --db FILE to keep the runs of a later end"
+    )
     assert line == f"the worker ended unexpectedly (signal 9); dev stops, and its runs {fate}"
 
 
