@@ -22,6 +22,7 @@ from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import TASK_QUEUE, Settings, replace_settings
+from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.worker import build_worker
 from perdure.models.usage import Price
 from perdure.runs.wire import CallView, RunView
@@ -126,7 +127,7 @@ async def check_models(
     for model in models:
         await _reach(endpoints, model)
     rows: list[Row] = []
-    async with embedded_server(ui=False) as server:
+    async with embedded_server(ui=False, runtime=worker_runtime()) as server:  # stdout has the command's JSON
         tools = load_tools(["perdure.checking.tools"])
         # The settings of workers (approvals, rates, …) do not apply to a check of models.
         plain = replace_settings(Settings.model_construct(), {"prices": prices})
