@@ -256,7 +256,7 @@ async def test_a_fake_of_a_tool_that_no_worker_runs_is_refused(activity: str, in
 
 
 async def test_each_call_of_the_clients_tools_has_its_own_answer() -> None:
-    tools = [{"name": name, "properties": {}, "_activity": "perdure.client"} for name in ("serial", "place")]
+    tools: list[Any] = [{"name": name, "properties": {}, "_activity": "perdure.client"} for name in ("serial", "place")]
     calls = [{"_tool": name, "_outputPath": f"†state.{name}"} for name in ("serial", "place")]
     people = [answer("shelf 4", tool="place"), answer({"number": "SN-7"}, tool="serial")]
     async with run_locally(Agent("a", tools=tools), model=[{"calls": calls}, DONE], people=people) as local:
