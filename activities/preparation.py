@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from temporalio import activity
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
@@ -22,13 +21,13 @@ from perdure.activities.prices import list_price
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
-from perdure.agents.rollouts import choose_document
-from perdure.errors import AgentError, PerdureError, ProtocolError
+from perdure.agents.folder import AgentFolder
+from perdure.errors import AgentError, ProtocolError
 from perdure.models.usage import Price, price_of
 from perdure.queries import SearchAttributes
 from perdure.rules import Rule, parameter_problems
-from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
-from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
+from perdure.runs.agent import POLICIES, Models
+from perdure.runs.delegates import merge_upfront
 from perdure.runs.schedules import check_agent_name
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
@@ -43,72 +42,8 @@ from perdure.runs.wire import (
 )
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool, resolve_tools, undo_tools
-from perdure.values.json import JsonObject, Packed, dumps, loads_commented, pack
+from perdure.values.json import JsonObject, Packed, dumps, pack
 from perdure.values.limits import bytes_text
-from perdure.values.problems import close_names
-
-_log: Final = logging.getLogger(__name__)
-
-
-class AgentFolder:
-    """The agent files `<name>.json` in one folder; `Tool` checks that names hold no path. `None`: there are none."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def collect(
-        self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject], *, run_id: str = "", tenant: str = ""
-    ) -> tuple[dict[str, JsonObject], dict[str, str]]:
-        """Return all agent files that the tools delegate to, at any depth, and the reasons why some cannot be used.
-
-        A document that the parent run has `known` is taken unchanged: an edited file does not change a running run.
-        """
-        found: dict[str, JsonObject] = {}
-        problems: dict[str, str] = {}
-        names = wanted_delegates(tools)
-        while names:
-            name = names.pop()
-            if name in found or name in problems:
-                continue
-            try:
-                document = known[name] if name in known else self.read_version(name, run_id, tenant)
-                names += wanted_delegates(tools_of(document))
-                found[name] = document
-            except ProtocolError as error:
-                problems[name] = str(error)
-        return found, problems
-
-    def read_version(self, name: str, run_id: str, tenant: str) -> JsonObject:
-        """Return the agent file of the version that this run takes (R24.10). Raise `ProtocolError`.
-
-        An unusable rollout does not change the agent; the log has a line for it.
-        """
-        if self._path is None:
-            return self.read(name)
-        try:
-            return choose_document(self._path, name, self.read, key=run_id, tenant=tenant)
-        except PerdureError as error:
-            document = self.read(name)
-            _log.error("the rollout of the agent %r cannot be used: %s", name, error)
-            return document
-
-    def read(self, name: str) -> JsonObject:
-        """Return an agent file. Raise `ProtocolError`."""
-        path = None if self._path is None else self._path / f"{name}.json"
-        if path is None or not path.is_file():
-            raise ProtocolError(f"the agents folder has no {name!r}{self._hint(name)}")
-        found: Any = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
-        parse_agent(found, source=path.name)  # it accepts only objects
-        document: JsonObject = found
-        return document
-
-    def _hint(self, name: str) -> str:
-        if self._path is None:
-            return "; none is given (--agents)"
-        if not self._path.is_dir():
-            return f"; {str(self._path)!r} does not exist"
-        files = [path.stem for path in self._path.glob("*.json")]
-        return f"; its agents are {', '.join(close_names(name, files))}" if files else "; it has no agent files"
 
 
 class PrepareActivity:

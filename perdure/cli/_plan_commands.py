@@ -129,17 +129,17 @@ def simulate_command(
         looked = _read(settings, file, agent, input, state)
         simulation = _simulate(looked, durations, assume)
     if as_json:
-        missing: JsonObject = {"problems": looked.missing} if looked.missing else {}
-        print(dumps({**_as_json(simulation), **missing}))
+        problems: JsonObject = {"problems": looked.delegate_problems} if looked.delegate_problems else {}
+        print(dumps({**_as_json(simulation), **problems}))
     else:
-        for line in looked.missing:
+        for line in looked.delegate_problems:
             print(line)
         _print_simulation(simulation)
         for verdict in looked.verdicts():
             print(verdict.line)
         _print_ways(looked.planned)
         _warn(looked.planned, input, _problems(step.call for step in simulation.steps))
-    if looked.missing or any(step.status == "invalid" for step in simulation.steps):
+    if looked.delegate_problems or any(step.status == "invalid" for step in simulation.steps):
         raise SystemExit(FAILED)
 
 

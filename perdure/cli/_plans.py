@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure.activities.preparation import AgentFolder
 from perdure.agents.agent import Agent as AgentInPython
 from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
+from perdure.agents.folder import AgentFolder
 from perdure.agents.json_files import read_json
 from perdure.approvals.policy import Guard, policy_problems
 from perdure.cli._execute import USAGE, CommandError
@@ -22,7 +22,6 @@ from perdure.runs.hosted_tools import file_problems
 from perdure.tools.tool import resolve_tools
 from perdure.values.formulas import parse_statements
 from perdure.values.json import Json, JsonObject
-from perdure.values.messages import ToolMessage
 from perdure.values.references import MISSING, Missing
 
 
@@ -33,8 +32,8 @@ class CheckedPlan(NamedTuple):
     guard: Guard
     problems: list[str]
     rules: Sequence[Rule]
-    missing: list[str]
-    """A line for each delegate whose agent file the agents folder does not have; they are among the problems."""
+    delegate_problems: list[str]
+    """A line for each delegate whose agent file is missing or invalid. `problems` has them too."""
 
     def verdicts(self) -> list[RuleVerdict]:
         """Return each rule's verdict on the plan before its first call."""
@@ -60,9 +59,10 @@ def check_plan_file(
     """Read a plan from an agent file or a list of messages with a `plan` message, or from a Solution or a list of calls
     in any dialect.
 
-    `agent`: the file or the name of the plan's agent. `agents`: the folder with the agent files of delegates. Without an agent, the tools are the `known` ones, and unless
-    these are `complete`, other tools that calls name. Raises `CommandError` or `SettingsError` for a file without a
-    plan, `AgentError` or `InputError` for an agent or an input that no run would start with.
+    `agent`: the file or the name of the plan's agent. `agents`: the folder in which that name is looked up, and which
+    has the delegates' agent files. Without an agent, the tools are the `known` ones, and unless these are `complete`,
+    other tools that calls name. Raises `CommandError` or `SettingsError` for a file without a plan, `AgentError` or
+    `InputError` for an agent or an input that no run would start with.
     """
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
@@ -78,8 +78,7 @@ def check_plan_file(
     elif is_context(written) or (isinstance(written, dict) and "calls" not in written):
         found = parse_agent(agent_document(written, path.stem), source=str(path))
         written = _plan_in(found, path, run_input)
-    tools = [message.tool for message in found.messages() if isinstance(message, ToolMessage)]
-    delegates, missing = AgentFolder(agents).collect(tools, in_python)
+    delegates, delegate_problems = AgentFolder(agents).delegates_of(found, in_python)
     try:
         read = read_plan(written, planned_for(found, known, run_input, delegates=delegates))
     except InputError as error:
@@ -89,10 +88,10 @@ def check_plan_file(
     planned = _planned(found, read, known, run_input, state, complete=complete, delegates=delegates)
     if agent is not None and (wrong := policy_problems(given.document(), planned.tools.values())):
         raise AgentError.of(wrong, f"agent {found.name!r}")
-    problems = [*missing.values(), *output_problems(found, read), *file_problems(found)]
+    problems = [*delegate_problems, *output_problems(found, read), *file_problems(found)]
     if complete:
         problems += _tool_problems(planned.context.tools, known)
-    return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules, [*missing.values()])
+    return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules, delegate_problems)
 
 
 def _planned(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
+from perdure.agents.folder import AgentFolder
 from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._data_commands import Out, write_export
 from perdure.cli._execute import (
@@ -196,30 +197,28 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Show an agent's parts, and delegates without an agent file. For another framework's agent, show the unsupported parts and their replacements too."""
-    from perdure.activities.preparation import AgentFolder  # only this command reads delegates as a worker does
-
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
-    missing = AgentFolder(settings.agents_folder).collect(tools, found.delegates())[1]
+    _, problems = AgentFolder(settings.agents_folder).delegates_of(found.parsed, found.delegates())
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],
         "delegates": list(dict.fromkeys([*found.delegates(), *wanted_delegates(tools)])),
         "hooks": [f"{each.ref.event} {each.ref.name}" for each in found.hooks],
         "notCarried": [{"agent": each.agent, "part": each.part, "instead": each.instead} for each in found.not_carried],
-        "problems": [*missing.values()],
+        "problems": problems,
     }
     if as_json:
         print(dumps(facts))
-        raise SystemExit(FAILED if missing else 0)
+        raise SystemExit(FAILED if problems else 0)
     out = get_console()
     for name in ("tools", "delegates", "hooks"):
         out.print(f"{name}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
-    for line in [*map(str, found.not_carried), *missing.values()]:
+    for line in [*map(str, found.not_carried), *problems]:
         out.print(line, markup=False, soft_wrap=True)
-    if missing:
+    if problems:
         raise SystemExit(FAILED)
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from perdure.agents.agent import Agent
 from perdure.agents.files import read_agent
+from perdure.agents.folder import AgentFolder
 from perdure.agents.json_files import read_json
 from perdure.agents.rollouts import read_rollouts
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
@@ -77,7 +78,6 @@ def check_agents(folder: Path | None, registry: Registry) -> list[str | JsonObje
         return []
     if not folder.is_dir():
         raise SettingsError(f"the agents folder {folder} does not exist")
-    from perdure.activities.preparation import AgentFolder
 
     for name in read_rollouts(folder):
         Agent.read(folder / f"{name}.json")
@@ -89,8 +89,7 @@ def check_agents(folder: Path | None, registry: Registry) -> list[str | JsonObje
             resolve_tools(wanted, registry.definitions())
         except ProtocolError as error:
             raise AgentError(f"{path}: {error}") from None
-        _, problems = AgentFolder(folder).collect(wanted, {})
-        for problem in problems.values():
+        for problem in AgentFolder(folder).delegates_of(agent, {})[1]:
             raise AgentError(f"{path}: {problem}")
         tools += wanted
     return tools

@@ -190,9 +190,7 @@ async def test_r8_4_at_execution_a_delegate_that_cannot_be_used_is_the_calls_fai
         view = await it.run(agent(*tools))
         path = await it.run(agent(WRITE | {"_delegate": "../writer"}))
     messages = [f"{error['error']['code']}: {error['error']['message']}" for error in view.errors]
-    assert messages[0].startswith(
-        "no_such_delegate: nobody cannot run its delegate 'nobody': the worker's agents folder"
-    )
+    assert messages[0].startswith("no_such_delegate: nobody cannot run its delegate 'nobody': the agents folder has no")
     assert "broken.json is not valid JSON" in messages[1]
     assert messages[2].startswith("Refused: the delegate of writer failed: the input breaks its schema: $.topic")
     assert "'../writer' is not a delegate's name" in (path.error or "")
