@@ -1,6 +1,14 @@
 """Rules of runs: their forms, the judge of plans before their first call, and the check at each call."""
 
-from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord, broken_rules, still_satisfies
+from perdure.rules.enforcement import (
+    RULE_BROKEN,
+    Breach,
+    RuleBook,
+    RuleRecord,
+    broken_rules,
+    forbidding_rules,
+    still_satisfies,
+)
 from perdure.rules.names import parameter_problems, unknown_tools
 from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
 from perdure.rules.rules import (
@@ -47,6 +55,7 @@ __all__ = [
     "check_sources",
     "count_at_most",
     "followed_by",
+    "forbidding_rules",
     "judge_plan",
     "merge_rules",
     "names_of",

@@ -16,7 +16,7 @@ from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedD
 from perdure.errors import DecisionError, PerdureError
 from perdure.models.requests import RequestContext, RequestResult
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
-from perdure.rules import RULE_BROKEN
+from perdure.rules import RULE_BROKEN, forbidding_rules
 from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
 from perdure.runs.context import accept, withdraw
 from perdure.runs.delegates import tools_of_delegate
@@ -76,6 +76,8 @@ class AskedCall:
     reason: str
     assumed: bool
     """Whether the record has no decision, so that the approval is assumed."""
+    rules: frozenset[str] = frozenset()
+    """The keys of the rules that require it; empty for the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class RefusedCall:
     id: str
     tool: str
     reason: str
+    rules: frozenset[str] = frozenset()
+    """The keys of the rules that forbid it; empty for the policy."""
 
 
 @dataclass
@@ -454,7 +458,7 @@ class _RunPlayer:
 
     def _note_asked(self, request: ApprovalRequest, *, assumed: bool = False) -> None:
         tool = "" if request.call is None else request.call.spec.tool_name
-        self.played.asked[request.id] = AskedCall(request.id, tool, request.reason, assumed)
+        self.played.asked[request.id] = AskedCall(request.id, tool, request.reason, assumed, request.breaches)
         self._began[request.id] = self._at
 
     def _note_decided(self, id: str) -> None:
@@ -606,9 +610,13 @@ class _RunPlayer:
                 continue
             error = call.state.error
             if error is not None and error.code == RULE_BROKEN:
-                self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, error.message)
+                reason = error.message
             elif call.state.status == "rejected" and call.approval is None:
-                self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, call.state.reason)
+                reason = call.state.reason
+            else:
+                continue
+            rules = forbidding_rules(reason, self._run.rules.rules)
+            self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, reason, rules)
 
     def _result(self) -> PlayedRun:
         run, played = self._run, self.played

@@ -267,7 +267,7 @@ class WhatIfReport(WireModel):
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
         yield from self._without_effect()
         for line in dict.fromkeys(line for run in self.played for line in run.not_accepted):
-            yield f"an agent file refuses it: {line}"
+            yield f"not valid in an agent file: {line}"
         for words in dict.fromkeys(words for run in self.played for words in run.judged_alone):
             yield f"judged in each run alone: {words}"
         if totals["unknownRuns"]:
@@ -312,17 +312,19 @@ def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestio
 
 
 def _note_problems(report: RunReport, change: Change, setup: RunSetup, after: PlayedRun) -> None:
-    """Note what an agent file with the changed policy and rules would be refused for, by whether it had an effect."""
+    """Add each mistake in the changed policy and rules to the report: to `not_accepted` if the rule applied to a call,
+    otherwise to `without_effect`.
+    """
     config = dict(setup.document.get("config") or {})
     for key, value in (("approval", change.policy), ("rules", change.rules)):
         if value is None:
             config.pop(key, None)  # the recorded run's own, or the other agent's
-    reasons = [each.reason for each in after.refused.values()] + [each.reason for each in after.asked.values()]
+    refusing = frozenset[str]().union(*(each.rules for each in after.refused.values()))
+    applied = refusing.union(*(each.rules for each in after.asked.values()))
     for problem in policy_problems({**setup.document, "config": config}, setup.prepared.tools, after.tools_below):
         named = [rule for place, rule in enumerate(change.rules or ()) if problem.place == ("config", "rules", place)]
-        words = [rule.words for rule in parse_rules([*named])]
-        applied = any(each in reason for each in words for reason in reasons)
-        (report.not_accepted if applied else report.without_effect).append(str(problem))
+        has_effect = not applied.isdisjoint(rule.key for rule in parse_rules([*named]))
+        (report.not_accepted if has_effect else report.without_effect).append(str(problem))
 
 
 def what_if(recorded: RecordedRun, change: Change) -> RunReport:
