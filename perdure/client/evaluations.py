@@ -203,7 +203,9 @@ async def start_evaluation(
         try:
             with_conversation(plan.agent, case.messages)
         except MessageRefusedError as error:
-            raise SettingsError(f"the case {shorten(case.name, 60)} is a session's run: {error}") from None
+            raise SettingsError(
+                f"the case {shorten(case.name, 60)} has messages with which this agent cannot begin: {error}"
+            ) from None
     with clear_errors(client):
         try:
             await client.start_workflow(

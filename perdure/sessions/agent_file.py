@@ -36,7 +36,7 @@ def document(
     return agent | {"context": made}
 
 
-def cut_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+def split_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     """Return the agent file of a run without the conversation with which the run began, and that conversation: the
     history, the messages to answer, and the session's state. An agent file without any message has none.
     """
@@ -56,9 +56,8 @@ def cut_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
 
 
 def with_conversation(agent: JsonObject, conversation: Sequence[JsonObject]) -> JsonObject:
-    """Return the file of this agent, or of another one, with a conversation that `cut_conversation` has returned.
-    A history that is the agent's own is not repeated. Raise `MessageRefusedError` for an agent that a text alone
-    cannot start.
+    """Return the agent file with the conversation of another run, as `split_conversation` returns it. Messages that the
+    agent file already has are not added again. Raise `MessageRefusedError` if the agent's input needs more than a text.
     """
     if not conversation:
         return agent
@@ -109,7 +108,7 @@ def _is_recall(message: Json) -> bool:
 def input_name(agent: JsonObject) -> str | None:
     """Return the property of the agent's input that takes a message; `None` if the agent requires no input.
 
-    Raise `MessageRefusedError` for an agent that a text alone cannot start, and for an invalid one.
+    Raise `MessageRefusedError` if the input needs more than a text, or the agent is not valid.
     """
     try:
         parsed: AgentSpec = parse_agent(agent)
@@ -126,7 +125,7 @@ def input_name(agent: JsonObject) -> str | None:
         return texts[0]
     if required:
         raise MessageRefusedError(
-            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a session can give one text: the agent's input schema may require only one property, a string"
+            f"the agent {parsed.name!r} needs the input {', '.join(map(repr, required))}, and a message gives one text: the agent's input schema may require only one property, a string"
         )
     return None
 

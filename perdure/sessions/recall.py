@@ -37,7 +37,7 @@ _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
 class HistoryGoneError(RunError):
-    """The history of a segment or a run is not in this namespace."""
+    """The error for a segment or a run whose history is not in this namespace."""
 
 
 class WorkflowReader(Protocol):
@@ -47,7 +47,7 @@ class WorkflowReader(Protocol):
         """Send `ENTRIES_QUERY` to the session."""
 
     async def segment(self, id: str) -> EntryList:
-        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `HistoryGoneError` without its history."""
+        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `HistoryGoneError` if its history is not in this namespace."""
 
     async def whole(self, run_id: str, what: str) -> Json:
         """Return a whole value of a run: `state`, or a call's `{"params", "result", …}`. Raise `RunError` if it is not

@@ -165,8 +165,8 @@ def replace(
 
 @check_arguments_of
 def answer(value: Json, *, tool: str | None = None, after: Duration = 0, by: str = "", every: bool = False) -> Person:
-    """Return a person who answers the first question of the tool, such as `ask_person`; without a name, any question.
-    The result of a client's tool is such an answer, too. Otherwise as `approve`.
+    """Return a person who answers the first question of `ask_person`, or the first call of a client's tool. `tool`: the
+    tool whose calls are answered; by default any. Otherwise as `approve`.
 
     ```python
     people = [answer("The blue one."), answer({"number": "SN-7"}, tool="read_serial")]

@@ -28,7 +28,7 @@ from perdure.runs.caller_context import masked_context
 from perdure.runs.run_log import LogStep
 from perdure.runs.run_player import differences, plan_graph
 from perdure.runs.wire import AGENT_WORKFLOW, PreparedWorker, RunView
-from perdure.sessions.agent_file import cut_conversation, with_conversation
+from perdure.sessions.agent_file import split_conversation, with_conversation
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._clock import WaitingState
 from perdure.testing._local import run_locally
@@ -127,7 +127,7 @@ def _start_of(run_id: str, audit: Audit) -> JsonObject:
         | {name: each for start in _starts(audit) for name, each in start.delegates.items()},
     }
     of_session = given.records and not given.has_input
-    agent, messages = cut_conversation(given.agent) if of_session else (given.agent, [])
+    agent, messages = split_conversation(given.agent) if of_session else (given.agent, [])
     whole: JsonObject = {"agent": agent} | ({"input": given.input} if given.has_input else {})
     whole |= {"messages": messages} if messages else {}
     return whole | {name: value for name, value in known.items() if value}

@@ -433,9 +433,9 @@ def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFun
         return real[name].definition if name in real else {"name": name, "additionalProperties": True}
     activity = inline.get("_activity", name)
     if activity in ENGINE_ACTIVITIES:
-        is_answered = f"answer its calls with people=[answer(…, tool={name!r})]"
-        instead = is_answered if activity in ANSWERED else "the engine runs it"
-        raise ToolDefinitionError(f"fakes: no worker runs {name!r} ({activity}): {instead}")
+        is_answered = activity in ANSWERED
+        remedy = f"answer its calls with people=[answer(…, tool={name!r})]" if is_answered else "remove this fake"
+        raise ToolDefinitionError(f"fakes: {name!r} cannot be replaced, because no worker runs {activity}: {remedy}")
     if activity in real:
         return real[activity].definition
     kept = {key: value for key, value in inline.items() if key not in ("_activity", "_delegate", "_taskQueue")}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import MessageRefusedError
-from perdure.sessions.agent_file import RECALL, cut_conversation, document, with_conversation
+from perdure.sessions.agent_file import RECALL, document, split_conversation, with_conversation
 from perdure.sessions.transcript import EARLIER
 
 TEXT: dict[str, Any] = {"type": "system", "text": "You answer."}
@@ -33,17 +33,17 @@ def test_a_runs_conversation_is_apart_from_its_agent(
     own: dict[str, Any], talk: list[dict[str, Any]], state: dict[str, Any] | None
 ) -> None:
     whole = document(own, talk, state, ["ann: Refund A7", "bob: Now"])
-    cut, conversation = cut_conversation(whole)
-    assert [message["type"] for message in cut["context"]] == [message["type"] for message in own["context"]]
-    assert with_conversation(cut, conversation) == whole
+    without, conversation = split_conversation(whole)
+    assert [message["type"] for message in without["context"]] == [message["type"] for message in own["context"]]
+    assert with_conversation(without, conversation) == whole
     assert with_conversation(own, conversation) == whole
 
 
 def test_another_agent_gets_the_conversation_in_its_own_form() -> None:
-    _, conversation = cut_conversation(document(agent(), TALK, {"n": 1}, ["ann: Refund A7", "bob: Now"]))
+    _, conversation = split_conversation(document(agent(), TALK, {"n": 1}, ["ann: Refund A7", "bob: Now"]))
     asks = with_conversation(agent(ASKS), conversation)["context"]
     assert asks[2:] == [*TALK, {"type": "input", "input": {"text": "ann: Refund A7\n\nbob: Now"}}, conversation[-1]]
-    _, asked = cut_conversation(with_conversation(agent(ASKS), conversation))
+    _, asked = split_conversation(with_conversation(agent(ASKS), conversation))
     assert with_conversation(agent(), asked)["context"][3:-1] == [
         {"role": "user", "content": "ann: Refund A7\n\nbob: Now"}
     ]
@@ -55,10 +55,10 @@ def test_another_agent_gets_the_conversation_in_its_own_form() -> None:
 def test_messages_of_the_agents_own_file_are_there_once() -> None:
     own = agent(*SHOWN)
     whole = document(own, TALK, {"n": 1}, ["ann: Refund A7"])
-    assert with_conversation(own, cut_conversation(whole)[1]) == whole
-    assert with_conversation(own, cut_conversation(own)[1]) == own
+    assert with_conversation(own, split_conversation(whole)[1]) == whole
+    assert with_conversation(own, split_conversation(own)[1]) == own
 
 
 def test_an_agent_without_messages_has_no_conversation() -> None:
     for file in ({"name": "desk"}, agent(), agent(ASKS), agent(STATE)):
-        assert cut_conversation(file) == (file, [])
+        assert split_conversation(file) == (file, [])

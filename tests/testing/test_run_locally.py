@@ -240,16 +240,16 @@ async def test_fakes_are_functions_values_and_errors(dev_server: WorkflowEnviron
 
 
 @pytest.mark.parametrize(
-    ("activity", "instead"),
+    ("activity", "remedy"),
     [
         ("perdure.client", "answer its calls with people=[answer(…, tool='serial')]"),
         ("perdure.ask_person", "answer its calls with people=[answer(…, tool='serial')]"),
-        ("perdure.sleep_until", "the engine runs it"),
+        ("perdure.sleep_until", "remove this fake"),
     ],
 )
-async def test_a_fake_of_a_tool_that_no_worker_runs_is_refused(activity: str, instead: str) -> None:
+async def test_a_fake_of_a_tool_that_no_worker_runs_is_refused(activity: str, remedy: str) -> None:
     serial = {"name": "serial", "properties": {"device": {"type": "string"}}, "_activity": activity}
-    line = f"fakes: no worker runs 'serial' ({activity}): {instead}"
+    line = f"fakes: 'serial' cannot be replaced, because no worker runs {activity}: {remedy}"
     with pytest.raises(ToolDefinitionError, match=f"^{re.escape(line)}$"):
         async with run_locally(Agent("a", tools=[serial]), fakes={"serial": "SN-7"}):
             pass

@@ -655,7 +655,7 @@ async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvi
                 "context": [{"type": "input", "schema": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}],
             }
         )
-        with pytest.raises(MessageRefusedError, match="needs the input 'n', and a session can give one text"):
+        with pytest.raises(MessageRefusedError, match="needs the input 'n', and a message gives one text"):
             await perdure.session("new", agent=unfit).send("hello", sender="ann")
 
 
