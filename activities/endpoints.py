@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import openai
@@ -25,14 +25,14 @@ from perdure.activities.model_servers import (
 from perdure.activities.secrets import keep_secret
 from perdure.models.media_parts import without_files
 from perdure.models.model_names import Provider, parse_model, split_endpoint
-from perdure.models.provider_errors import FILE, Refusal, remove_features, step_down
+from perdure.models.provider_errors import Refusal, remove_features, step_down
 from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
 from perdure.values.json import JsonObject, dumps
 
 REMEMBERED: Final = 1000
-"""Schemas whose refused features are remembered, and refused files."""
+"""Schemas whose refused features are remembered, and as many refused files."""
 
 
 class Endpoints:
@@ -61,7 +61,9 @@ class Endpoints:
         self._unknown: dict[str, set[str]] = {}
         """Features that a model's server does not know, by model."""
         self._refused: dict[tuple[str, str], set[str]] = {}
-        """Features that a server refused for one schema or file alone, by model and the schema's or the file's digest."""
+        """Features that a server refused for one schema alone, by model and the schema's digest."""
+        self._refused_files: dict[tuple[str, str], None] = {}
+        """Files that a server refused, by model and the file's digest: left out of each later Request of this worker."""
 
     @asynccontextmanager
     async def ask(self, model: str, body: JsonObject, stable: int = 0) -> AsyncIterator[httpx2.Response]:
@@ -93,7 +95,7 @@ class Endpoints:
         """Return the body to send now, without features that the server does not support."""
         unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
         fitted = remove_features(body, unknown | refused)
-        files = {digest for (name, digest), features in self._refused.items() if name == model and FILE in features}
+        files = {digest for name, digest in self._refused_files if name == model}
         return {**fitted, "messages": without_files(fitted["messages"], files)} if files else fitted
 
     def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
@@ -107,10 +109,12 @@ class Endpoints:
             return False
         if step.always:
             self._unknown.setdefault(model, set()).add(step.feature)
+        elif step.file:
+            _make_room(self._refused_files, (model, step.file))
+            self._refused_files[model, step.file] = None
         else:
-            key = (model, step.file or _schema_key(body))
-            if key not in self._refused and len(self._refused) >= REMEMBERED:
-                del self._refused[next(iter(self._refused))]
+            key = (model, _schema_key(body))
+            _make_room(self._refused, key)
             self._refused.setdefault(key, set()).add(step.feature)
         return True
 
@@ -145,6 +149,12 @@ class Endpoints:
             at = () if known is None else (known.base_url, endpoint_key(endpoint, known.api_key_env))
             self._servers[key] = connect(provider, *at)
         return name, self._servers[key]
+
+
+def _make_room(remembered: dict[tuple[str, str], Any], key: tuple[str, str]) -> None:
+    """Remove the oldest entry if there is no room for a new one."""
+    if key not in remembered and len(remembered) >= REMEMBERED:
+        del remembered[next(iter(remembered))]
 
 
 def _schema_key(body: JsonObject) -> str:

@@ -51,18 +51,16 @@ class SampleActivity:
         if request.temperature is not None:
             options["temperature"] = request.temperature
         async with self._underway.working(f"sampling of {activity.info().workflow_id}"), supervised_heartbeat():
-            try:
-                answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
-            except ApplicationError as error:
-                # MCP lets a client change the temperature that a server requests, and reasoning models accept none.
-                if (
-                    not error.non_retryable
-                    or "temperature" not in options
-                    or not refuses_parameter(error.message, "temperature")
-                ):
-                    raise
-                del options["temperature"]
-                answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
+            while True:
+                try:
+                    answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
+                    break
+                except ApplicationError as error:
+                    is_refused = error.non_retryable and refuses_parameter(error.message, "temperature")
+                    if not is_refused or "temperature" not in options:
+                        raise
+                    # MCP lets a client change the temperature that a server requests, and reasoning models accept none.
+                    del options["temperature"]
         if answer.problem is not None and not answer.text:
             raise ApplicationError(str(answer.problem.get("message")), type="ModelRefused", non_retryable=True)
         result = SampleResult(model=wanted.model, text=answer.text, usage=answer.usage)

@@ -270,10 +270,6 @@ def _wait(words: str, error: Json) -> float | None:
 # validated here.
 
 
-FILE: Final = "file"
-"""The feature of a file that the model reads."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One feature to leave out of the next attempt."""
@@ -284,7 +280,7 @@ class Reduction:
     always: bool
     """Whether the server lacks the feature; else it rejected only this schema or file, and another one may work."""
     file: str = ""
-    """The digest of the refused part, for the feature `FILE`."""
+    """The digest of the file to leave out; empty for every other feature."""
 
 
 def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
@@ -338,13 +334,13 @@ _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 """Statuses that are never about the requested features."""
 
 
-_ABOUT_FILES: Final = {
+_FILE_WORDS: Final = {
     "images": re.compile(r"\b(images?|pictures?)\b"),
     "documents": re.compile(r"\b(pdfs?|documents?|files?)\b"),
     "audio": re.compile(r"\baudio\b"),
 }
-_OF_A_FILE: Final = (400, 415, 422)
-"""Statuses of a refused file."""
+_FILE_STATUSES: Final = (400, 415, 422)
+"""Statuses with which servers refuse a file."""
 _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
 
 
@@ -379,6 +375,6 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
 
 def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
     """Return the newest file of the kinds that a refusal names: the server accepted the older ones before."""
-    kinds = [kind for kind, about in _ABOUT_FILES.items() if about.search(text)] if status in _OF_A_FILE else []
+    kinds = [kind for kind, about in _FILE_WORDS.items() if about.search(text)] if status in _FILE_STATUSES else []
     file = newest_file(sent.get("messages", []), kinds)
-    return Reduction(FILE, always=False, file=file) if file else None
+    return Reduction("file", always=False, file=file) if file else None
