@@ -132,15 +132,18 @@ def _of_record(case: JsonObject, path: Path) -> EvaluationCase:
     if not isinstance(run, dict):
         raise SettingsError(f"{path} is a recorded run without its result: record the run again")
     evaluators = case.get("evaluators")
-    return EvaluationCase(
-        name=path.stem,
-        inputs=case.get("input"),
-        has_input="input" in case,
-        messages=case.get("messages", []),
-        expected_output=run.get("output"),
-        metadata={key: case[key] for key in ("sender", "context") if key in case},
-        evaluators=recorded_evaluators(run) if evaluators is None else evaluators,
-    )
+    try:
+        return EvaluationCase(
+            name=path.stem,
+            inputs=case.get("input"),
+            has_input="input" in case,
+            messages=case.get("messages", []),
+            expected_output=run.get("output"),
+            metadata={key: case[key] for key in ("sender", "context") if key in case},
+            evaluators=recorded_evaluators(run) if evaluators is None else evaluators,
+        )
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {first_problem(error)}") from None
 
 
 def _of_document(document: Json, source: str, name: str = "") -> CaseSet:

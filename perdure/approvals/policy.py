@@ -586,10 +586,9 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
     """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
     Such an entry would never require an approval (R7.1), and such a flow rule (R15.5) or rule of runs (R23.1) would
-    never apply. `tools`: the agent's tools, as far as their definitions are known. `below`: the names of its delegates'
-    tools; `None`: they are not known. A parameter that a rule of runs names
-    and that its tool cannot have is a problem too. Use it for an agent that runs by itself: a delegate may get tools
-    from other agents.
+    never apply. A parameter that a rule of runs names and that its tool cannot have is a problem too. `tools`: the
+    agent's tools, as far as their definitions are known. `below`: the names of its delegates' tools; `None`: they are
+    not known. Use it for an agent that runs by itself: a delegate may get tools from other agents.
     """
     config = document.get("config") if isinstance(document, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None

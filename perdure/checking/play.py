@@ -127,7 +127,8 @@ async def check_models(
     for model in models:
         await _reach(endpoints, model)
     rows: list[Row] = []
-    async with embedded_server(ui=False, runtime=worker_runtime()) as server:  # stdout has the command's JSON
+    # The SDK's default runtime logs to stdout, where the command prints its JSON.
+    async with embedded_server(ui=False, runtime=worker_runtime()) as server:
         tools = load_tools(["perdure.checking.tools"])
         # The settings of workers (approvals, rates, …) do not apply to a check of models.
         plain = replace_settings(Settings.model_construct(), {"prices": prices})

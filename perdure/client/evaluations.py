@@ -28,7 +28,7 @@ from perdure.client.errors import clear_errors
 from perdure.client.run_operations import new_run_id
 from perdure.client.selection import Selection
 from perdure.client.tenancy import owned_memo, queue_priority
-from perdure.errors import MessageRefusedError, RunError, RunExistsError, RunNotFoundError, SettingsError
+from perdure.errors import AgentError, MessageRefusedError, RunError, RunExistsError, RunNotFoundError, SettingsError
 from perdure.queries import answer_of
 from perdure.runs.agent import check_new_id
 from perdure.runs.evaluation import (
@@ -202,7 +202,7 @@ async def start_evaluation(
     for case in plan.cases:
         try:
             with_conversation(plan.agent, case.messages)
-        except MessageRefusedError as error:
+        except (AgentError, MessageRefusedError) as error:
             raise SettingsError(
                 f"the case {shorten(case.name, 60)} has messages with which this agent cannot begin: {error}"
             ) from None

@@ -404,8 +404,12 @@ class AnswerStream(Generic[Form]):
                 async for form in forms:
                     yield self.as_frame(form)
         except Exception as error:
-            for event in self.events.problem(log_problem(error)):
-                yield self.as_frame(event)
+            for frame in self.problem(log_problem(error)):
+                yield frame
+
+    def problem(self, problem: HttpError) -> Iterator[str]:
+        """Yield the frames of an error that ends the answer."""
+        return map(self.as_frame, self.events.problem(problem))
 
     async def forms(self) -> AsyncGenerator[Form, None]:
         """Yield the answer in the protocol's form. Errors are raised."""

@@ -88,12 +88,6 @@ async def yield_frames(*frames: str) -> AsyncGenerator[str, None]:
         yield each
 
 
-def stream_stopped() -> HttpError:
-    """Return the error of an answer's stream that the gateway ends before the answer."""
-    words = "the gateway is stopping, or the token has ended: the answer is not complete, and the run continues"
-    return HttpError(503, words, kind="still-running")
-
-
 class StreamHost(Protocol):
     """The server of streams: a `Gateway`, or an app of fewer pages."""
 
@@ -120,11 +114,11 @@ class EventStream(Response):
         *,
         retry: bool = True,
         place: AbstractContextManager[Any] | None = None,
-        stopped: Callable[[], Iterable[str]] = tuple,
+        problem: Callable[[HttpError], Iterable[str]] = lambda _: (),
     ) -> None:
         """`retry`: whether to send the reconnection time. Some clients fail on it, because they read it as an event.
-        `place`: the stream's place in `OpenWork.one_of`, if it was taken before. `stopped`: the last frames if the
-        gateway or the token ends first; by default none, for readers that go on after a reconnect.
+        `place`: the stream's place in `OpenWork.one_of`, if it was taken before. `problem`: returns the last frames for
+        the error if the gateway or the token ends first; by default none, for readers that go on after a reconnect.
         """
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
@@ -132,7 +126,7 @@ class EventStream(Response):
         self._caller = caller
         self._frames = frames
         self._retry = retry
-        self._stopped = stopped
+        self._problem = problem
         self._place = place or host.streams.one_of(caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,19 +161,24 @@ class EventStream(Response):
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
                     if not self._host.guards.is_valid(self._caller):
-                        await write("".join(self._stopped()))
+                        await write(self._cut_off())
                         return
                 if coming.next.done():
                     if (text := coming.take()) is None:
                         return
                     await write(text)
                 elif stops.done():
-                    await write("".join(self._stopped()))
+                    await write(self._cut_off())
                     return
                 elif not left.done():
                     await write(": still here\n\n")
         finally:
             await cancel_all(left, stops)
+
+    def _cut_off(self) -> str:
+        """Return the last frames of an answer that is not complete."""
+        words = "the gateway is stopping, or the token has ended: the answer is not complete, and the run continues"
+        return "".join(self._problem(HttpError(503, words, kind="still-running")))
 
 
 class _NextFrame:

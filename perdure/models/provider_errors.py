@@ -323,17 +323,8 @@ _UNKNOWN: Final = re.compile(
     r"not allowed|not enabled|enabled only|must be|should be|deserialize|not implemented|no longer|unsupportedparams"
 )
 
-
-def refuses_parameter(words: str, name: str) -> bool:
-    """Whether a server's message says that it does not accept this parameter, or this value of it."""
-    named = re.search(rf"\b{re.escape(name)}\b", words) is not None
-    return named and bool(_UNKNOWN.search(words.lower()))
-
-
 _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
 """Statuses that are never about the requested features."""
-
-
 _FILE_WORDS: Final = {
     "images": re.compile(r"\b(images?|pictures?)\b"),
     "documents": re.compile(r"\b(pdfs?|documents?|files?)\b"),
@@ -374,7 +365,15 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
 
 
 def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
-    """Return the newest file of the kinds that a refusal names: the server accepted the older ones before."""
+    """Return the reduction without the newest file of the kinds that a refusal names; `None` if there is none. The
+    server has accepted the older files before.
+    """
     kinds = [kind for kind, about in _FILE_WORDS.items() if about.search(text)] if status in _FILE_STATUSES else []
     file = newest_file(sent.get("messages", []), kinds)
     return Reduction("file", always=False, file=file) if file else None
+
+
+def refuses_parameter(words: str, name: str) -> bool:
+    """Whether a server's message says that it does not accept this parameter, or this value of it."""
+    named = re.search(rf"\b{re.escape(name)}\b", words) is not None
+    return named and bool(_UNKNOWN.search(words.lower()))

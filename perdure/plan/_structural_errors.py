@@ -86,8 +86,8 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
     """Return the expressions of a call that can never have a value: the reference that is the cause, and its place
     (R5.5, R5.11).
 
-    A condition may ask whether data has a key. So parameters that read a key of existing data are judged once the
-    condition holds.
+    A condition may ask whether data has a key. So the scheduler judges parameters that read a key of existing data once
+    the condition holds.
     """
     found: list[tuple[Reference, str]] = []
     if not [binding for binding in node.all_bindings() if not binding.possible]:
@@ -102,13 +102,13 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
         if not template.sites:
             continue
 
-        decides_later = asks and template is node.call.spec.template
+        judged_later = asks and template is node.call.spec.template
 
         def possible(
-            reference: Reference, bindings: Mapping[Reference, Binding] = bindings, later: bool = decides_later
+            reference: Reference, bindings: Mapping[Reference, Binding] = bindings, judged_later: bool = judged_later
         ) -> Json | Missing:
             binding = bindings[reference]
-            return True if binding.possible or (later and binding.reads_data) else MISSING
+            return True if binding.possible or (judged_later and binding.reads_data) else MISSING
 
         found += [
             (

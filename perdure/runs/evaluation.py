@@ -62,7 +62,7 @@ class EvaluationCase(WireModel):
     inputs: Json = None
     has_input: bool = False
     messages: list[JsonObject] = Field(default_factory=list)
-    """The conversation with which the run begins, in place of an input: a session's, or a client's."""
+    """The conversation with which the run begins, in place of an input: that of the session whose run was recorded."""
     expected_output: Json = None
     metadata: Json = None
     """`sender` and `context` in it are those of the run's start."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from perdure.errors import MessageRefusedError, ProtocolError
+from perdure.errors import AgentError, MessageRefusedError, ProtocolError
 from perdure.runs.agent import AgentSpec, parse_agent
 from perdure.sessions.transcript import EARLIER
 from perdure.sessions.wire import SETTINGS
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.media import REST
-from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data
+from perdure.values.messages import InputMessage, StateMessage, is_message, merge_data, parse_messages
+from perdure.values.problems import problem_at
 from perdure.values.state import MARK
 
 
@@ -57,11 +58,17 @@ def split_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]
 
 def with_conversation(agent: JsonObject, conversation: Sequence[JsonObject]) -> JsonObject:
     """Return the agent file with the conversation of another run, as `split_conversation` returns it. Messages that the
-    agent file already has are not added again. Raise `MessageRefusedError` if the agent's input needs more than a text.
+    agent file already has are not added again. Raise `AgentError` for an invalid message: people edit cases; and
+    `MessageRefusedError` if the agent's input needs more than a text.
     """
     if not conversation:
         return agent
+    parse_messages(conversation, where="messages")
     states = [message for message in conversation if _is_state(message)]
+    for at, message in enumerate(conversation):
+        if _is_state(message) and not isinstance(message.get("state"), dict):
+            words = f"must be an object, not {shorten(message.get('state'), 60)}"
+            raise AgentError.of([problem_at(("messages", at, "state"), words)])
     rest = [message for message in conversation if not _is_state(message)]
     own = [message for message in agent.get("context") or [] if _is_history(message)]
     rest = rest[len(own) :] if rest[: len(own)] == own else rest

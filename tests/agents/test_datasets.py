@@ -66,6 +66,13 @@ def test_a_recorded_run_is_a_case_with_evaluators_of_what_it_did(tmp_path: Path)
     assert len(load_evaluators(case.evaluators)) == 3
 
 
+@pytest.mark.parametrize("edited", [{"messages": "Hi"}, {"messages": ["Hi"]}, {"evaluators": 3}])
+def test_a_recorded_run_that_somebody_has_edited_is_refused_by_its_file(tmp_path: Path, edited: dict[str, Any]) -> None:
+    (tmp_path / "order-17.json").write_text(json.dumps(RECORD | edited))
+    with pytest.raises(SettingsError, match=r"order-17\.json: .*"):
+        read_dataset(tmp_path / "order-17.json")
+
+
 def test_a_folder_has_all_cases_and_a_file_without_cases_holds_for_all(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(json.dumps(RECORD | {"evaluators": ["Mine"]}))
     (tmp_path / "more.yaml").write_text("cases: [{name: two, inputs: hi}]\nevaluators: [{MaxTokens: 5}]\n")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from perdure.errors import MessageRefusedError
+from perdure.errors import AgentError, MessageRefusedError
 from perdure.sessions.agent_file import RECALL, document, split_conversation, with_conversation
 from perdure.sessions.transcript import EARLIER
 
@@ -62,3 +63,18 @@ def test_messages_of_the_agents_own_file_are_there_once() -> None:
 def test_an_agent_without_messages_has_no_conversation() -> None:
     for file in ({"name": "desk"}, agent(), agent(ASKS), agent(STATE)):
         assert split_conversation(file) == (file, [])
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"x": 1}, "messages[0]: is not a message"),
+        ({"role": "user", "content": 5}, "messages[0].content: must be text"),
+        ({"type": "state", "state": 3}, "messages[0].state: must be an object, not 3"),
+        ({"type": "state", "state": {}, "_instance": 3}, "messages[0]._instance: must be text"),
+    ],
+)
+def test_a_conversation_that_somebody_has_edited_is_refused_with_its_place(message: dict[str, Any], words: str) -> None:
+    """An evaluation's workflow reads it too: no other error may leave this function."""
+    with pytest.raises(AgentError, match=re.escape(words)):
+        with_conversation(agent(), [message, {"role": "user", "content": "Hi"}])

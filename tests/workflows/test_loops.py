@@ -20,7 +20,6 @@ from perdure.runs.claim_check import PAYLOADS_QUERY, USAGE
 from perdure.runs.delegates import SpentBudget
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.testing import run_locally
-from perdure.testing._clock import WaitingState
 from tests.support import DONE, agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
@@ -339,14 +338,13 @@ return "done"
         await run.until_waiting("1.0")
         await run.approve("1.0", remember=True)
 
-        async def waits(look: WaitingState) -> Any:
-            return None if look.busy else (await run.waiting_below())[0] or None
-
-        [question, *_] = await local.following.until(waits)
+        await local.settle()
+        [question, *_] = (await run.waiting_below())[0]
         await local.perdure.get_run(run.id).policy(ask="always")
-        await local.following.until(waits)
+        await local.settle()
         await local.perdure.get_run(question.run_id).answer(question.request.call, "yes")
-        waiting = await local.following.until(waits)
+        await local.settle()
+        waiting = (await run.waiting_below())[0]
         assert "refund" in [each.request.tool for each in waiting]
         await run.cancel()
     assert refunded == [0]

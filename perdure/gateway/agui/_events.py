@@ -244,7 +244,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         self._steps: dict[int, str] = {}
         self._state: JsonObject | None = None
         self._output_name = "answer"
-        """The name of the message that the output continues: that of a text which its event has cut."""
+        """The name of the message that the run's output continues: of the text whose event has only its beginning."""
         self._answered = False
         """Whether the run's output was sent as a message."""
 
@@ -361,9 +361,8 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """Yield an accepted text."""
         name, text = text_name(data), str(data["text"])
-        if "text" in (
-            data.get("cut") or ()
-        ):  # the deltas hold more of the text, and the run's end has all of an output
+        if "text" in (data.get("cut") or ()):
+            # The deltas hold more of the text than the event, and the run's end has all of an output.
             if data.get("output"):
                 self._output_name = name
             else:

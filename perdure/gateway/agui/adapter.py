@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.client_tools import MOST_TOOLS
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream, stream_stopped, yield_frames
+from perdure.gateway.streams import EventStream, yield_frames
 from perdure.values.json import JsonObject
 
 if TYPE_CHECKING:
@@ -118,8 +117,4 @@ async def _answer(
     agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, delivery.before)
     run = gateway.perdure.get_run(run_id)
     following = AnswerStream(run, session, trees, agui_events, as_frame, caller.may(APPROVE), delivery.late)
-
-    def stopped() -> Iterator[str]:
-        return map(as_frame, agui_events.problem(stream_stopped()))
-
-    return EventStream(gateway, caller, following.frames(), retry=False, stopped=stopped)
+    return EventStream(gateway, caller, following.frames(), retry=False, problem=following.problem)

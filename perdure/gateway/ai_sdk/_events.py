@@ -115,7 +115,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         """Calls that wait for a person or the page, by id: tool and parameters."""
         self._step = 0
         self._output_name = "answer"
-        """The name of the text that the output continues: that of a text which its event has cut."""
+        """The name of the text that the run's output continues: the one whose event has only its beginning."""
         self._answered = False
         """Whether the run's output was sent as a text."""
         self._outputs = PartialOutputEvents()
@@ -166,7 +166,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield {"type": "error", "errorText": failure_of(view)}
 
     def problem(self, problem: HttpError) -> Iterator[JsonObject]:
-        yield {"type": "error", "errorText": problem.detail}
+        yield error_chunk(problem)
 
     def done(self) -> Iterator[JsonObject]:
         """Yield the answer to a command, which starts no run."""
@@ -193,9 +193,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield from self._written(self._text, event)
         elif not event.data.get("accepted"):
             yield from self._text.drop(event.data["request"])
-        elif "text" in (
-            event.data.get("cut") or ()
-        ):  # the deltas hold more of the text, and the run's end has all of an output
+        elif "text" in (event.data.get("cut") or ()):
+            # The deltas hold more of the text than the event, and the run's end has all of an output.
             if event.data.get("output"):
                 self._output_name = text_name(event.data)
             else:
@@ -314,6 +313,11 @@ def _new_id(chat_request: PageChatRequest, run: str, run_id: str) -> str:
     shown = [each for each in chat_request.messages if each["role"] == "assistant" and each["id"] == run]
     id = chat_request.message[0] if chat_request.message is not None else ""
     return f"{run}:{id}" if shown and run_id else run or f"{id}:answer"
+
+
+def error_chunk(problem: HttpError) -> JsonObject:
+    """Return the chunk that ends an answer with an error."""
+    return {"type": "error", "errorText": problem.detail}
 
 
 def as_frame(chunk: JsonObject) -> str:

@@ -18,14 +18,14 @@ from perdure.client.session import Session
 from perdure.errors import PerdureError, RunNotFoundError, clip
 from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
+from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame, error_chunk
 from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.answers import AnswerStream, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, log_problem
 from perdure.gateway.files import with_stored_files
-from perdure.gateway.streams import EventStream, stream_stopped, yield_frames
+from perdure.gateway.streams import EventStream, yield_frames
 from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
 
@@ -45,7 +45,7 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
         source = gateway.client_source(caller, agent)
         chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
         frames = await chats.answer(chat_request, agent, source, RequestKey.of(gateway, request, caller, body))
-        return EventStream(gateway, caller, frames, HEADERS, retry=False, stopped=_stopped)
+        return EventStream(gateway, caller, frames, HEADERS, retry=False, problem=_problem)
 
     async def resume(request: Request) -> Response:
         caller = caller_of(request)
@@ -53,7 +53,7 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
         frames = await _Chats(gateway.perdure, caller, trees).resume(request.path_params["chat"])
         if frames is None:
             return Response(status_code=204)
-        return EventStream(gateway, caller, frames, HEADERS, retry=False, stopped=_stopped)
+        return EventStream(gateway, caller, frames, HEADERS, retry=False, problem=_problem)
 
     routes = [
         Route("/ai-sdk/{agent}", answer, methods=["POST"]),
@@ -62,8 +62,8 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
     return Adapter("ai-sdk", routes)
 
 
-def _stopped() -> list[str]:
-    return [as_frame({"type": "error", "errorText": stream_stopped().detail})]
+def _problem(problem: HttpError) -> list[str]:
+    return [as_frame(error_chunk(problem))]
 
 
 @dataclass(frozen=True)

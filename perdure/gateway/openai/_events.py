@@ -47,7 +47,9 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         self._id = id
         self._record = record
         self._run_id = run_id
-        self._after = self._last = after
+        self._after = after
+        self._last = after
+        """The number of the last event."""
         self._answered: dict[int, int] = {}
         """By Request number, the number of its last attempt."""
         self._span = 0

@@ -50,7 +50,7 @@ from perdure.gateway.openai._requests import (
     unsupported_error,
 )
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
-from perdure.gateway.streams import EventStream, result_before, stream_stopped, until_disconnected
+from perdure.gateway.streams import EventStream, result_before, until_disconnected
 from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
@@ -273,10 +273,10 @@ class Routes:
         if client_request.stream:
             frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=client_request.with_usage)
 
-            def stopped() -> list[str]:
-                return [events.failed_chunk(stream_stopped(), id), events.DONE]
+            def problem(error: HttpError) -> list[str]:
+                return [events.failed_chunk(error, id), events.DONE]
 
-            return EventStream(self._gateway, caller, frames, retry=False, place=place, stopped=stopped)
+            return EventStream(self._gateway, caller, frames, retry=False, place=place, problem=problem)
         found = await self._settled(request, caller, id)
         if found is None:
             raise ended_badly(f"the gateway is stopping; the run continues as {id.completion}", "still_running")
@@ -417,10 +417,10 @@ class Routes:
     ) -> Response:
         stream = events.ResponseStream(self._finder, caller.tenant, id, record, after)
 
-        def stopped() -> list[str]:
-            return [stream.failed(stream_stopped()), events.DONE]
+        def problem(error: HttpError) -> list[str]:
+            return [stream.failed(error), events.DONE]
 
-        return EventStream(self._gateway, caller, stream.frames(), retry=False, place=place, stopped=stopped)
+        return EventStream(self._gateway, caller, stream.frames(), retry=False, place=place, problem=problem)
 
 
 def _id(request: Request) -> ResponseId:

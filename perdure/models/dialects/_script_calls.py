@@ -160,27 +160,28 @@ class Block:
         return None if self._parent is None else self._parent.left_out_in(name)
 
     def assign_before_loop(self, name: str, node: ast.AST) -> None:
-        """Assign the name before a loop whose first round may not read it: its value so far, or null."""
+        """Assign the name before a loop whose first round may not read it: the value that the script gave it, or null."""
         if self.is_sure(name):
             return
-        if self.kind == "for":  # its rounds do not see the state
+        in_for = self.kind == "for"
+        if in_for:  # its rounds do not see the state
             self.check_unread(name, node)
             if self._parent is not None and self._parent.knows(name):
                 raise NotAllowedError(node, LEFT_OUT.format(name=name))
+        if in_for or not self.knows(name):
             self.let(name, None, node)
-        elif not self.knows(name):
-            self.let(name, None, node)
-        else:  # an alternative waits for the name's own writers; `state.get` would wait for all calls before it
-            empty = self.counter.name(name)
-            self.let(empty, None, node)
-            self.let(name, f"†state.{name} || †state.{empty}", node)
+            return
+        # An alternative waits for the name's own writers. A formula of the whole state waits for all calls before it.
+        empty = self.counter.name(name)
+        self.let(empty, None, node)
+        self.let(name, f"†state.{name} || †state.{empty}", node)
 
     def _note(self, name: str, node: ast.AST) -> None:
         if name in self.collected:
             raise NotAllowedError(node, f"{name} is collected in this loop: read it after the loop")
         if name in self.past_items:
             raise NotAllowedError(
-                node, f"{name} is the item of a loop above: take the last one from its list, rows[-1]"
+                node, f"{name} is the item of a loop above: read the last one from its list, such as rows[-1]"
             )
         if name not in self.written:
             self._read.add(name)

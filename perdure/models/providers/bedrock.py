@@ -32,6 +32,7 @@ from perdure.values.json import Json, JsonObject
 _MARK: Final[JsonObject] = {"cachePoint": {"type": "default"}}
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
 _LONGEST_NAME: Final = 150
+"""Characters of a document's own name: the server accepts 200 in all, and the digest needs 13."""
 _SAMPLING: Final = {"max_tokens": "maxTokens", "temperature": "temperature", "top_p": "topP"}
 
 

@@ -60,6 +60,8 @@ _OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!-chat)|codex|computer-use")
 _OPENAI_HOSTS: Final = re.compile(r"gpt-4o|gpt-4\.1(?!-nano)|gpt-[5-9]|o[34]")
 _GEMINI_HOSTS: Final = re.compile(r"gemini-(?!1)")
 _HOSTED: Final[tuple[HostedTool, ...]] = get_args(HostedTool)
+_BEDROCK_DOCUMENTS: Final = 5
+"""PDF files that Bedrock accepts in one Request."""
 _NOVA: Final = re.compile(r"nova-(?:lite|pro|premier|2)")
 
 
@@ -126,7 +128,7 @@ def _bedrock(name: str) -> Capabilities:
         found = Capabilities(images=nova, documents=nova, caching="marked" if nova else "none")
     else:
         found = Capabilities(images=True, documents=True, caching="marked", thinking=claude.thinking)
-    return replace(found, strict_schemas=False, image_addresses=False, max_documents=5)
+    return replace(found, strict_schemas=False, image_addresses=False, max_documents=_BEDROCK_DOCUMENTS)
 
 
 _OF: Final = {
