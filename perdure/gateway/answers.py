@@ -238,6 +238,21 @@ async def deliver(
     return Delivery(run_id, before, late)
 
 
+async def steer(session: Session, caller: Caller, run_id: str, text: str, id: str | None = None) -> str | None:
+    """Send a message to a running run of the session. Return the reason if the run does not accept it: then the message
+    is withdrawn, and begins no other run.
+
+    `id`: the message's id; `None`: a new one. Raises `MessageRefusedError`.
+    """
+    receipt = await session.send(
+        text, sender=caller.sender, rights=caller.rights, id=id, mode="steer", context=caller.context
+    )
+    if receipt.run_id in (run_id, None):  # a command begins no run
+        return None
+    await session.withdraw(receipt.message_id, sender=caller.sender)
+    return receipt.why or f"{run_id} has ended"
+
+
 def text_name(data: Mapping[str, Any]) -> str:
     """Return the name of a text within its run: `REQUEST.ATTEMPT`. `data`: of the text's event."""
     return f"{data['request']}.{data.get('attempt') or 1}"

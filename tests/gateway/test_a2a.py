@@ -166,6 +166,11 @@ async def test_a_context_is_a_session(dev_server: WorkflowEnvironment, tmp_path:
         # The same message again is the same task, also where the client has lost the answer with the context's id.
         again = await it.send(shoes, streaming=streaming)
         assert (again.task.id, again.task.context_id) == (first.task.id, first.task.context_id)
+        assert (again.text, again.states, again.pieces) == (
+            "Which colour?",
+            [COMPLETED],
+            0,
+        )  # an ended task has no updates
         second = await it.send(user("Red ones.", context_id=first.task.context_id), streaming=streaming)
         assert (second.text, second.task.context_id) == ("These.", first.task.context_id)
         assert second.task.id != first.task.id
@@ -333,6 +338,21 @@ async def test_a_task_is_cancelled(dev_server: WorkflowEnvironment, tmp_path: Pa
             await it.send(user("And now?", task_id=seen.task.id), agent="waiter")
 
 
+async def test_a_message_that_the_task_does_not_accept_begins_no_run(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    who = (EVERYTHING, ("acme", "bob", ["read", "send"]))
+    async with agents(dev_server.client, tmp_path, WAITS, who) as it:
+        at_once = {"return_immediately": True}
+        first = await it.send(user("Wait."), agent="waiter", streaming=False, configuration=at_once)
+        message = user("And now?", task_id=first.task.id)
+        for _ in range(2):  # also sent again
+            with pytest.raises(A2AError, match="'bob' does not have the rights of"):
+                await it.send(message, 1, "waiter")
+        session = it.served.gateway.perdure.session(first.task.context_id, tenant="acme")
+        assert not (await session.show()).queue
+
+
 async def test_a_client_that_comes_back_follows_its_task(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     async with agents(dev_server.client, tmp_path, PAYS) as it:
         at_once = {"return_immediately": True}
@@ -389,6 +409,10 @@ async def test_another_tenant_and_another_agent_have_no_such_task(
             client = await it.client(token, agent)
             with pytest.raises(A2AError, match="the task does not exist"):
                 await client.get_task(GetTaskRequest(id=first.task.id))
+            with pytest.raises(A2AError, match="the task does not exist"):
+                await it.send(user("approve", task_id=first.task.id), token, agent)
+        waiting = await (await it.client()).get_task(GetTaskRequest(id=first.task.id))
+        assert waiting.status.state == ASKS  # a refused decision has decided nothing
         reader, sender = await it.client(2), await it.client(3)
         with pytest.raises(A2AError, match="the right 'send' is missing"):
             await it.send(user("Pay."), 2)

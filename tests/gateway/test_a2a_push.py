@@ -88,6 +88,7 @@ async def test_configs_of_a_task_are_those_of_their_sender(dev_server: WorkflowE
         task = (await it.send(user("Wait."), agent="waiter", streaming=False, configuration=configuration)).task
         clients = [await it.client(token, "waiter") for token in range(3)]
         ann, bob, eve = clients
+        shopper = await it.client(agent="shopper")
         named = TaskPushNotificationConfig(id="one", task_id=task.id, url=f"{url}/one")
         assert await ann.create_task_push_notification_config(named) == named
         gone = await ann.create_task_push_notification_config(
@@ -105,6 +106,8 @@ async def test_configs_of_a_task_are_those_of_their_sender(dev_server: WorkflowE
         for call in (
             eve.create_task_push_notification_config(named),
             eve.list_task_push_notification_configs(listed),
+            shopper.create_task_push_notification_config(named),  # the task is another agent's
+            shopper.list_task_push_notification_configs(listed),
             ann.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(task_id=task.id, id="none")),
         ):
             with pytest.raises(TaskNotFoundError):

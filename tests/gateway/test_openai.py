@@ -93,6 +93,9 @@ async def test_a_function_that_the_client_runs(dev_server: WorkflowEnvironment, 
         ]
         with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
             await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=outputs[:1])
+        stop: Any = [*outputs, {"role": "user", "content": "/stop"}]
+        with pytest.raises(openai.BadRequestError, match="is a command of sessions"):
+            await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=stop)
         second = await it.ai.responses.create(model="shopper", previous_response_id=first.id, input=outputs)
         assert second.output_text == "Rome: 21, Oslo: cold"
         assert second.id == f"{first.id}_2"

@@ -85,7 +85,7 @@ from perdure.gateway.a2a._objects import (
     task_of,
 )
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.answers import AnswerStream, deliver, id_below, with_output
+from perdure.gateway.answers import AnswerStream, deliver, id_below, steer, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, log_problem
 from perdure.gateway.files import load_files
@@ -182,7 +182,10 @@ class A2AMethods(RequestHandler):
             if run_id is None:
                 yield _done(params.message)
                 return
-            yield await call.task(session, run_id, await call.history(params, session, run_id))
+            task = await call.task(session, run_id, await call.history(params, session, run_id))
+            yield task
+            if task.status.state in _ENDED:  # the same message was sent before: an ended task has no updates
+                return
             async with aclosing(call.updates(session, run_id)) as updates:
                 async for update in updates:
                     yield update
@@ -238,7 +241,9 @@ class A2AMethods(RequestHandler):
     ) -> TaskPushNotificationConfig:
         call = _MethodCall(self._gateway, self._trees, context)
         call.check_push()
-        return await call.push_to(params, await call.session_of(params.task_id), params.task_id)
+        session = await call.session_of(params.task_id)
+        await call.view(session, params.task_id)
+        return await call.push_to(params, session, params.task_id)
 
     @_method
     async def on_get_task_push_notification_config(
@@ -294,6 +299,13 @@ class _MethodCall:
         if task.count("/") != 1:
             raise RunNotFoundError(task)
         return await self._gateway.own_session_of(self.caller, task)
+
+    async def view(self, session: Session, task: str) -> RunView | None:
+        """Return the view of a task's run; `None` before the run begins. Raises `RunNotFoundError` for another agent's task."""
+        view = await session.view_run(task)
+        if view is not None and view.agent and view.agent != self._agent.name:
+            raise RunNotFoundError(task)
+        return view
 
     async def send(
         self, message: Message, push: TaskPushNotificationConfig | None = None
@@ -352,7 +364,9 @@ class _MethodCall:
         """Return the caller's push notification configs of a task."""
         self.caller.check(READ, "watch a task")
         self.check_push()
-        return await (await self.session_of(task)).status_webhooks(task, sender=self.caller.sender)
+        session = await self.session_of(task)
+        await self.view(session, task)
+        return await session.status_webhooks(task, sender=self.caller.sender)
 
     async def _send(self, message: Message) -> tuple[Session, str | None]:
         perdure = self._gateway.perdure
@@ -381,7 +395,7 @@ class _MethodCall:
 
     async def _continue(self, session: Session, message: A2aMessage) -> None:
         """Send a message to an existing task: a decision, or a message to its active run."""
-        view = await session.view_run(message.task)
+        view = await self.view(session, message.task)
         answers = list(message.decisions)
         if not answers and (request := await self._decided_request(message, view)) is not None:
             if not request:
@@ -399,14 +413,8 @@ class _MethodCall:
         ):
             words = "has ended" if view is not None else "has not started"
             raise HttpError(409, f"the task {words}: leave out taskId to start a new task in the context")
-        await session.send(
-            message.text,
-            sender=self.caller.sender,
-            rights=self.caller.rights,
-            id=message.id,
-            mode="steer",
-            context=self.caller.context,
-        )
+        if problem := await steer(session, self.caller, message.task, message.text, message.id):
+            raise HttpError(409, f"the task does not accept the message: {problem}")
 
     async def _decided_request(self, message: A2aMessage, view: RunView | None) -> str | None:
         """Return the request that a text decides, as `single_request` returns it; `None` for a message to the agent.
@@ -473,11 +481,9 @@ class _MethodCall:
         `messages`: its history. `with_files`: whether its artifact has the files of the output. Raises
         `RunNotFoundError`.
         """
-        view = await session.view_run(run_id)
+        view = await self.view(session, run_id)
         if view is None:
             return submitted_task(run_id, await self._context(session), messages)
-        if view.agent and view.agent != self._agent.name:
-            raise RunNotFoundError(run_id)
         run = self._gateway.perdure.get_run(run_id)
         view, waiting = await with_output(run, view), await self._waiting(view)
         at = max([(await run.started_at()).isoformat(), *_times(view)])
@@ -527,7 +533,7 @@ class _MethodCall:
         return messages if length is None else messages[-length:]
 
     async def _exchanges(self, session: Session, run_id: str, context: str) -> list[tuple[str, list[Message]]]:
-        view = await session.view_run(run_id)
+        view = await self.view(session, run_id)
         if view is None or not view.calls:
             return []
         run = self._gateway.perdure.get_run(run_id)

@@ -27,7 +27,7 @@ from perdure.errors import (
 )
 from perdure.gateway._idempotency import RequestKey, key_reused_error
 from perdure.gateway.adapter import Gateway, check_same_context
-from perdure.gateway.answers import note_waiting, with_output
+from perdure.gateway.answers import note_waiting, steer, with_output
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import fetched_problem
@@ -404,6 +404,8 @@ class RunStarter:
         answers, by_person = decisions(request, id, found, caller)
         if by_person:
             caller.check("approve", "decide approval requests")
+        for text in request.client_input.texts if id.run else ():
+            _check_no_command(text)
         is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
         run = self._finder.run(caller.tenant, id)
         try:
@@ -422,12 +424,8 @@ class RunStarter:
             await run.steer(text, by=caller.sender)
             return
         session = self._perdure.session(id.key, tenant=caller.tenant)
-        receipt = await session.send(
-            text, sender=caller.sender, rights=caller.rights, mode="steer", context=caller.context
-        )
-        if receipt.run_id != run.id:
-            await session.withdraw(receipt.message_id, sender=caller.sender)
-            raise refused(f"{id} accepts no more messages of {caller.sender!r}: {receipt.why}", "input", "conflict")
+        if problem := await steer(session, caller, run.id, text):
+            raise refused(f"{id} accepts no more messages of {caller.sender!r}: {problem}", "input", "conflict")
 
     async def _after(
         self, caller: Caller, request: ClientRequest, previous: str, idempotency: Idempotency | None
@@ -546,12 +544,7 @@ class RunStarter:
         text = "\n\n".join(request.client_input.texts)
         if not text.strip():
             raise refused("'input' needs a user's message", "input", "invalid_value")
-        if text.strip() in COMMANDS:
-            raise refused(
-                f"{text.strip()!r} is a command of sessions, which this endpoint does not accept",
-                "input",
-                "invalid_value",
-            )
+        _check_no_command(text)
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=self._agent(request.model))
         assert session.agent is not None
         agent = session.agent
@@ -632,6 +625,13 @@ class RunStarter:
             raise refused(
                 f"The model {name[:200]!r} does not exist: {error.detail}", "model", "model_not_found", status=404
             ) from None
+
+
+def _check_no_command(text: str) -> None:
+    """Raise `HttpError` for a text that the session would execute as a command."""
+    if text.strip() in COMMANDS:
+        words = f"{text.strip()!r} is a command of sessions, which this endpoint does not accept"
+        raise refused(words, "input", "invalid_value")
 
 
 def _no_conversation(id: str) -> HttpError:
