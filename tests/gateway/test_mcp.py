@@ -256,6 +256,30 @@ async def test_r10_1_a_key_names_the_run_of_a_call_in_a_session(
     assert results[0]["structuredContent"] == results[1]["structuredContent"]
 
 
+async def test_a_call_with_a_key_outlives_its_connection(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    tenant = some_name("shop")
+    async with serving(dev_server, tmp_path, tenant) as (at, tokens):
+        perdure = at.gateway.perdure
+        params = {"name": "payer", "arguments": {"request": "pay 5"}}
+        keyed = {"id": 1, "method": "tools/call", "params": params | {"_meta": {"perdure/key": "once"}}}
+        calls: list[asyncio.Task[Any]] = []
+        runs: list[str] = []
+        for call in (keyed, {"id": 2, "method": "tools/call", "params": params}):
+            calls.append(asyncio.create_task(post(at, tokens[0], call)))
+            async with asyncio.timeout(HANG):
+                while len(runs) < len(calls):
+                    waiting = (await perdure.approvals(tenant=tenant)).waiting
+                    runs += [each.run_id for each in waiting if each.run_id not in runs]
+        for each in calls:
+            each.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert (await perdure.get_run(runs[1]).wait(HANG)).status == "cancelled"
+        again = asyncio.create_task(post(at, tokens[0], keyed))
+        await perdure.get_run(runs[0]).approve("1.0")
+        result = said(await again)["result"]
+    assert (result["isError"], result["content"][0]["text"]) == (False, "paid 5")
+
+
 async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_gateway(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
