@@ -390,6 +390,20 @@ async def test_conversations(dev_server: WorkflowEnvironment, tmp_path: Path) ->
             await it.ai.responses.retrieve(first.id)
 
 
+async def test_a_conversation_keeps_developer_messages_behind_runs_of_other_adapters(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with door(dev_server.client, tmp_path, [says(text) for text in ("Un.", "Two.", "Trois.")]) as it:
+        conversation = (await it.ai.conversations.create()).id
+        french: Any = [{"role": "developer", "content": "Speak French."}, {"role": "user", "content": "1"}]
+        await it.ai.responses.create(model="shopper", input=french, conversation=conversation)
+        session = it.served.gateway.perdure.session(conversation.removeprefix("conv_"), tenant="acme")
+        receipt = await session.send("2", sender="ann")
+        assert await session.reply(receipt.message_id, sender="ann") == "Two."
+        await it.ai.responses.create(model="shopper", input="3", conversation=conversation)
+        assert ["Speak French." in request.text for request in it.it.model.requests] == [True, False, True]
+
+
 async def test_a_request_may_be_sent_again(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     async with door(dev_server.client, tmp_path, [says("One."), says("Two."), says("Three.")]) as it:
         for more in ({}, {"store": False}):

@@ -289,6 +289,8 @@ def is_settled(found: FoundRun, id: ResponseId) -> bool:
 
 
 Mode = Literal["followup", "reject"]
+_MESSAGE: Final = "openai-"
+"""The prefix of the ids of this adapter's messages in sessions."""
 NO_PREVIOUS: Final = "previous_response_not_found"
 
 
@@ -312,7 +314,7 @@ class Idempotency:
     @property
     def message(self) -> str:
         """The id of the request's message in any session."""
-        return f"openai-{self.key}"
+        return f"{_MESSAGE}{self.key}"
 
 
 class RunStarter:
@@ -500,9 +502,11 @@ class RunStarter:
             return await self.go_on(caller, request, id, found, idempotency), found.record
         if request.client_input.outputs or request.client_input.verdicts:
             raise refused("no request waits in this conversation", "input", "invalid_value")
+        last = None if found is None else found.record
         if id.run:  # the conversation has a run, perhaps of another adapter
             self._check_agent(caller, request, agent)
-        record = self._record(caller, request, key, () if found is None else found.record.before)
+            last = last or await self._last_record(caller, key)
+        record = self._record(caller, request, key, () if last is None else last.before)
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
@@ -523,6 +527,16 @@ class RunStarter:
             if error.status != 404:
                 raise
             return id, None, view.agent  # another adapter started the run
+
+    async def _last_record(self, caller: Caller, key: str) -> Record | None:
+        """Return the record of a session's last run that was started here; `None` without one."""
+        entries = await self._perdure.session(key, tenant=caller.tenant).read_entries()
+        own = [entry for entry in reversed(entries) if str(entry.get("messageId")).startswith(_MESSAGE)]
+        for run_id in dict.fromkeys(str(entry["runId"]) for entry in own if entry.get("runId")):
+            with suppress(RunNotFoundError):  # it has not begun, or the server has deleted it
+                if (record := await self._finder.record(self._perdure.get_run(run_id))) is not None:
+                    return record
+        return None
 
     def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
         """Check the right to change the agent, if the request's differs from the one that `answers` (R10.9).
@@ -550,7 +564,7 @@ class RunStarter:
         agent = session.agent
         content: MessageOptions = {
             "rights": caller.rights,
-            "id": None if idempotency is None else idempotency.message,
+            "id": f"{_MESSAGE}{new_key()}" if idempotency is None else idempotency.message,
             "mode": mode,
             "settings": settings_of(agent.document(), self._changed(agent, request, record)),
             "request": "" if idempotency is None else idempotency.body,
