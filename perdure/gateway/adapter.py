@@ -26,6 +26,9 @@ from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import same_context
+from perdure.runs.delegates import wanted_delegates
+from perdure.tools.tool import CLIENT as CLIENT_ACTIVITY
+from perdure.values.messages import ToolMessage
 from perdure.values.problems import none_of
 from perdure.values.provenance import CLIENT, OTHERS
 
@@ -56,6 +59,18 @@ class Agents:
         if (agent := self._find(name)) is None:
             raise HttpError(503, f"the file of the agent {name!r} cannot be used; the gateway's log has the error")
         return agent
+
+    def has_client_tool(self, agent: Agent[Any]) -> bool:
+        """Whether the agent's file, or the file of a delegate at any depth, has a tool that the client executes."""
+        files, left = set(self._files()), [agent]
+        while left:
+            tools = [message.tool for message in left.pop().parsed.messages() if isinstance(message, ToolMessage)]
+            if any(isinstance(tool, dict) and tool.get("_activity") == CLIENT_ACTIVITY for tool in tools):
+                return True
+            wanted = files.intersection(wanted_delegates(tools))
+            files -= wanted
+            left += [found for name in wanted if (found := self._find(name)) is not None]
+        return False
 
     def _files(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.json")) if self._folder.is_dir() else []

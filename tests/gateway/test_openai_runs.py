@@ -514,6 +514,34 @@ async def test_a_client_carries_out_the_tools_of_the_agents_own_file(
         assert last.choices[0].message.content == "It is SN-9."
 
 
+def serial_of_clerk(request: ChatRequest) -> dict[str, Any]:
+    """Answer as the shopper, or as its delegate, whose file has the client's tool."""
+    called = "clerk" if "You help people shop." in request.text else "read_serial"
+    params = {} if called == "clerk" else {"device": "lamp"}
+    call = {"_tool": called, **params, "_outputPath": "†state.serial"}
+    return says("†state.serial") if "SN-9" in request.text else {"calls": [call]}
+
+
+@pytest.mark.parametrize("rights", [["read", "send"], ["read", "send", "approve"]])
+async def test_a_client_carries_out_the_tools_of_a_delegates_own_file(
+    rights: list[str], dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.gateway.openai._runs._SILENT_BELOW", 1.0)  # it looks below so often
+    own = {"name": "read_serial", "properties": {"device": {"type": "string"}}, "_activity": "perdure.client"}
+    tool: Any = {"type": "tool", "tool": {"name": "clerk", "_delegate": "clerk", "properties": {}}}
+    clerk = {"name": "clerk", "context": [{"type": "tool", "tool": own}]}
+    agents = [SHOPPER | {"context": [*SHOPPER["context"], tool]}, clerk]
+    who = [("acme", "ann", rights)]
+    async with door(dev_server.client, tmp_path, serial_of_clerk, agents=agents, who=who) as it:
+        asked: Any = await it.ai.responses.create(model="shopper", input="Serial?", timeout=60)
+        [item] = asked.output
+        assert (item.type, item.name, item.arguments) == ("function_call", "read_serial", '{"device":"lamp"}')
+        result: Any = {"type": "function_call_output", "call_id": item.call_id, "output": "SN-9"}
+        done = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[result])
+        assert done.output_text == "SN-9"
+        assert (await it.ai.responses.retrieve(asked.id)).output == asked.output
+
+
 def printed(view: Any) -> str:
     """Return what `show` prints."""
     console = Console(file=io.StringIO(), width=160)

@@ -28,6 +28,8 @@ class Record(WireModel):
     """Messages before the conversation, including those of earlier requests."""
     tools: list[JsonObject] = Field(default_factory=list)
     """The client's own tools, as an agent file defines them."""
+    client_tools: bool = False
+    """Whether the agent's file, or a delegate's, has a tool that the client executes."""
     changes: str = ""
     """The digest of the differences from the agent's file."""
     agent: str = ""
@@ -78,9 +80,10 @@ def new_record(
     source: str = "",
     before: Sequence[JsonObject] = (),
     must_call: Sequence[str] = (),
+    client_tools: bool = False,
 ) -> Record:
     """Return the record of a request; `before`: the earlier messages before the conversation. `source`: see
-    `written_by`. `must_call`: see `Record`."""
+    `written_by`. `must_call`, `client_tools`: see `Record`."""
     history = request.client_input.history or history_of(request.client_input)
     return Record(
         echo=request.echo,
@@ -88,6 +91,7 @@ def new_record(
         before=[*before, *written_by(source, request.client_input.before)],
         source=source,
         tools=request.changes.tools,
+        client_tools=client_tools,
         changes=request.changes.digest,
         agent=request.model,
         sender=sender,

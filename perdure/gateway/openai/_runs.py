@@ -273,9 +273,10 @@ class RunFinder:
     async def _below(self, run: Run[object], view: RunView, record: Record) -> dict[str, RunView]:
         """Return its delegates' runs, if one of them may wait for its client."""
         begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
-        if not begun or not (record.approves or record.tools):
+        with_client_tools = record.client_tools or bool(record.tools)
+        if not begun or not (record.approves or with_client_tools):
             return {}
-        return await self._trees.below(run, asked=not record.tools)
+        return await self._trees.below(run, asked=not with_client_tools)
 
     async def _view(self, tenant: str, id: ResponseId, run: Run[object]) -> RunView | None:
         if not id.run:
@@ -622,6 +623,7 @@ class RunStarter:
             source=self._gateway.client_source(caller, agent),
             before=before,
             must_call=agent.parsed.config.must_call,
+            client_tools=self._gateway.agents.has_client_tool(agent),
         )
 
     def _changed(self, agent: Agent[Any], request: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
