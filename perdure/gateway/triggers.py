@@ -37,7 +37,7 @@ from perdure.sessions.wire import COMMANDS, Message
 from perdure.values.json import Json, JsonObject, json_path
 from perdure.values.limits import MAX_NAME
 from perdure.values.problems import none_of, problems_of
-from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, get
+from perdure.values.references import MISSING, Expression, Missing, Reference, get
 from perdure.values.templates import parse_template
 
 KINDS: Final = ("body", "event", "delivery")
@@ -172,9 +172,8 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
         return get(given.get(reference.kind, MISSING), reference.path)
 
     template, _ = parse_template(trigger.mapping())
-    for site in template.sites:
-        if evaluate(site.expression, lookup) is MISSING:
-            raise MappingError(f"{_place(site.path)} reads {site.expression}, which is missing in this body")
+    for site in template.missing(lookup):
+        raise MappingError(f"{_place(site.path)} reads {site.expression}, which is missing in this body")
     try:
         found = template.resolve(lookup)
     except (FormulaError, TooLargeError) as error:

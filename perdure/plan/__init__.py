@@ -46,7 +46,14 @@ from perdure.plan._retry import (
 )
 from perdure.plan._scheduler import exclusive_groups
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
-from perdure.plan._structural_errors import CONDITION_FIRST, OWN_DECIDES, QUOTED, missing_path, surplus_words
+from perdure.plan._structural_errors import (
+    CONDITION_FIRST,
+    LAZY_READS,
+    OWN_DECIDES,
+    QUOTED,
+    missing_path,
+    surplus_words,
+)
 from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
 
 __all__ = [
@@ -56,6 +63,7 @@ __all__ = [
     "BODY",
     "CONDITION_FIRST",
     "CONVERTED",
+    "LAZY_READS",
     "LOOPS_KEEP_VALUES",
     "Call",
     "DEFAULT_ITERATIONS",

@@ -277,11 +277,15 @@ class Until:
     template: Template = EMPTY_TEMPLATE
     formula: bool = False
 
+    def with_all_needed(self) -> Until:
+        """Return the condition that is false without any of the values that it names."""
+        return replace(self, template=self.template.with_all_needed())
+
     def holds(self, lookup: Callable[[Reference], Json | Missing]) -> bool:
-        """Whether the condition is true. A missing value is false; a reference is true for every value except null and
-        false. Raises `FormulaError`.
+        """Whether the condition is true; a reference is true for every value except null and false. Without a value
+        that it needs, it is false. Raises `FormulaError`.
         """
-        if any(evaluate(site.expression, lookup) is MISSING for site in self.template.sites):
+        if any(self.template.missing(lookup)):
             return False
         value = self.template.resolve(lookup)
         return bool(value) if self.formula else value is not None and value is not False
@@ -303,7 +307,8 @@ def parse_until(value: Json, key: str = UNTIL) -> tuple[Until, str | None]:
 def is_satisfied(until: Json, output: Json, index: int = 0) -> bool:
     """Whether the condition of a delegate's loop holds for its last output. Raises `FormulaError`."""
     known = {"output": output, INDEX: index}
-    return parse_until(until)[0].holds(lambda reference: get(known[reference.kind], reference.path))
+    condition = parse_until(until)[0].with_all_needed()
+    return condition.holds(lambda reference: get(known[reference.kind], reference.path))
 
 
 def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:

@@ -81,11 +81,17 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
 
 
 def read_loop(
-    spec: CallSpec, id: str, check: Callable[[Json, str, int], Call], *, keeps_values: bool = True
+    spec: CallSpec,
+    id: str,
+    check: Callable[[Json, str, int], Call],
+    *,
+    keeps_values: bool = True,
+    reads_lazily: bool = True,
 ) -> tuple[CallSpec, list[str]]:
     """Return the call with its loop, reads and writes, and its problems (R6.6). `id`: the call's.
 
     `keeps_values`: whether a value that no iteration writes stays whole. In runs of 0.2.0 only its read parts do.
+    `reads_lazily`: whether its conditions need only the values that they evaluate; see `LAZY_READS`.
     """
     raw = spec.raw
     if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, spec.tool_name)]:
@@ -93,7 +99,7 @@ def read_loop(
     single, kind = BODY not in raw, "each" if EACH in raw else "while" if WHILE in raw else "until"
     names = {str(raw.get(AT, INDEX))} | ({str(raw.get(AS, ITEM))} if kind == "each" else set())
     local = _Local(frozenset(names | ({"output"} if single and kind == "until" else set())), single and kind == "until")
-    until, before, problems = _conditions(raw)
+    until, before, problems = _conditions(raw, reads_lazily=reads_lazily)
     each, malformed = parse_template({EACH: raw[EACH]} if EACH in raw else {})
     problems += [f"$.{EACH}: {problem.error}" for problem in malformed]
     by_item = single and IF in raw and any(map(local.holds, parse_condition(raw[IF])[0].references()))
@@ -156,12 +162,13 @@ def _missing_keys(raw: JsonObject, tool: str) -> list[str]:
     return problems
 
 
-def _conditions(raw: JsonObject) -> tuple[Until | None, Until | None, list[str]]:
+def _conditions(raw: JsonObject, *, reads_lazily: bool) -> tuple[Until | None, Until | None, list[str]]:
     found: dict[str, Until] = {}
     problems: list[str] = []
     for key in (UNTIL, WHILE):
         if key in raw:
-            found[key], problem = parse_until(raw[key], key)
+            condition, problem = parse_until(raw[key], key)
+            found[key] = condition if reads_lazily else condition.with_all_needed()
             problems += [problem] if problem else []
     return found.get(UNTIL), found.get(WHILE), problems
 
@@ -208,7 +215,8 @@ class _Scan:
         sure = not form.spec.has_condition
         for template, certain in ((form.spec.condition, sure), (form.spec.template, sure), (form.spec.soft, False)):
             for site in template.sites:
-                self._take_site(TemplateSite((*where, *site.path), site.expression), later, certain=certain, n=n)
+                site = site._replace(path=(*where, *site.path))
+                self._take_site(site, later, certain=certain and not site.optional, n=n)
         self._written += [] if self.single else _paths(form)
 
     def take_condition(self, name: str, until: Until | None) -> None:

@@ -23,6 +23,7 @@ from perdure.plan._calls import (
 )
 from perdure.plan._provenance import PlanProvenance, with_conditions
 from perdure.plan._scheduler import Slots
+from perdure.values.formulas import MissingValueError
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import (
     CALLS_OF_ROUNDS,
@@ -33,7 +34,7 @@ from perdure.values.limits import (
     bytes_text,
 )
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
-from perdure.values.references import MISSING, Missing, Path, Reference, evaluate, get, overlaps
+from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.sizes import clip_text
 from perdure.values.state import State, Write, replay
 
@@ -407,15 +408,17 @@ class RunningLoop:
             known = own if reference.kind in own else self._around
             return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
 
-        absent = [site.expression for site in until.template.sites if evaluate(site.expression, lookup) is MISSING]
-        if needed and absent:
-            self._over = CallError("missing_path", f"the condition reads {absent[0]}, which does not exist")
-            return False
+        absent = next((str(site.expression) for site in until.template.missing(lookup)), None)
         try:
-            return until.holds(lookup)
+            holds = until.holds(lookup)
+        except MissingValueError as error:
+            holds, absent = False, str(error.reference)
         except FormulaError as error:
             self._over = CallError("invalid_expression", str(error))
             return False
+        if needed and absent is not None:
+            self._over = CallError("missing_path", f"the condition reads {absent}, which does not exist")
+        return holds
 
     def _fitting(self, value: Json, number: int) -> Json:
         """Return the value if all results together have room for it, else its substitute (R18.4)."""

@@ -73,7 +73,9 @@ def requirements_of(node: CallNode, writers: WriterIndex, *, own_decides: bool) 
         (node.order, call.spec.after.paths),
     ):
         own = call.spec.instance if own_decides else None
-        needed += [_requirement(site.expression, bindings, writers, own) for site in template.sites]
+        needed += [
+            _requirement(site.expression, bindings, writers, own) for site in template.sites if not site.optional
+        ]
     named = [index for index in node.after if index not in node.absent]
     needed += [WritersOf((index,), (index,), well=True) for index in named if index not in node.any_end]
     ended = {index for binding in node.all_bindings() for index in binding.writers} | set(named)
@@ -121,6 +123,7 @@ def body_requirements(form: LoopForm) -> list[Requirements]:
             _inside(site.expression, form.forms[:place])
             for template in (call.spec.condition, call.spec.template)
             for site in template.sites
+            if not site.optional
         ]
         named = [index_of(id) for id in call.spec.after.ids]
         needed += [WritersOf((index,), (index,), well=True) for index in named if index < len(form.forms)]

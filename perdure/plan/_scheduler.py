@@ -23,6 +23,7 @@ from perdure.plan._structural_errors import (
     why_skipped,
 )
 from perdure.plan._validation import check_resolved
+from perdure.values.formulas import MissingValueError
 from perdure.values.json import Json, json_path
 from perdure.values.limits import LIMITS_OF_CHILDREN, CheckBudget
 from perdure.values.provenance import (
@@ -35,7 +36,7 @@ from perdure.values.provenance import (
     origins_of,
     taken_by,
 )
-from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, references
 from perdure.values.state import State, scope_path
 from perdure.values.templates import Template, TextBudget
 
@@ -154,7 +155,7 @@ class _Judging:
         holds = self._valued(call.spec.condition, (IF,))
         if dry is not None and holds is UNKNOWN:
             holds = dry.holds.get(call.id, UNKNOWN)
-            holds = _guess(dry, call.spec.condition, call.spec.raw[IF], self.found) if holds is UNKNOWN else holds
+            holds = self._guess(dry, call.spec.condition, call.spec.raw[IF], (IF,)) if holds is UNKNOWN else holds
         if isinstance(holds, CallEnd):
             return holds
         if holds is UNKNOWN or holds:
@@ -165,9 +166,8 @@ class _Judging:
 
     def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value; for parameters an object
         if MISSING in self.found.values():
-            for site in template.sites:
-                if evaluate(site.expression, self.found.__getitem__) is MISSING:
-                    return self._unreadable(site.expression, json_path((*where, *site.path)))
+            for site in template.missing(self.found.__getitem__):
+                return self._unreadable(site.expression, json_path((*where, *site.path)))
         if self.dry is not None:
             return UNKNOWN
         try:
@@ -176,12 +176,26 @@ class _Judging:
         except TooLargeError as error:
             return CallEnd("invalid", CallError("params_too_large", str(error)))
         except FormulaError as error:
-            return CallEnd("invalid", CallError("invalid_expression", str(error)))
+            return self._unevaluated(error, template, where)
         return value
+
+    def _unevaluated(self, error: FormulaError, template: Template, where: Path) -> CallEnd:
+        """Return the end of a call whose formula has failed, such as by a value that no call has written."""
+        if not isinstance(error, MissingValueError):
+            return CallEnd("invalid", CallError("invalid_expression", str(error)))
+        site = next(site for site in template.sites if site.optional and error.reference in references(site.expression))
+        return self._unreadable(site.expression, json_path((*where, *site.path)))
+
+    def _guess(self, dry: Assumptions, template: Template, written: Json, where: Path) -> Json | CallEnd:
+        """Return the value that a dry run knows, or `UNKNOWN`."""
+        try:
+            return dry.value(template, written, self.found.__getitem__)
+        except FormulaError as error:
+            return self._unevaluated(error, template, where)
 
     def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
         call.inputs.outside = _outside(call, loop, self.found)
-        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.spec.raw["_each"], self.found)
+        items = UNKNOWN if loop.kind != "each" else self._guess(dry, loop.each, call.spec.raw["_each"], ())
         if isinstance(items, CallEnd):
             return items
         call.inputs.items = items if isinstance(items, list) else None
@@ -228,16 +242,6 @@ class _Judging:
 
 def _invalid(error: CallError | None) -> CallEnd | None:
     return None if error is None else CallEnd("invalid", error)
-
-
-def _guess(
-    dry: Assumptions, template: Template, written: Json, found: Mapping[Reference, Json | Missing]
-) -> Json | CallEnd:
-    """Return the value that a dry run knows, or `UNKNOWN`."""
-    try:
-        return dry.value(template, written, found.__getitem__)
-    except FormulaError as error:
-        return CallEnd("invalid", CallError("invalid_expression", str(error)))
 
 
 def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:

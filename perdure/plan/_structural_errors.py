@@ -33,6 +33,9 @@ OWN_DECIDES: Final = "own-decides"
 """Patch: in runs of 0.2.0 a call of an instance reads the shared value where its own writer failed."""
 CONDITION_FIRST: Final = "condition-first"
 """Patch: in runs of 0.2.0 a call is refused for a key that its data lacks, although its condition does not hold."""
+LAZY_READS: Final = "lazy-reads"
+"""Patch: in runs of 0.2.0 a call is skipped without a value that its formula would not evaluate, and an iteration is
+refused that reads, under a condition, a name which has no value."""
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
@@ -87,12 +90,14 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
     (R5.5, R5.11).
 
     A condition may ask whether data has a key. So the scheduler judges parameters that read a key of existing data once
-    the condition holds.
+    the condition holds. An iteration of a loop does not see names that branches around the loop left out. So what it
+    reads under a condition is judged then, too.
     """
     found: list[tuple[Reference, str]] = []
     if not [binding for binding in node.all_bindings() if not binding.possible]:
         return found
     asks = node.call.spec.has_condition and checks.is_patched(CONDITION_FIRST)
+    is_inside = len(node.call.place) > 1 and checks.is_patched(LAZY_READS)
     for template, bindings, where in (
         (node.call.spec.condition, node.bindings, "$._if"),
         (node.call.spec.template, node.bindings, None),
@@ -102,22 +107,21 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
         if not template.sites:
             continue
 
-        judged_later = asks and template is node.call.spec.template
+        for site in template.sites:
+            judged_later = site.optional or (asks and template is node.call.spec.template)
 
-        def possible(
-            reference: Reference, bindings: Mapping[Reference, Binding] = bindings, judged_later: bool = judged_later
-        ) -> Json | Missing:
-            binding = bindings[reference]
-            return True if binding.possible or (judged_later and binding.reads_data) else MISSING
+            def possible(
+                reference: Reference,
+                bindings: Mapping[Reference, Binding] = bindings,
+                judged_later: bool = judged_later,
+            ) -> Json | Missing:
+                binding = bindings[reference]
+                later = binding.reads_data or (is_inside and binding.base is not MISSING)
+                return True if binding.possible or (judged_later and later) else MISSING
 
-        found += [
-            (
-                next(ref for ref in references(site.expression) if possible(ref) is MISSING),
-                where or json_path(site.path),
-            )
-            for site in template.sites
-            if evaluate(site.expression, possible) is MISSING
-        ]
+            if evaluate(site.expression, possible) is MISSING:
+                lost = next(ref for ref in references(site.expression) if possible(ref) is MISSING)
+                found.append((lost, where or json_path(site.path)))
     return found
 
 

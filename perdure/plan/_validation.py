@@ -12,6 +12,7 @@ from perdure.errors import CallError, DecisionError, FormulaError, ReferenceSynt
 from perdure.plan._calls import BODY, EACH, IF, LOOP_KEYS, NO_ORDER, Call, CallSpec, delegate_problems, parse_condition
 from perdure.plan._dependency_graph import AFTER, Edge, parse_after
 from perdure.plan._loop_spec import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
+from perdure.plan._structural_errors import LAZY_READS
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, has_null, json_path, shorten
 from perdure.values.limits import MAX_BODY_CALLS, MAX_LOOPS_DEEP, CheckBudget
@@ -25,7 +26,6 @@ from perdure.values.references import (
     Path,
     Reference,
     claimed_paths,
-    evaluate,
     get,
     overlaps,
     parse_output_path,
@@ -69,6 +69,9 @@ def check_call(
     if too_much is not None:
         return _checked_call(id, index, *_refuse(CallSpec(plain), TOO_MUCH, too_much))
     spec, error = _check_spec(plain, id, tools, state_schema, instances, checks, joined)
+    if checks is not None and not checks.is_patched(LAZY_READS):
+        condition, template = spec.condition.with_all_needed(), spec.template.with_all_needed()
+        spec = replace(spec, condition=condition, template=template)
     instance = spec.raw.get("_instance")
     if isinstance(instance, str) and instance in instances:
         spec = _scope_spec(spec, instance, kinds)
@@ -131,7 +134,11 @@ def _check_spec(
             return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
 
         spec, wrong = read_loop(
-            spec, id, check_inner, keeps_values=checks is None or checks.is_patched(LOOPS_KEEP_VALUES)
+            spec,
+            id,
+            check_inner,
+            keeps_values=checks is None or checks.is_patched(LOOPS_KEEP_VALUES),
+            reads_lazily=checks is None or checks.is_patched(LAZY_READS),
         )
         problems += _with_item(spec, wrong)
     problems += _instance_problems(spec, raw.get("_instance"), instances)
@@ -418,11 +425,10 @@ def revise(
         return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
 
     read = revised.spec.template if kept is None else revised.spec.template.without({*kept, "_each"})
-    for site in read.sites:
-        if evaluate(site.expression, lookup) is MISSING:
-            raise DecisionError(
-                f"{call.id} would not be valid: {json_path(site.path)}: {site.expression} does not exist now"
-            )
+    for site in read.missing(lookup):
+        raise DecisionError(
+            f"{call.id} would not be valid: {json_path(site.path)}: {site.expression} does not exist now"
+        )
     try:
         resolved = read.resolve(lookup, texts)
         texts.check_whole({**resolved, **(kept or {})})

@@ -12,10 +12,11 @@ from perdure.models.requests import RequestResult
 from perdure.plan import QUOTED, Call, Plan, missing_path
 from perdure.runs.limits import StopReason
 from perdure.tools.tool import TASK_COMPLETE
+from perdure.values.formulas import MissingValueError
 from perdure.values.json import Json, JsonObject, check, json_path, loads_commented, shorten
 from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, MAX_REPLY, bytes_text
 from perdure.values.provenance import NOWHERE, Sources
-from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, evaluate, get, references
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
 from perdure.values.templates import PLAIN, TemplateText, TextBudget, TextForm, as_data, is_expression, parse_template
@@ -85,15 +86,21 @@ def _document(text: str) -> Json | Missing:
 
 
 def resolve_output(
-    output: Json, values: Mapping[str, Json], texts: TextBudget, read: StateReader | None = None
+    output: Json,
+    values: Mapping[str, Json],
+    texts: TextBudget,
+    read: StateReader | None = None,
+    *,
+    reads_lazily: bool = True,
 ) -> tuple[Json, list[str]]:
     """Return an output with its references replaced by the `values` of their kinds, and its problems (R6.4).
 
     `read` reads references to the state, as a call at the end of the list does. A reference may be a
     whole text or embedded, at any depth. A call in an output, an object with `_tool`, is data. It keeps its references,
-    which belong to its own graph (R5.8).
+    which belong to its own graph (R5.8). `reads_lazily`: see `LAZY_READS`.
     """
     template, malformed = parse_template(_calls_as_data(output))
+    template = template if reads_lazily else template.with_all_needed()
 
     found: dict[Reference, Json | Missing] = {}
 
@@ -107,11 +114,13 @@ def resolve_output(
 
     wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
     try:
-        for site in template.sites:
-            if evaluate(site.expression, lookup) is MISSING:
-                blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
-                wrong.append(_missing(blamed, json_path(site.path), values))
+        for site in template.missing(lookup):
+            blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
+            wrong.append(_missing(blamed, json_path(site.path), values))
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
+    except MissingValueError as error:
+        where = next(site.path for site in template.sites if site.expression == error.reference)
+        return None, [_missing(error.reference, json_path(where), values)]
     except (TooLargeError, FormulaError, StateError) as error:
         return None, [str(error)]
 
@@ -141,12 +150,19 @@ def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> st
 
 
 def whole_output(
-    output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes, read: StateReader | None = None
+    output: Json,
+    values: Mapping[str, Json],
+    max_payload: int,
+    sizes: Sizes,
+    read: StateReader | None = None,
+    *,
+    reads_lazily: bool = True,
 ) -> tuple[Json, list[str]]:
     """Return an output as `resolve_output` does, and its problems; a value that is too large or too deep is a problem
     too.
     """
-    output, wrong = resolve_output(output, values, TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
+    texts = TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS)
+    output, wrong = resolve_output(output, values, texts, read, reads_lazily=reads_lazily)
     most = max(MAX_OUTPUT, max_payload)
     if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
         wrong = [f"it has {bytes_text(size)}; the limit is {most:,}"]

@@ -16,7 +16,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
-from perdure.plan import Call, Outcome, Plan
+from perdure.plan import LAZY_READS, Call, Outcome, Plan
 from perdure.rules import RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
@@ -524,7 +524,8 @@ class RunState:
             return output.value, []
         data = {**self.context.values(), "state": self.state.snapshot()}
         at_end = None if plan is None else plan.read_at_end
-        return whole_output(output.value, data, self.prepared.max_payload, self.sizes, at_end)
+        lazily = self.prepared.follows(LAZY_READS)
+        return whole_output(output.value, data, self.prepared.max_payload, self.sizes, at_end, reads_lazily=lazily)
 
     def _why_uncalled(self, called: Iterable[str]) -> str | None:
         """Return the reason why no output counts yet: the model has called none of the tools that it must call (R6.5).

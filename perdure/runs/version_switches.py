@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan import CONDITION_FIRST, CONVERTED, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
+from perdure.plan import CONDITION_FIRST, CONVERTED, LAZY_READS, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
 from perdure.rules.proof import DATA_KNOWN
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_OF_CHILDREN, SHORT_TASKS, SIZES_COUNTED
 
@@ -159,6 +159,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OPEN_PLAN_SETTLES_NOTHING: 9,
         JUDGED_AFTER_HOOKS: 9,
         JUDGED_ANEW: 9,
+        LAZY_READS: 9,
         LIMITS_OF_CHILDREN: 9,
         LOOPS_KEEP_VALUES: 9,
         MUST_CALL_IN_LOOPS: 9,

@@ -37,7 +37,7 @@ from perdure.values._formula_functions import (
     to_json_number,
 )
 from perdure.values.json import Json, check
-from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
+from perdure.values.references import DAGGER, MAX_STEPS, MISSING, Missing, Path, Reference
 from perdure.values.sizes import Sizes
 
 MAX_NESTED: Final = 150
@@ -46,6 +46,14 @@ any depth of the caller.
 """
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
 """Constants as JSON writes them, beside Python's own."""
+
+
+class MissingValueError(FormulaError):
+    """A formula has evaluated one of its optional references, which has no value."""
+
+    def __init__(self, reference: Reference, line: int, column: int) -> None:
+        super().__init__(f"{reference} does not exist", line, column)
+        self.reference = reference
 
 
 @dataclass(slots=True)
@@ -97,8 +105,12 @@ class Nodes:
         self.references: dict[Reference, int] = {}
         self.bound: list[str] = []
         self._depth = 0
+        self.needed: set[Reference] = set()
+        """The references that every evaluation reads. Any other may stand in a part that is not evaluated."""
         self._perhaps = 0
         """Above 0 in a part that is evaluated only under a condition: `rows[0].n if rows else 0`."""
+        self._per_item = 0
+        """Above 0 in a part that is evaluated for each item of a list, which may be empty."""
 
     def read(self, node: ast.expr) -> FormulaStep:
         made = getattr(self, f"_node_{type(node).__name__.lower()}", None)
@@ -141,9 +153,26 @@ class Nodes:
         self._perhaps -= 1
         return step
 
-    def _reference(self, kind: str, path: Path) -> FormulaStep:
-        at = self.references.setdefault(Reference(kind, path), len(self.references))
-        return lambda frame: frame.values[at]
+    def _read_per_item(self, node: ast.expr) -> FormulaStep:
+        self._per_item += 1
+        step = self.read(node)
+        self._per_item -= 1
+        return step
+
+    def _reference(self, node: ast.expr, kind: str, path: Path) -> FormulaStep:
+        reference = Reference(kind, path)
+        at = self.references.setdefault(reference, len(self.references))
+        if not (self._perhaps or self._per_item):
+            self.needed.add(reference)
+            return lambda frame: frame.values[at]
+
+        def read(frame: Frame) -> Json:
+            value: Json | Missing = frame.values[at]
+            if value is MISSING:
+                raise MissingValueError(reference, node.lineno, node.col_offset + 1)
+            return value
+
+        return read
 
     # Literals.
 
@@ -232,7 +261,7 @@ class Nodes:
             return lambda frame: value
         if name in FUNCTIONS:
             raise_formula_error(node, f"{name!r} is a function: write {name}(…)")
-        return self._reference(name, ())
+        return self._reference(node, name, ())
 
     def _node_attribute(self, node: ast.Attribute) -> FormulaStep:
         return self._path(node) or self._key_of(node.value, node.attr)
@@ -252,6 +281,7 @@ class Nodes:
         kind.
         """
         steps: list[str | int] = []
+        chain = node
         while isinstance(node, ast.Attribute | ast.Subscript):
             if isinstance(node, ast.Attribute):
                 steps.append(node.attr)
@@ -264,7 +294,7 @@ class Nodes:
             return None
         if self._perhaps and len(steps) > (node.id == "state"):
             return None
-        return self._reference(node.id, tuple(reversed(steps)))
+        return self._reference(chain, node.id, tuple(reversed(steps)))
 
     def _key_of(self, node: ast.expr, name: str) -> FormulaStep:
         value = self.read(node)
@@ -429,7 +459,7 @@ class FormulaParser(Nodes):
         return make
 
     def _node_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> FormulaStep:
-        return self._loops(node, node.generators, lambda: self.read(node.elt), list)
+        return self._loops(node, node.generators, lambda: self._read_per_item(node.elt), list)
 
     _node_generatorexp = _node_listcomp
 
@@ -439,7 +469,7 @@ class FormulaParser(Nodes):
 
     def _node_dictcomp(self, node: ast.DictComp) -> FormulaStep:
         def pair() -> Callable[[Frame], tuple[str, Json]]:
-            key, value = self.read(node.key), self.read(node.value)
+            key, value = self._read_per_item(node.key), self._read_per_item(node.value)
             return lambda frame: (text_key(frame.steps, key(frame)), value(frame))
 
         return self._loops(node, node.generators, pair, dict)
@@ -459,9 +489,9 @@ class FormulaParser(Nodes):
         for generator in generators:
             if generator.is_async:
                 raise_formula_error(node, "async has no place in an expression")
-            source = self.read(generator.iter)
+            source = (self._read_per_item if loops else self.read)(generator.iter)
             self.bound.extend(_names(generator.target))
-            loops.append((source, generator.target, [self.read(test) for test in generator.ifs]))
+            loops.append((source, generator.target, [*map(self._read_per_item, generator.ifs)]))
         element = read_element()
         self.bound = before
 
@@ -513,7 +543,7 @@ class FormulaParser(Nodes):
             raise_formula_error(node, "a key is written as lambda item: …")
         name = node.args.args[0].arg
         self.bound.append(_allowed(node, name))
-        body = self.read(node.body)
+        body = self._read_per_item(node.body)
         self.bound.pop()
 
         def make(frame: Frame) -> Callable[[Json], Json]:
@@ -617,10 +647,14 @@ _LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A parsed formula. `references` are the values that it needs, in the order of `evaluate`'s arguments."""
+    """A parsed formula. `references` are the values that it reads, in the order of `evaluate`'s arguments.
+
+    Those in `optional` may be `MISSING`: an evaluation that reads such a value raises `MissingValueError`.
+    """
 
     text: str
     references: tuple[Reference, ...]
+    optional: frozenset[Reference]
     step: FormulaStep = field(repr=False, compare=False)
 
     def evaluate(self, values: Sequence[Json], steps: EvaluationSteps | None = None) -> Json:
@@ -679,7 +713,8 @@ def parse_formula(text: str) -> Formula:
             _check_text(node, node.value)
     reader = FormulaParser()
     step = reader.read(body)
-    return Formula(text, tuple(reader.references), step)
+    optional = frozenset(reader.references.keys() - reader.needed)
+    return Formula(text, tuple(reader.references), optional, step)
 
 
 def _check_text(node: ast.Constant, text: str) -> None:

@@ -386,9 +386,9 @@ def origins_of(
 
     loops = [site for site in template.sites if site.path[0] == EACH]
     rest = [site for site in template.sites if site.path[0] != EACH] if loops else template.sites
-    for path, expression in (*loops, *rest):
-        taken = taken_by(expression, found, of if EACH in params or loops else sources, absent)
-        name = str(path[0])
+    for site in (*loops, *rest):
+        taken = taken_by(site.expression, found, of if EACH in params or loops else sources, absent)
+        name = str(site.path[0])
         params[name] = join(params[name], taken) if name in params else taken
     return Origins(written, params, read=True)
 

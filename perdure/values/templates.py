@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
 from perdure.values._formula_functions import EvaluationSteps
-from perdure.values.formulas import Formula, parse_formula
+from perdure.values.formulas import Formula, MissingValueError, parse_formula
 from perdure.values.json import MAX_PASSED, Json, JsonObject, WireModel, depth_of, dumps, shorten
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, bytes_text
 from perdure.values.references import (
@@ -162,6 +162,8 @@ class TextBudget:
         before = steps.left
         try:
             value, made = formula.measured(values, steps, self._sizes, self._whole)
+        except MissingValueError:
+            raise
         except FormulaError as error:
             raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
         except TooManyBytesError:
@@ -233,6 +235,8 @@ class TemplateSite(NamedTuple):
 
     path: tuple[str | int, ...]
     expression: Expression
+    optional: bool = False
+    """Whether it needs no value, because its formula may not evaluate it: `d.n if r.ok else 0`."""
 
 
 class _Text(NamedTuple):
@@ -265,13 +269,20 @@ class Template(NamedTuple):
     """Whether it contains a formula, perhaps one without references."""
 
     def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Any:  # of an object an object
-        """Return the value with every reference replaced. Call it only when every site's
-        expression has a value.
+        """Return the value with every reference replaced. Call it only when no expression is `missing`.
 
         `texts` makes the texts with embedded values; all formulas share one budget of steps. Raises `TooLargeError`,
         with the embedded text, and `FormulaError`.
         """
         return _resolve(self.node, lookup, TextBudget() if texts is None else texts, EvaluationSteps(), 0)
+
+    def missing(self, lookup: Lookup) -> Iterator[TemplateSite]:
+        """Yield the sites without a value, except optional ones."""
+        return (site for site in self.sites if not site.optional and evaluate(site.expression, lookup) is MISSING)
+
+    def with_all_needed(self) -> Template:
+        """Return the template with no optional site."""
+        return self._replace(sites=tuple(site._replace(optional=False) for site in self.sites))
 
     def references(self) -> list[Reference]:
         """Return every reference, in the order of the sites."""
@@ -448,7 +459,7 @@ class _TemplateParser:
             self.problems.append(TemplateProblem(path, error))
             return _Literal(item)
         self.computes = True
-        self.sites += [TemplateSite(path, reference) for reference in formula.references]
+        self.sites += [TemplateSite(path, each, each in formula.optional) for each in formula.references]
         return _Computed(formula, formula.references)
 
 
@@ -485,7 +496,7 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
             return _Computed(node.formula, tuple(map(change, node.values)))
         return change(node)
 
-    sites = tuple(TemplateSite(site.path, change(site.expression)) for site in template.sites)
+    sites = tuple(site._replace(expression=change(site.expression)) for site in template.sites)
     return Template(walk(template.node), sites, template.computes)
 
 
@@ -610,7 +621,7 @@ def _resolve(node: _TemplateNode, lookup: Lookup, texts: TextBudget, steps: Eval
 
 
 def _value(expression: Expression, lookup: Lookup) -> Any:  # the next line excludes it
-    # A caller with a `lookup` that may return `MISSING` checks the result for it.
+    # A caller with a `lookup` that may return `MISSING` checks the result for it; a formula checks its optional values.
     return evaluate(expression, lookup)
 
 

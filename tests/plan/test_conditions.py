@@ -27,7 +27,7 @@ def plan_of(*calls: Any, result: Any = CPU, **options: Any) -> Plan:
     plan.close()
     while taken := plan.take_ready():
         for call in taken:
-            plan.end(call, Returned(result if call.index == 0 else call.inputs.params.get("x")))
+            plan.home(call).end(call, Returned(result if call.id == "1.0" else call.inputs.params.get("x")))
     return plan
 
 
@@ -113,6 +113,77 @@ def test_r16_2_what_a_call_would_be_given_need_not_exist_where_it_is_not_made() 
     call = {"_tool": "act", "_if": "len(state.l.gpu) > 0", "x": {"_expr": "state.l.gpu[0]"}}
     plan = plan_of(call, result={"gpu": []})
     assert plan.calls[1].state.status == "skipped"
+
+
+LEFT_OUT: JsonObject = {"_tool": "load", "_if": "state.l.name == 'v'", "_outputPath": "†state.d"}
+"""A call whose branch is not taken."""
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("state.d.cpu if state.l.name == 'v' else 0", 0),
+        ("state.l.name == 'v' and state.d.cpu", False),
+        ("state.l.name or state.d", "w"),
+        ("[state.d.cpu + n for n in state.l.cpu if n > 99]", []),
+        ("[n for n in state.l.cpu if n > 99 and n in state.d.cpu]", []),
+        ("f\"{state.d.name if state.l.name == 'v' else 'none'}\"", "none"),
+    ],
+)
+def test_r16_3_a_formula_needs_only_the_values_that_it_evaluates(formula: str, value: Any) -> None:
+    act: JsonObject = {"_tool": "act", "x": {"_expr": formula}}
+    inside: JsonObject = {"_tool": "_for", "_each": [1], "_body": [act, {"_tool": "act", "_if": formula, "x": 0}]}
+    plan = plan_of(LEFT_OUT, act | {"_outputPath": "†state.r"}, inside, act | {"_each": [1]})
+    assert plan.state.snapshot()["r"] == value
+    assert [call.state.status for call in plan.calls] == ["done", "skipped", "done", "done", "done"]
+    assert [call.inputs.params["x"] for call in plan.every_call() if call.id in ("1.3[0].0", "1.4[0]")] == [value] * 2
+    output = {"x": {"_expr": formula}}
+    assert resolve_output(output, {"state": plan.state.snapshot(), "input": {}}, TextBudget()) == ({"x": value}, [])
+
+
+def test_r16_2_a_condition_needs_only_the_values_that_it_evaluates() -> None:
+    plan = plan_of(LEFT_OUT, {"_tool": "act", "_if": "state.l.name == 'w' or state.d.ok"})
+    assert plan.calls[2].state.status == "done"
+
+
+def test_r16_2_an_iteration_does_not_read_a_name_left_out_before_its_loop_where_its_condition_is_false() -> None:
+    call: JsonObject = {"_tool": "act", "_if": "state.l.name == 'v'", "x": "†state.d.cpu"}
+    plan = plan_of(LEFT_OUT, {"_tool": "_for", "_each": [1], "_body": [call]})
+    assert [(call.state.status, told(call)[:9]) for call in plan.every_call()][2:] == [
+        ("done", ""),
+        ("skipped", "its condi"),
+    ]
+
+
+@pytest.mark.parametrize("result", [CPU, CPU | {"name": "x"}])
+def test_r5_4_a_call_is_skipped_if_its_formula_evaluates_a_value_that_no_branch_wrote(result: Any) -> None:
+    formula = "state.d.cpu if state.l.name == 'w' else 0"
+    act: JsonObject = {"_tool": "act", "x": {"_expr": formula}}
+    (call,) = plan_of(LEFT_OUT, act, result=result).calls[2:]
+    skipped = "$.x reads †state.d from 1.1 load, which took another branch"
+    assert (call.state.status, told(call)) == (("skipped", skipped) if result is CPU else ("done", ""))
+    values: JsonObject = {"state": {"l": result}, "input": {}}
+    problems = resolve_output({"x": {"_expr": formula}}, values, TextBudget())[1]
+    assert [each[:30] for each in problems] == ["$.x: †state.d does not exist a"] * (result is CPU)
+
+
+def test_r16_4_a_condition_of_a_loop_needs_only_the_values_that_it_evaluates() -> None:
+    body: list[Any] = [{"_tool": "act", "x": 1, "_outputPath": "†state.n"}]
+    loop: JsonObject = {"_tool": "_while", "_while": "state.n == 0 or state.d.ok", "_body": body}
+    first: JsonObject = {"_tool": "_let", "value": 0, "_outputPath": "†state.n"}
+    plan = plan_of(LEFT_OUT, first, loop)
+    assert told(plan.calls[3]) == "the condition reads †state.d, which does not exist"  # before its second iteration
+    assert plan.state.snapshot()["n"] == 0
+    plan = plan_of(LEFT_OUT, first, loop | {"_while": "state.n == 0 or (state.n > 1 and state.d.ok)"})
+    assert (plan.calls[3].state.status, plan.state.snapshot()["n"]) == ("done", 1)
+
+
+def test_r16_3_a_dry_run_knows_which_values_a_condition_evaluates() -> None:
+    plan = Plan(1, tools=TOOLS, state=State(), data={"input": {"limit": 95}}, dry_run=True)
+    conditions = ["input.limit < 9 or state.d.ok", "input.limit > 9 or state.d.ok"]
+    left_out: JsonObject = {"_tool": "load", "_if": "input.limit < 9", "_outputPath": "†state.d"}
+    found = simulate(plan, [left_out, *({"_tool": "act", "_if": each} for each in conditions)])
+    assert [each.status for each in found.steps] == ["skipped", "skipped", "done"]
 
 
 def test_r16_2_a_condition_waits_for_what_it_reads_and_fails_with_it() -> None:

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypeGuard
+from typing import Final, Literal, TypeAlias, TypeGuard
 
 from perdure.errors import JsonError, clip
-from perdure.models.dialects._script_values import NotAllowedError, ScriptValues, is_computed, kind_name
+from perdure.models.dialects._script_values import NotAllowedError, ScriptValues, kind_name
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan import IF, OWN_TOOLS
 from perdure.values.formulas import is_function, is_name, parse_expression, readable_formula
@@ -150,14 +150,6 @@ class Block:
         """Whether the name has a value here whatever conditions decide, as an item or by an assignment."""
         above = self._parent is not None and self._parent.is_sure(name)
         return name in self.sure or name in self._items or above
-
-    def left_out_in(self, name: str) -> Block | None:
-        """Return the block that assigns the name only under conditions, which may not hold here."""
-        if name in self._items or name in self.sure:
-            return None
-        if name in self.written:
-            return self
-        return None if self._parent is None else self._parent.left_out_in(name)
 
     def assign_before_loop(self, name: str, node: ast.AST) -> None:
         """Assign the name before a loop whose first round may not read it: the value that the script gave it, or null."""
@@ -532,16 +524,7 @@ class Calls:
 
     def plain(self, node: ast.expr, block: Block) -> ast.expr:
         """Return the expression without tool calls, and add these calls to the block in Python's order of evaluation.
-        Each call becomes a name. A name that a branch may have left out becomes a read that fails only if it is
-        evaluated."""
-        return self._without_calls(_LazyReadRewriter(self, block, computed=False).visit(node), block)
-
-    def plain_condition(self, node: ast.expr, block: Block) -> ast.expr:
-        """Return a condition as `plain` does. Its `and` and `or` evaluate as in Python: they are no alternatives of a
-        reference."""
-        return self._without_calls(_LazyReadRewriter(self, block, computed=True).visit(node), block)
-
-    def _without_calls(self, node: ast.expr, block: Block) -> ast.expr:
+        Each call becomes a name."""
         if not self.has_calls(node):
             return node
         if self.is_tool(node):
@@ -561,15 +544,15 @@ class Calls:
             raise NotAllowedError(node, "a tool cannot be called in a lambda: call it in a list, [tool(x) for x in xs]")
         for part, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
-                setattr(node, part, self._without_calls(value, block))
+                setattr(node, part, self.plain(value, block))
             elif isinstance(value, list):
                 setattr(node, part, [self._part(each, block) for each in value])
         return node
 
     def _part(self, node: object, block: Block) -> object:
         if isinstance(node, ast.keyword):
-            node.value = self._without_calls(node.value, block)
-        return self._without_calls(node, block) if isinstance(node, ast.expr) else node
+            node.value = self.plain(node.value, block)
+        return self.plain(node, block) if isinstance(node, ast.expr) else node
 
     def _kept(self, call: ast.Call, block: Block) -> ast.Name:
         raw = self.raw(call, block)
@@ -591,7 +574,7 @@ class Calls:
 
     def _either(self, node: ast.IfExp, block: Block) -> ast.Name:
         name = block.counter.name("if")
-        test = self.condition(block.values.formula(self.plain_condition(node.test, block)), block, node)
+        test = self.condition(block.values.formula(self.plain(node.test, block)), block, node)
         for guard, value in ((test, node.body), (f"not ({test})", node.orelse)):
             with block.under_guard(guard):
                 self.compute(name, value, block)
@@ -661,7 +644,7 @@ class Calls:
             keep = block.counter.name("each")
         made = f"x for x in state.{keep}"
         if asked:
-            tests = [inner.values.formula(self.plain_condition(test, inner)) for test in asked]
+            tests = [inner.values.formula(self.plain(test, inner)) for test in asked]
             inner.guards.append(self.condition(join_conditions(tests), inner, node))
             made = f"x for x, holds in zip(state.{keep}, {inner.guards[0]}) if holds"
         element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
@@ -698,65 +681,6 @@ class Calls:
         element = _loaded(target)
         filtered = ast.copy_location(ast.ListComp(element, list(generators)), first.iter)
         return self.loop(target, filtered, block), asked
-
-
-class _LazyReadRewriter(ast.NodeTransformer):
-    """A rewriter of names in `and`, `or` and `a if c else b` that Python may not evaluate.
-
-    A call is skipped if it refers to a value that a branch did not write (R5.1). So such a name is read through an object
-    that always exists: `d.n if r.ok else 0` becomes `_d_1.d.n if r.ok else 0`.
-    """
-
-    def __init__(self, calls: Calls, block: Block, *, computed: bool) -> None:
-        self._calls, self._block, self._computed, self._may_be_unevaluated = calls, block, computed, False
-        self._bound: set[str] = set()
-
-    def visit(self, node: ast.AST) -> Any:  # as ast.NodeTransformer returns it
-        before = self._computed, self._may_be_unevaluated
-        if self._calls.is_tool(node):
-            return node  # each argument is a value of its own
-        if isinstance(node, ast.expr):
-            self._computed = self._computed or is_computed(node)
-        found = super().visit(node)
-        self._computed, self._may_be_unevaluated = before
-        return found
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        if self._computed:
-            node.values = [self.visit(node.values[0]), *self._visit_unevaluated(*node.values[1:])]
-        return node
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        node.test = self.visit(node.test)
-        node.body, node.orelse = self._visit_unevaluated(node.body, node.orelse)
-        return node
-
-    def _visit_unevaluated(self, *nodes: ast.expr) -> list[Any]:  # as `visit` returns it
-        # Parts with calls are planned under a condition, which skips them as Python does.
-        self._may_be_unevaluated = self._may_be_unevaluated or not any(map(self._calls.has_calls, nodes))
-        return list(map(self.visit, nodes))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if not self._may_be_unevaluated or node.id in self._bound or not isinstance(node.ctx, ast.Load):
-            return node
-        owner = self._block.left_out_in(node.id)
-        if owner is None:
-            return node
-        holder = self._block.counter.name(node.id)
-        # The second `let` is skipped with the branch. Then the object stays empty, and only an evaluated read is an error.
-        owner.let(holder, {}, node)
-        owner.let(holder, {node.id: owner.values.value(node)}, node)
-        return ast.copy_location(ast.Attribute(_name(holder, node), node.id, ast.Load()), node)
-
-    def _scoped(self, node: Any) -> Any:  # a comprehension or a lambda
-        before = self._bound
-        inside = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        self._bound = before | {each.id for each in inside} | {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
-        self.generic_visit(node)
-        self._bound = before
-        return node
-
-    visit_ListComp = visit_GeneratorExp = visit_DictComp = visit_SetComp = visit_Lambda = _scoped
 
 
 def _with_item(call: ast.Call, block: Block) -> ScriptValues:

@@ -475,7 +475,7 @@ class ScriptPlan:
     # Conditions and loops.
 
     def _if(self, node: ast.If, block: Block) -> None:
-        test = self._calls.plain_condition(node.test, block)
+        test = self._calls.plain(node.test, block)
         text = block.values.formula(test)
         names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
         if len(text) > _LONG_CONDITION or names & set(find_assigned([*node.body, *node.orelse])):
@@ -540,7 +540,7 @@ class ScriptPlan:
         for name in rounds.optional:
             block.assign_before_loop(name, node)
         first, sure = block.counter.last, set(block.sure)
-        test = self._calls.plain_condition(copy.deepcopy(node.test), block)
+        test = self._calls.plain(copy.deepcopy(node.test), block)
         condition = block.values.formula(test)
         inner = block.inside("while")
         for name in rounds.kept_where_left_out:
@@ -548,7 +548,7 @@ class ScriptPlan:
         self._body(body, inner)
         if asked:  # evaluated again at the end of each iteration, under the same names
             last, block.counter.last = block.counter.last, first
-            self._calls.plain_condition(copy.deepcopy(node.test), inner)
+            self._calls.plain(copy.deepcopy(node.test), inner)
             block.counter.last = last
         if not inner.calls:
             raise NotAllowedError(node, "the loop calls nothing, so it would never end")
