@@ -1,4 +1,4 @@
-"""The agent file of a session's run: the agent, the conversation, and the state."""
+"""The agent file of a run that answers a conversation: the agent, the conversation, and a session's state."""
 
 from __future__ import annotations
 
@@ -37,11 +37,28 @@ def document(
     return agent | {"context": made}
 
 
-def split_conversation(agent: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+CONVERSATION: Final = "perdure.conversation"
+"""The key of an agent file's `metadata` for a run without a session that answers a client's messages: their number."""
+
+
+def with_messages(agent: JsonObject, messages: Sequence[JsonObject]) -> JsonObject:
+    """Return the agent file of a run without a session that answers these messages of a client."""
+    metadata = {**(agent.get("metadata") or {}), CONVERSATION: len(messages)}
+    return agent | {"context": [*(agent.get("context") or []), *messages], "metadata": metadata}
+
+
+def split_conversation(agent: JsonObject, *, of_session: bool) -> tuple[JsonObject, list[JsonObject]]:
     """Return the agent file of a run without the conversation with which the run began, and that conversation: the
-    history, the messages to answer, and the session's state. An agent file without any message has none.
+    history, the messages to answer, and the session's state. A run without a session has one only by `with_messages`:
+    other messages of its file are the agent's. An agent file without any message has none.
     """
     context: list[JsonObject] = [*(agent.get("context") or [])]
+    if not of_session:
+        metadata = {**(agent.get("metadata") or {})}
+        count = metadata.pop(CONVERSATION, None)
+        if not isinstance(count, int) or not 0 < count <= len(context):
+            return agent, []
+        return agent | {"context": context[:-count], "metadata": metadata}, context[-count:]
     at = len(context)
     while at and _is_state(context[at - 1]) and "state" in context[at - 1]:
         at -= 1

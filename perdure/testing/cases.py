@@ -113,8 +113,8 @@ async def record_run(client: Client, run_id: str) -> Case:
 
 
 def _start_of(run_id: str, audit: Audit) -> JsonObject:
-    """Return the agent, and what the run was started with: an input, or the messages of its session. Messages of an
-    agent file are the agent's. Secrets of the context are masked.
+    """Return the agent, and what the run was started with: an input, or the messages of its session or its chat client.
+    Messages of an agent file are the agent's. Secrets of the context are masked.
     """
     given = audit.input
     if given is None:
@@ -126,8 +126,7 @@ def _start_of(run_id: str, audit: Audit) -> JsonObject:
         "delegates": given.delegates
         | {name: each for start in _starts(audit) for name, each in start.delegates.items()},
     }
-    of_session = given.records and not given.has_input
-    agent, messages = split_conversation(given.agent) if of_session else (given.agent, [])
+    agent, messages = split_conversation(given.agent, of_session=given.records and not given.has_input)
     whole: JsonObject = {"agent": agent} | ({"input": given.input} if given.has_input else {})
     whole |= {"messages": messages} if messages else {}
     return whole | {name: value for name, value in known.items() if value}

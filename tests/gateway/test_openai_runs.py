@@ -24,7 +24,8 @@ from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hooks import BeforeAgentStart
 from perdure.pages.adapter import pages, sign_in
-from perdure.testing.scripted_model import ChatRequest, Turn, refusal
+from perdure.testing.cases import record, replay
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
 from tests.gateway.support import bearer, gateway, write_agents
 from tests.timeouts import HANG
@@ -571,6 +572,25 @@ async def test_a_run_whose_client_has_gone(dev_server: WorkflowEnvironment, tmp_
         assert "has not sent the results of its functions" in str(ended.error)
         assert len(it.it.model.requests) == 2
         assert (await perdure.get_run(asked["run_id"]).view()).status == "running"
+
+
+async def test_a_case_of_a_chat_has_its_messages_apart_from_the_agent(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    said: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Shoes?"},
+        {"role": "assistant", "content": "Which colour?"},
+        {"role": "user", "content": "Red."},
+    ]
+    async with door(dev_server.client, tmp_path, [says("These.")]) as it:
+        chat: Any = (await it.ai.chat.completions.create(model="shopper", messages=said)).to_dict()
+        case = await record(it.served.gateway.perdure.get_run(chat["perdure"]["run_id"]))
+    assert [(each["role"], each["content"]) for each in case["messages"]] == [(e["role"], e["content"]) for e in said]
+    assert case["agent"]["context"] == SHOPPER["context"]
+    model = ScriptedModel([says("These.")])
+    await replay(case, Agent("shopper", instructions="You sell shoes."), model=model)
+    assert all(words in model.requests[0].text for words in ("You sell shoes.", "Be brief.", "Which colour?", "Red."))
 
 
 @tool(dangerous=True, retries=0)

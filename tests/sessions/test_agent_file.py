@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from perdure.errors import AgentError, MessageRefusedError
-from perdure.sessions.agent_file import RECALL, document, split_conversation, with_conversation
+from perdure.sessions.agent_file import (
+    CONVERSATION,
+    RECALL,
+    document,
+    split_conversation,
+    with_conversation,
+    with_messages,
+)
 from perdure.sessions.transcript import EARLIER
 
 TEXT: dict[str, Any] = {"type": "system", "text": "You answer."}
@@ -34,17 +41,19 @@ def test_a_runs_conversation_is_apart_from_its_agent(
     own: dict[str, Any], talk: list[dict[str, Any]], state: dict[str, Any] | None
 ) -> None:
     whole = document(own, talk, state, ["ann: Refund A7", "bob: Now"])
-    without, conversation = split_conversation(whole)
+    without, conversation = split_conversation(whole, of_session=True)
     assert [message["type"] for message in without["context"]] == [message["type"] for message in own["context"]]
     assert with_conversation(without, conversation) == whole
     assert with_conversation(own, conversation) == whole
 
 
 def test_another_agent_gets_the_conversation_in_its_own_form() -> None:
-    _, conversation = split_conversation(document(agent(), TALK, {"n": 1}, ["ann: Refund A7", "bob: Now"]))
+    _, conversation = split_conversation(
+        document(agent(), TALK, {"n": 1}, ["ann: Refund A7", "bob: Now"]), of_session=True
+    )
     asks = with_conversation(agent(ASKS), conversation)["context"]
     assert asks[2:] == [*TALK, {"type": "input", "input": {"text": "ann: Refund A7\n\nbob: Now"}}, conversation[-1]]
-    _, asked = split_conversation(with_conversation(agent(ASKS), conversation))
+    _, asked = split_conversation(with_conversation(agent(ASKS), conversation), of_session=True)
     assert with_conversation(agent(), asked)["context"][3:-1] == [
         {"role": "user", "content": "ann: Refund A7\n\nbob: Now"}
     ]
@@ -56,13 +65,24 @@ def test_another_agent_gets_the_conversation_in_its_own_form() -> None:
 def test_messages_of_the_agents_own_file_are_there_once() -> None:
     own = agent(*SHOWN)
     whole = document(own, TALK, {"n": 1}, ["ann: Refund A7"])
-    assert with_conversation(own, split_conversation(whole)[1]) == whole
-    assert with_conversation(own, split_conversation(own)[1]) == own
+    assert with_conversation(own, split_conversation(whole, of_session=True)[1]) == whole
+    assert with_conversation(own, split_conversation(own, of_session=True)[1]) == own
+
+
+@pytest.mark.parametrize("own", [agent(), agent(*SHOWN), agent(STATE), {"name": "desk"}])
+def test_the_messages_of_a_client_without_a_session_are_apart_from_its_agent(own: dict[str, Any]) -> None:
+    said = [{"role": "system", "content": "Be brief."}, *TALK, {"role": "user", "content": "Refund A7"}]
+    whole = with_messages(own, said)
+    without, conversation = split_conversation(whole, of_session=False)
+    assert (without.get("context"), without["metadata"], conversation) == (own.get("context", []), {}, said)
+    assert with_conversation(own, conversation)["context"] == whole["context"]
+    for file in (own, *(own | {"metadata": {CONVERSATION: wrong}} for wrong in ("4", -1, 99))):
+        assert split_conversation(file, of_session=False) == (file, [])
 
 
 def test_an_agent_without_messages_has_no_conversation() -> None:
     for file in ({"name": "desk"}, agent(), agent(ASKS), agent(STATE)):
-        assert split_conversation(file) == (file, [])
+        assert split_conversation(file, of_session=True) == (file, [])
 
 
 @pytest.mark.parametrize(
