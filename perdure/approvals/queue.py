@@ -650,6 +650,8 @@ class ApprovalQueue:
         if request.question:
             return True
         if self.judges_anew:
+            if request.revised is not None:  # the plan's approvers have not seen the change
+                return True
             return self._refused(request) or self._judge_call(request.plan, request.call).reason is not None
         why = self.guard.why(
             request.call.spec.known_tool, request.call.inputs.params, origins=request.call.inputs.origins

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -325,9 +325,12 @@ class RunningLoop:
         result = self._fitting(_place(plan.calls[-1], shown), shown)
         if self.form.kind != "each":
             self._results = [result]
-            writes = [write for call in plan.calls for write in call.state.writes]
             # In the order of the body, not of the ends of its calls.
-            self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
+            writes = [write for call in plan.calls for write in call.state.writes]
+            try:
+                self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
+            except StateError:  # a path into a value that a call has replaced, for which the order of the ends is right
+                self._carried, writes = State(plan.state.writes, self._sizes), plan.state.writes[1:]
             for write in writes:
                 self._labels.write(write.path, write.value, write.method, write.sources)
             self._note_skipped(plan)
@@ -336,7 +339,7 @@ class RunningLoop:
         self._results[number] = result
         if self.form.writes:
             for path, values in self._lists.items():
-                values[number] = self._fitting(_written(plan.calls, path, shown), shown)
+                values[number] = self._fitting(_written(plan, path, shown), shown)
 
     def _note_skipped(self, plan: Iteration) -> None:
         """If a condition has kept a call from writing, add the condition's provenance to the value at its path, and to
@@ -464,11 +467,14 @@ def _place(call: Call, number: int) -> Json:
     return _error(number, call.state.status, call.state.reason)
 
 
-def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
+def _written(plan: Iteration, path: Path, number: int) -> Json:
     """Return the value at the path for a reader at the end of an iteration's body, or its substitute."""
-    writers = [call for call in calls if any(overlaps(path, each) for paths in call.spec.paths for each in paths)]
+    writers = [call for call in plan.calls if any(overlaps(path, each) for paths in call.spec.paths for each in paths)]
     if writes := [write for call in writers for write in call.state.writes if overlaps(path, write.path)]:
-        value = replay(writes, path)
+        try:
+            value = replay(writes, path)
+        except StateError:  # a path into a replaced value, or an index after items that the iteration has not written
+            value = get(plan.state.snapshot(), path)
         return None if value is MISSING else value
     return next((place for call in writers if call.state.status != "done" and (place := _place(call, number))), None)
 

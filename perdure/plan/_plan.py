@@ -99,6 +99,9 @@ class Plan:
         self.calls = self._scheduler.calls
         self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops, self.checks)
         """Its held calls."""
+        self.continuations: list[tuple[int, set[str]]] = []
+        """For each later Request that continues the plan, the index of its first call, and the ids of the calls that had
+        ended before it."""
 
     def data_at(self, reference: Reference) -> Json | Missing:
         """Return the value of a reference to data, such as the input; `MISSING` for one to the state."""
@@ -431,6 +434,7 @@ class Plan:
         Its calls see the present state, and no held call that was not kept. `known`: the present provenance.
         """
         self.request, self._begin, self._tools = request, len(self.calls), tools
+        self.continuations.append((self._begin, {call.id for call in self.calls if call.state.ended}))
         self.provenance.renew(known)
         self.reopen(self.provenance.known)
         self._uncounted = self._named = 0

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final, Literal, get_args
 
 from pydantic import Field
@@ -227,7 +228,7 @@ class EffectLog:
         calls = [call for call in plan.every_call() if call.state.status != "invalid"]
         effects = [effect for call in calls if (effect := self._effect(call)) is not None]
         start, end = f"plan {self._plans}", f"plan {self._plans + 1}"
-        order = plan_order(calls, plan.named_edges(), {each.call for each in effects}, start, end)
+        order = plan_order(plan, calls, {each.call for each in effects}, start, end)
         return effects, order
 
     def _effect(self, call: Call) -> Effect | None:
@@ -342,10 +343,21 @@ class _Order:
         del self.before[node], self.after[node]
 
 
-def plan_order(
-    calls: Sequence[Call], edges: Iterable[tuple[str, str, str]], kept: set[str], start: str, end: str
-) -> list[tuple[str, str]]:
-    """Return pairs of nodes, the first before the second, over `kept` calls and the barriers that save pairs.
+def _continuations(plan: Plan, start: str) -> Iterator[tuple[str, str]]:
+    """Yield pairs of nodes for each later Request that continues the plan: calls that had ended, a barrier, and its own
+    calls. These read the results in the state, without an edge.
+    """
+    last, known = "", set[str]()
+    ends = [first for first, _ in plan.continuations[1:]]
+    for number, ((first, ended), end) in enumerate(zip_longest(plan.continuations, ends), start=1):
+        barrier = f"{start}, continuation {number}"
+        yield from ((id, barrier) for id in [last, *sorted(ended - known)] if id)
+        yield from ((barrier, call.id) for call in plan.calls[first:end])
+        last, known = barrier, ended
+
+
+def plan_order(plan: Plan, calls: Sequence[Call], kept: set[str], start: str, end: str) -> list[tuple[str, str]]:
+    """Return pairs of nodes, the first before the second, over `kept` calls of the plan and the barriers that save pairs.
 
     Every call is between the barriers `start` and `end`, which it shares with the plans before and after. A loop's
     iterations are between its own barriers, one iteration after the other if the loop is sequential.
@@ -357,9 +369,11 @@ def plan_order(
     def head(node: str) -> str:
         return f"{node} begins" if node in loops else node
 
-    for writer, reader, _ in edges:
+    for writer, reader, _ in plan.named_edges():
         if writer in by_id and reader in by_id:
             order.link(writer, head(reader))
+    for first, second in _continuations(plan, start):
+        order.link(first, head(second))
     for call in calls:
         loop, bracket, rest = call.id.rpartition("[")
         if not bracket or loop not in loops:

@@ -13,7 +13,7 @@ from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest
 from perdure.errors import DecisionError
-from perdure.plan import Plan
+from perdure.plan import Plan, take_changed
 from perdure.tools.quorum import Approver, Quorum
 from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.json import JsonObject
@@ -204,6 +204,26 @@ def test_r7_7_a_stricter_policy_judges_each_call_of_an_approved_plan() -> None:
     request = queue.add_call(plan, call, BEGIN)
     assert request is not None
     assert request.missing == "2 approvals"
+
+
+@pytest.mark.parametrize("change", [{}, {"tools": {"note": "never"}}, {"tools": {"note": "always"}}])
+def test_r24_6_a_change_of_the_policy_releases_no_edit_of_a_call_in_an_approved_plan(change: Any) -> None:
+    plan = Plan(1, tools=TOOLS, state=State())
+    queue = ApprovalQueue(Guard(Policy(scope="plan", tools={"refund": {"by": 2}})))
+    call = plan.add({"_tool": "refund", "euros": 3})
+    plan.close()
+    assert queue.add_plan(plan, BEGIN, lambda: Plan(1, tools=TOOLS, state=State())) is not None
+    for by in ("bob", "cleo"):
+        queue.apply(queue.judge(parse_decision({"call": "1", "decision": "approve", "by": by})))
+    plan.take_ready()
+    take_changed(call, {"euros": 4})  # by a hook, so the call is shown again
+    request = queue.add_call(plan, call, BEGIN)
+    assert request is not None
+    assert not decide(queue, "eve", decision="edit", params={"euros": 1_000_000})
+    queue.change_policy(parse_policy(change))
+    assert queue.release() == []
+    assert request.missing == "1 more approval"
+    assert decide(queue, "bob")
 
 
 LARGE: dict[str, Any] = {"by": 2, "when": {"properties": {"euros": {"minimum": 1000}}, "required": ["euros"]}}

@@ -241,6 +241,21 @@ def test_two_branches_of_a_body_join_in_its_order() -> None:
         assert Ran([{"_tool": "_for", "_each": ["a", "b"], "_body": body}], seed=seed).state["r"] == ["slow", "b"]
 
 
+@pytest.mark.parametrize("paths", [("y", "y.a"), ("l[0]", "l[1]"), ("l[1]", "l[0]"), ("l[0]", "l[0].a")])
+@pytest.mark.parametrize("loop", [{"_tool": "_for", "_each": ["a", "b"]}, {"_tool": "_while", "_while": "index < 2"}])
+def test_r6_6_writes_that_fit_only_in_the_order_of_their_ends_fail_no_run(paths: Any, loop: dict[str, Any]) -> None:
+    body = [{"_tool": "check", "host": path, "_outputPath": f"†state.{path}"} for path in paths]
+    fitting = 0
+    for seed in range(8):
+        ran = Ran([{**loop, "_body": body}], seed=seed)
+        rounds = [call for id, call in ran.calls.items() if id != "1.0"]
+        assert {call.state.status for call in rounds} <= {"done", "invalid"}
+        fitting += all(call.state.status == "done" for call in rounds)
+        if "_each" in loop and all(call.state.status == "done" for call in rounds) and paths == ("y", "y.a"):
+            assert ran.state == {"y": ["y", "y"]}
+    assert fitting or "_while" in loop  # there an iteration reads the last one's text
+
+
 def test_what_a_body_lacks_outside_skips_the_loop() -> None:
     calls = [
         {"_tool": "hosts", "host": "x", "_outputPath": "†state.end"},

@@ -149,6 +149,35 @@ def test_r23_4_an_undo_follows_the_reverse_data_flow_and_stops_where_one_fails(s
         assert sorted(takes_back[id] for id in back.first) == sorted(done), "what is independent is undone at once"
 
 
+def test_r23_4_calls_after_a_message_are_undone_before_those_that_had_ended() -> None:
+    plan = Plan(1, tools=TOOLS, state=State())
+    plan.extend([{"_tool": "a", "_outputPath": "†state.x"}, {"_tool": "b"}])
+    first, running = plan.take_ready("t")
+    plan.end(first, Returned({"n": 1}), "t")
+    plan.held_calls.hold_back()
+    plan.begin(2, TOOLS)  # this message is answered without a call
+    for request in (3, 4):  # each message is answered by a list that continues the plan
+        plan.held_calls.hold_back()
+        plan.begin(request, TOOLS)
+        plan.add({"_tool": "c", "what": "†state.x"})
+        [call] = plan.take_ready("t")
+        plan.end(call, Returned({"n": request}), "t")
+    plan.close()
+    plan.end(running, Returned({"n": 5}), "t")
+    log = EffectLog(TOOLS.values(), [UNDO], Sizes())
+    log.add(plan)
+    chunk, base = log.chunk(0, None), UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None)
+
+    def undone(calls: list[str] | None) -> list[str]:
+        undo, _ = plan_undo(RunEffects("run", base, [*chunk.effects], chunk.order), calls)
+        return [each.call for each in undo.undoes]
+
+    assert undone(["1.0"]) == ["4.0", "3.0", "1.0"]
+    assert undone(["3.0"]) == ["4.0", "3.0"]
+    assert undone(["1.1"]) == ["1.1"]
+    assert sorted(undone(None)) == ["1.0", "1.1", "3.0", "4.0"]
+
+
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
