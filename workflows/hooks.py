@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.tool import ENGINE_ACTIVITIES, SLEEP_UNTIL, Tool, known_as
     from perdure.values.json import Json, JsonObject, dumps
     from perdure.values.limits import INLINE
+    from perdure.values.provenance import without_code
 
 
 AT_ONCE: Final = 50
@@ -320,7 +321,7 @@ class CallHooks:
             BEFORE,
             lambda: BeforeToolCall(
                 **self._of(call, BEFORE if number == 1 else f"{BEFORE}/{number}"),
-                sources={name: sorted(each) for name, each in call.inputs.origins.params.items()},
+                sources={name: sorted(map(without_code, each)) for name, each in call.inputs.origins.params.items()},
                 tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=usage.cost if usage.by_model else 0.0,
             ),

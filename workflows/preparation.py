@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Guard, Policy, keep_remembered, parse_policy, stricter_level
     from perdure.errors import ProtocolError
     from perdure.hooks.answers import Hooks
-    from perdure.plan import NO_SUCH_TOOL
+    from perdure.plan import CODE_COUNTS, NO_SUCH_TOOL
     from perdure.rules import RuleBook, merge_rules, roles_of
     from perdure.runs import metrics
     from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         RunInput,
     )
     from perdure.values.json import JsonObject, Packed
+    from perdure.values.limits import LIMITS_OF_CHILDREN
 
 
 PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_attempts=8)
@@ -259,6 +260,8 @@ def _set_guard(
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
         knows_defaults=prepared.follows(DEFAULTS_ASK),
         adds_to_quorums=prepared.follows(JUDGED_ANEW),
+        keeps_giver_policy=prepared.follows(LIMITS_OF_CHILDREN),
+        code_counts=prepared.follows(CODE_COUNTS),
     )
     models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named by the run
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):

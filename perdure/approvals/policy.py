@@ -1,7 +1,7 @@
 """Approval policies: which calls need a person, in three layers, and rules about the flow of values.
 
-The worker's floor is only a level. It depends on the declarations of the tool's code: an agent file cannot evade it by
-declaring a dangerous activity safe. The agent file's policy, overridden by the run's own changes, can only add
+The worker's floor is a level, and flow rules. The level depends on the declarations of the tool's code, and the rules on
+the code's name: an agent file cannot evade them by declaring a dangerous activity safe, or by renaming it. The agent file's policy, overridden by the run's own changes, can only add
 approvals to the floor.
 """
 
@@ -21,11 +21,19 @@ from perdure.plan import Call
 from perdure.rules import Rule, parameter_problems, parse_rules, unknown_tools
 from perdure.tools.definitions import definition_name
 from perdure.tools.quorum import Quorum, merge_quorums, quorum_of
-from perdure.tools.tool import READ_SKILL, Tool, check_rule
+from perdure.tools.tool import READ_SKILL, Tool, check_rule, code_names
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
 from perdure.values.problems import accepts, first_problem, none_of, problem_at
-from perdure.values.provenance import OTHERS, UNKNOWN_ORIGINS, Origins, in_words, rule_name, untrusted_sources
+from perdure.values.provenance import (
+    OTHERS,
+    UNKNOWN_ORIGINS,
+    Origins,
+    code_sources,
+    in_words,
+    rule_name,
+    untrusted_sources,
+)
 from perdure.values.schemas import Schema
 
 UNTRUSTED: Final = "untrusted"
@@ -48,13 +56,36 @@ class Flow(BaseModel):
     do: Literal["ask", "refuse", "allow"]
     """`allow`: a value from this source does not count as untrusted here."""
 
-    def meets(self, tool: str, param: str | None, name: str) -> bool:
+    def meets(self, tool: FlowTool, param: str | None, name: str) -> bool:
         """Whether the rule applies to this source in this parameter of this tool; `param=None` is the call itself."""
-        there = self.to in (ANY, tool) or (param is not None and self.to == f"{tool}.{param}")
-        return there and self.source in (ANY, rule_name(name), UNTRUSTED if name.startswith(OTHERS) else None)
+        tools, sources = tool.names(self.do), tool.source_names(self.do, name)
+        there = self.to in (ANY, *tools) or (param is not None and self.to in [f"{each}.{param}" for each in tools])
+        return there and self.source in (ANY, *sources, UNTRUSTED if name.startswith(OTHERS) else None)
 
-    def may_meet(self, tool: str) -> bool:
-        return self.to in (ANY, tool) or self.to.startswith(f"{tool}.")
+    def may_meet(self, tool: FlowTool) -> bool:
+        names = tool.names(self.do)
+        return self.to in (ANY, *names) or any(self.to.startswith(f"{name}.") for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTool:
+    """A tool as flow rules name it. `code`: the names of its code, for the rules of a worker's floor.
+
+    Such a rule asks about and refuses a tool, or a source, under each of its names. It allows it under the code's names
+    only: an agent file could borrow the permission of another tool by its name.
+    """
+
+    name: str
+    code: tuple[str, ...] = ()
+
+    def names(self, do: str) -> tuple[str, ...]:
+        """Return the names of the tool for a rule that does this."""
+        return (self.name, *self.code) if do != "allow" or not self.code else self.code
+
+    def source_names(self, do: str, name: str) -> tuple[str, ...]:
+        """Return the names of a source for a rule that does this."""
+        code = code_sources(name) if self.code else ()
+        return (rule_name(name), *code) if do != "allow" or not code else code
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +106,17 @@ class FlowVerdict:
         )
 
 
-def judge_flows(flows: Sequence[Flow], tool: str, origins: Origins | None) -> FlowVerdict:
+def judge_flows(flows: Sequence[Flow], tool: FlowTool, origins: Origins | None) -> FlowVerdict:
     """Apply the rules to a call of the tool. With unknown origins, each parameter may come from anywhere."""
     if origins is None or not origins.read:
         asks = [rule for rule in flows if rule.do == "ask" and rule.may_meet(tool)]
-        why = f"the provenance of {tool}'s parameters is not known yet"
+        why = f"the provenance of {tool.name}'s parameters is not known yet"
         return FlowVerdict(ask=why if asks else None, tainted=[(None, f"{OTHERS}not known yet")])
     refuse = ask = None
     tainted: list[tuple[str | None, str]] = []
     for param, name in _flows_of(origins):
         rule = next((rule for rule in reversed(flows) if rule.meets(tool, param, name)), None)
-        way = f"{tool}{'' if param is None else f'.{param}'} comes from {in_words([name])}"
+        way = f"{tool.name}{'' if param is None else f'.{param}'} comes from {in_words([name])}"
         if rule is not None and rule.do == "refuse":
             refuse = refuse or f"{way}, which the policy refuses"
         elif rule is not None and rule.do == "ask":
@@ -234,15 +265,18 @@ class Guard:
         knows_defaults: bool = True,
         adds_to_quorums: bool = True,
         keeps_giver_policy: bool = True,
+        code_counts: bool = True,
     ) -> None:
         """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
         `adds_to_quorums`: whether a run's rule is added to a quorum. In runs of 0.2.0 it has no effect.
         `keeps_giver_policy`: whether the `timeout` and `scope` of a tool's giver apply to it. In runs of 0.2.0 they do not.
+        `code_counts`: whether the floor's flow rules go by the names of a tool's code. In runs of 0.2.0 they do not.
         """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
         self._adds_to_quorums = adds_to_quorums
         self._keeps_giver_policy = keeps_giver_policy
+        self._code_counts = code_counts
         self.floor_flows = list(floor_flows)
         self.givers = list(givers)
         """The owners of the tools that ancestor runs gave to this one."""
@@ -407,8 +441,10 @@ class Guard:
 
     def refuses(self, call: Call) -> str | None:
         """Return the reason why the call may not run: a flow rule refuses one of its values (R15.5)."""
-        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.spec.known_tool))]
-        found = (judge_flows(flows, call.spec.known_tool.name, call.inputs.origins).refuse for flows in layers if flows)
+        tool = call.spec.known_tool
+        layers = [(self.floor_flows, self._at_floor(tool))]
+        layers += [(policy.flows, FlowTool(tool.name)) for policy in self._policies(tool)]
+        found = (judge_flows(flows, named, call.inputs.origins).refuse for flows, named in layers if flows)
         return next((why for why in found if why is not None), None)
 
     def why(
@@ -438,7 +474,7 @@ class Guard:
         """
         tool = Tool(name=name, parameters={})
         refusing = (flow for policy in self._policies(tool) for flow in policy.flows)
-        if any(flow.do == "refuse" and flow.may_meet(name) for flow in [*self.floor_flows, *refusing]):
+        if any(flow.do == "refuse" and flow.may_meet(FlowTool(name)) for flow in [*self.floor_flows, *refusing]):
             return f"a rule of the policy rejects values in {name}"
         if self.policy.scope == "plan" and self.policy.tools.get(name) != "never":
             return "a person approves each plan first"
@@ -446,11 +482,15 @@ class Guard:
 
     def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
         unknown = "" if tool.code_known else ", and the tool's code is unknown"
-        flows = _judged(self.floor, self.floor_flows, tool, origins)
+        flows = _judged(self.floor, self.floor_flows, self._at_floor(tool), origins)
         if _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous, tainted=bool(flows.tainted)):
             others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
             return f"the worker's floor asks about every call that is {_LEVELS[self.floor]}{unknown}{others}"
         return flows.ask and f"the worker's rule: {flows.ask}"
+
+    def _at_floor(self, tool: Tool) -> FlowTool:
+        """Return the tool as the floor's rules name it."""
+        return FlowTool(tool.name, code_names(tool) if self._code_counts else ())
 
 
 def may_tighten(change: Policy, level: Ask = "never") -> bool:
@@ -503,9 +543,9 @@ def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None
     return frozenset({digest([[*sorted(others)], {name: params[name] for name in names}])})
 
 
-def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> FlowVerdict:
+def _judged(ask: Ask, flows: Sequence[Flow], tool: FlowTool, origins: Origins) -> FlowVerdict:
     """Return the verdict of the flow rules; skip the work if neither the level nor a rule depends on provenance."""
-    return judge_flows(flows, tool.name, origins) if flows or ask == UNTRUSTED else FlowVerdict()
+    return judge_flows(flows, tool, origins) if flows or ask == UNTRUSTED else FlowVerdict()
 
 
 def _rule_reason(rule: Json, tool: Tool, params: JsonObject | None, checks: CheckBudget | None) -> str | None:
@@ -526,7 +566,7 @@ def _why(
     origins: Origins,
     checks: CheckBudget | None,
 ) -> str | None:
-    judged = _judged(policy.ask, policy.flows, tool, origins)
+    judged = _judged(policy.ask, policy.flows, FlowTool(tool.name), origins)
     if judged.ask is not None:
         return judged.ask
     if rule is not None:

@@ -32,6 +32,7 @@ from perdure.plan._held_calls import WRITERS_STAY, written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
 from perdure.plan._plan import Plan
+from perdure.plan._provenance import CODE_COUNTS
 from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
 from perdure.plan._retry import (
     BEGUN,
@@ -61,6 +62,7 @@ __all__ = [
     "Approval",
     "BEGUN",
     "BODY",
+    "CODE_COUNTS",
     "CONDITION_FIRST",
     "CONVERTED",
     "LAZY_READS",

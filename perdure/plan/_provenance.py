@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from perdure.plan._calls import Call, Failed, LoopForm, Returned
 from perdure.plan._loop_spec import LET
-from perdure.tools.tool import ASK_PERSON
+from perdure.tools.tool import ASK_PERSON, code_names
 from perdure.values.limits import DECIDED, CheckBudget
 from perdure.values.provenance import NOWHERE, USER, KnownSources, Labels, Sources, join, join_all, tool_source
 from perdure.values.references import Reference
 from perdure.values.state import State
+
+CODE_COUNTS: Final = "code-counts"
+"""The worker's flow rules go by the code's name of a tool and of a source, as well as by the agent's (R15.5)."""
 
 
 def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
@@ -19,17 +23,23 @@ def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> 
     return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
 
 
-def result_sources(call: Call, reported: Sources = NOWHERE, *, recalled: bool = False) -> Sources:
+def result_sources(
+    call: Call, reported: Sources = NOWHERE, *, recalled: bool = False, names_code: bool = True
+) -> Sources:
     """Return the provenance of a call's result: its tool, all its parameters, and the provenance that a delegate's run
-    has reported (R15.1). With `recalled`, `reported` replaces the tool's declaration.
+    has reported (R15.1). With `recalled`, `reported` replaces the tool's declaration. With `names_code`, the source of
+    the tool names its code.
     """
     tool = call.spec.tool
     if tool is None or tool.latent:
         return join(call.inputs.origins.written, call.inputs.origins.all)
     if tool.activity == ASK_PERSON:
         return USER
+    code = code_names(tool) if names_code else ()
     marked = tool_source(tool.name, True)
-    own = marked if marked <= reported else tool_source(tool.name, tool.others_write and not recalled)
+    own = tool_source(tool.name, marked <= reported or (tool.others_write and not recalled), code)
+    if tool.delegate is None:  # the call itself has reported that others wrote this result
+        reported -= marked
     return join(join(own, reported), call.inputs.origins.all)
 
 
@@ -105,7 +115,8 @@ class PlanProvenance:
         reported = outcome.sources
         for scope in scoped or ():
             reported = join(reported, self.then(Reference(scope.lstrip("†").partition(".")[0])))
-        return result_sources(call, reported, recalled=isinstance(outcome, Returned) and outcome.recalled)
+        recalled = isinstance(outcome, Returned) and outcome.recalled
+        return result_sources(call, reported, recalled=recalled, names_code=self._checks.is_patched(CODE_COUNTS))
 
     def _read_inside(self, call: Call) -> Sources:
         """Return the provenance of all values that a loop and the calls in it may have read."""

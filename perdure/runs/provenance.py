@@ -27,6 +27,7 @@ from perdure.values.provenance import (
     Sources,
     join,
     join_all,
+    rule_name,
     shape_of,
     shown_key,
     taken_by,
@@ -175,7 +176,7 @@ class RunProvenance:
         others = untrusted_sources(sources)
         if isinstance(self._show, str):
             return bool(others)
-        return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
+        return any(self._show.get(rule_name(name).partition(":")[2]) == "shape" for name in others)
 
     def begin(self, state: State, progress: RunProgress) -> None:
         """Begin a Request. Its model may follow untrusted content of its prompt (R15.3)."""

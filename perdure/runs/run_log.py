@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
+from perdure.plan import CODE_COUNTS
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
 from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
@@ -97,6 +98,7 @@ class RunStart:
             knows_defaults=self.prepared.follows(DEFAULTS_ASK),
             adds_to_quorums=self.prepared.follows(JUDGED_ANEW),
             keeps_giver_policy=self.prepared.follows(LIMITS_OF_CHILDREN),
+            code_counts=self.prepared.follows(CODE_COUNTS),
         )
 
     def rule_book(self, rules: Sequence[Rule]) -> RuleBook:

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan import CONDITION_FIRST, CONVERTED, LAZY_READS, LOOPS_KEEP_VALUES, OWN_DECIDES, WRITERS_STAY
+from perdure.plan import (
+    CODE_COUNTS,
+    CONDITION_FIRST,
+    CONVERTED,
+    LAZY_READS,
+    LOOPS_KEEP_VALUES,
+    OWN_DECIDES,
+    WRITERS_STAY,
+)
 from perdure.rules.proof import DATA_KNOWN
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_OF_CHILDREN, SHORT_TASKS, SIZES_COUNTED
 
@@ -148,6 +156,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         CARRIES_LESS: 8,
         ADDED_ONE_BY_ONE: 9,
         CLIENT_TIMEOUT_ALONE: 9,
+        CODE_COUNTS: 9,
         CONDITION_FIRST: 9,
         COUNTS_LOOP_RUNS: 9,
         DATA_KNOWN: 9,

@@ -549,5 +549,10 @@ def _have(names: Iterable[str], name: str = "") -> str:
 
 def known_as(tool: Tool) -> tuple[str, ...]:
     """Return the agent's name for it, and last the name of the code behind it; for a delegate its agent's name."""
+    return tuple(dict.fromkeys((tool.name, *code_names(tool))))
+
+
+def code_names(tool: Tool) -> tuple[str, ...]:
+    """Return the names of the code behind a tool, which no agent file chooses; for a delegate its agent's name."""
     code = tool.calls.name if tool.calls is not None else tool.delegate or tool.activity or tool.name
-    return tuple(dict.fromkeys((tool.name, tool.activity or code, code)))
+    return tuple(dict.fromkeys((tool.activity or code, code)))

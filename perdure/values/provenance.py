@@ -1,7 +1,8 @@
 """Provenance: the sources of each value, and the shape of values that others have written.
 
 A source is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or for a part of the prompt `skill:NAME` or
-`file:NAME`. A `!` before it means that others wrote its values. Sets are shared, so that a write costs one pointer, and
+`file:NAME`. A `!` before it means that others wrote its values. A tool's name is followed by the names of its code
+where they differ: see `tool_source`. Sets are shared, so that a write costs one pointer, and
 a snapshot one small number: see `SourceTable`.
 """
 
@@ -40,16 +41,22 @@ TOOL: Final = "tool:"
 SKILL: Final = "skill:"
 FILE: Final = "file:"
 """The prefix of a bootstrap file in a prompt (R10.19)."""
+_CODE: Final = "\t"
+"""The separator before the name of a tool's code. It is not printable, so no tool's name contains it."""
 CLIENT: Final = "client:"
 """The prefix of a client of the gateway that has sent a text in the agent's or a tool's name."""
-NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{1,200}})$"
+NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{1,1000}})$"
 """The form of a source's name."""
 
 
 @lru_cache(maxsize=4096)
-def tool_source(name: str, untrusted: bool) -> Sources:
-    """Return the source of a tool's own result."""
-    return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}"})
+def tool_source(name: str, untrusted: bool, code: tuple[str, ...] = ()) -> Sources:
+    """Return the source of a tool's own result.
+
+    `code`: the names of the tool's code, if they differ from the agent's name for it: the worker's rules go by them.
+    """
+    behind = "".join(f"{_CODE}{each.replace(_CODE, ' ')}" for each in code if code != (name,))
+    return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}{behind}"})
 
 
 @lru_cache(maxsize=8192)
@@ -73,7 +80,18 @@ def untrusted_sources(sources: Sources) -> Sources:
 
 def rule_name(name: str) -> str:
     """Return the name as a rule writes it, `tool:read_mail`."""
-    return name.removeprefix(OTHERS)
+    return without_code(name).removeprefix(OTHERS)
+
+
+def without_code(name: str) -> str:
+    """Return the source with the agent's name for a tool alone."""
+    return name.partition(_CODE)[0]
+
+
+def code_sources(name: str) -> tuple[str, ...]:
+    """Return the names of a tool's code as a rule writes them; for another source, and a tool that is named as its
+    code, its own name."""
+    return tuple(f"{TOOL}{each}" for each in name.split(_CODE)[1:]) or (rule_name(name),)
 
 
 def find_disallowed(sources: Iterable[str], allowed: Collection[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from perdure.approvals.decisions import digest, parse_decision
 from perdure.approvals.policy import ASKS, Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import AgentError, DecisionError, ToolDefinitionError
-from perdure.plan import Plan, Rejected, Returned
+from perdure.plan import Call, Plan, Rejected, Returned
 from perdure.runs.agent import parse_agent
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
 from perdure.values.json import Json, JsonObject
@@ -102,6 +102,67 @@ def test_r7_1_nothing_gets_below_the_floor(
         assert desk.apply(judged).outcome is None
         assert call.approval is not None
         assert call.approval.decision == decision
+
+
+MAIL: dict[str, dict[str, Any]] = {
+    "read_mail": {"name": "read_mail", "properties": {}, "_untrusted": True},
+    "send_money": {"name": "send_money", "properties": {"iban": {"type": "string"}}, "_dangerous": True},
+}
+
+
+def sent_from_mail(reader: str, sender: str) -> Call:
+    """A call that sends what a mail says, by two tools of an agent file with these names over the worker's code."""
+    named = {reader: MAIL["read_mail"], sender: MAIL["send_money"]}
+    definitions: list[str | JsonObject] = [
+        {"name": name, "properties": code["properties"], "_activity": code["name"]} for name, code in named.items()
+    ]
+    plan = Plan(1, tools=resolve_tools(definitions, MAIL), state=State())
+    read = plan.add({"_tool": reader, "_outputPath": "†state.iban"})
+    sent = plan.add({"_tool": sender, "iban": "†state.iban"})
+    plan.close()
+    plan.take_ready()
+    plan.end(read, Returned("DE1"))
+    plan.take_ready()
+    return sent
+
+
+def floor_of(level: str, source: str, to: str, do: str) -> Guard:
+    flows = parse_policy({"flows": [{"from": source, "to": to, "do": do}]}).flows
+    return Guard(parse_policy({"ask": "never"}), floor=cast(Any, level), floor_flows=flows)
+
+
+@pytest.mark.parametrize("source", ["untrusted", "tool:read_mail"])
+@pytest.mark.parametrize("to", ["send_money.iban", "send_money"])
+@pytest.mark.parametrize("names", [("read_mail", "send_money"), ("reader", "create_ticket")])
+def test_r15_5_no_agent_file_evades_a_flow_rule_of_the_floor_by_another_name(
+    names: tuple[str, str], to: str, source: str
+) -> None:
+    call = sent_from_mail(*names)
+    assert floor_of("never", source, to, "refuse").refuses(call) is not None
+    assert floor_of("never", source, to, "ask").floor_asks(call.spec.known_tool, call.inputs.origins)
+    assert floor_of("never", source, to, "ask").floor_asks(call.spec.known_tool)
+    assert not floor_of("untrusted", source, to, "allow").floor_asks(call.spec.known_tool, call.inputs.origins)
+
+
+def test_r15_5_no_agent_file_borrows_a_permission_of_the_floor_by_a_name() -> None:
+    call = sent_from_mail("read_wiki", "create_ticket")
+    for source, to in (("untrusted", "create_ticket"), ("tool:read_wiki", "*")):
+        assert floor_of("untrusted", source, to, "allow").floor_asks(call.spec.known_tool, call.inputs.origins)
+
+
+def test_r15_5_the_rules_of_an_agent_file_go_by_its_own_names() -> None:
+    call = sent_from_mail("reader", "create_ticket")
+    refused = {
+        (source, to): Guard(parse_policy({"flows": [{"from": source, "to": to, "do": "refuse"}]})).refuses(call)
+        for source in ("tool:reader", "tool:read_mail")
+        for to in ("create_ticket.iban", "send_money.iban")
+    }
+    assert {ends: why for ends, why in refused.items() if why is not None} == {
+        (
+            "tool:reader",
+            "create_ticket.iban",
+        ): "create_ticket.iban comes from reader (written by others), which the policy refuses"
+    }
 
 
 def test_r7_1_the_levels_and_the_exceptions() -> None:
