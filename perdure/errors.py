@@ -511,6 +511,8 @@ class CallError:
     message: str
     problems: tuple[str, ...] = ()
     """Each thing that is wrong, where there are several; the message joins the first of them."""
+    rule: str = ""
+    """The key of the rule that the call would violate; empty: none."""
 
     def __post_init__(self) -> None:
         if len(self.message) > MAX_ERROR_TEXT:

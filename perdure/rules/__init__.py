@@ -6,7 +6,6 @@ from perdure.rules.enforcement import (
     RuleBook,
     RuleRecord,
     broken_rules,
-    forbidding_rules,
     still_satisfies,
 )
 from perdure.rules.names import parameter_problems, unknown_tools
@@ -55,7 +54,6 @@ __all__ = [
     "check_sources",
     "count_at_most",
     "followed_by",
-    "forbidding_rules",
     "judge_plan",
     "merge_rules",
     "names_of",

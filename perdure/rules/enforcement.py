@@ -108,20 +108,11 @@ class Breach:
     def message(self) -> str:
         """The breach as text, with the rule and its reason."""
         why = f" ({self.rule.why})" if self.rule.why else ""
-        return f"{_forbidden_by(self.rule)}: {self.words}{why}"
+        return f"the rule {self.rule.words} forbids it: {self.words}{why}"
 
     @property
     def error(self) -> CallError:
-        return CallError(RULE_BROKEN, self.message)
-
-
-def _forbidden_by(rule: Rule) -> str:
-    return f"the rule {rule.words} forbids it"
-
-
-def forbidding_rules(reason: str, rules: Iterable[Rule]) -> frozenset[str]:
-    """Return the keys of the rules whose breach is the reason of a refusal."""
-    return frozenset(rule.key for rule in rules if _forbidden_by(rule) in reason)
+        return CallError(RULE_BROKEN, self.message, rule=self.rule.key)
 
 
 def broken_rules(breaches: Iterable[Breach]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedD
 from perdure.errors import DecisionError, PerdureError
 from perdure.models.requests import RequestContext, RequestResult
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
-from perdure.rules import RULE_BROKEN, forbidding_rules
+from perdure.rules import RULE_BROKEN
 from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
 from perdure.runs.context import accept, withdraw
 from perdure.runs.delegates import tools_of_delegate
@@ -87,8 +87,8 @@ class RefusedCall:
     id: str
     tool: str
     reason: str
-    rules: frozenset[str] = frozenset()
-    """The keys of the rules that forbid it; empty for the policy."""
+    rule: str = ""
+    """The key of the rule that forbids it; empty for the policy."""
 
 
 @dataclass
@@ -610,13 +610,12 @@ class _RunPlayer:
                 continue
             error = call.state.error
             if error is not None and error.code == RULE_BROKEN:
-                reason = error.message
+                reason, rule = error.message, error.rule
             elif call.state.status == "rejected" and call.approval is None:
-                reason = call.state.reason
+                reason, rule = call.state.reason, ""
             else:
                 continue
-            rules = forbidding_rules(reason, self._run.rules.rules)
-            self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, reason, rules)
+            self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, reason, rule)
 
     def _result(self) -> PlayedRun:
         run, played = self._run, self.played

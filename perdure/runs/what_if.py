@@ -319,7 +319,7 @@ def _note_problems(report: RunReport, change: Change, setup: RunSetup, after: Pl
     for key, value in (("approval", change.policy), ("rules", change.rules)):
         if value is None:
             config.pop(key, None)  # the recorded run's own, or the other agent's
-    refusing = frozenset[str]().union(*(each.rules for each in after.refused.values()))
+    refusing = frozenset(each.rule for each in after.refused.values())
     applied = refusing.union(*(each.rules for each in after.asked.values()))
     for problem in policy_problems({**setup.document, "config": config}, setup.prepared.tools, after.tools_below):
         named = [rule for place, rule in enumerate(change.rules or ()) if problem.place == ("config", "rules", place)]

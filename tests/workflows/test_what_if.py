@@ -139,6 +139,11 @@ async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_n
         mistyped = WhatIfReport(runs=[await reported(it, run.run_id, rules=[{**rule, "of": "refnd"}])])
         sum_rule = {"rule": "at_most", "of": "refund.eurs", "sum": 5}
         misnamed = WhatIfReport(runs=[await reported(it, run.run_id, rules=[sum_rule])])
+        order: Any = {"rule": "precedes", "first": "lok", "then": "refund"}
+        above = [{"title": "x" * 200, "properties": {"euros": {"minimum": least}}} for least in (0, 9)]
+        alike = await reported(it, run.run_id, rules=[{**order, "when": when} for when in above])
+    assert [len(lines) for lines in (alike.refused, alike.not_accepted, alike.without_effect)] == [1, 1, 1]
+    assert "rules[1]" in alike.without_effect[0]  # its text is that of the rule that has refused the call
     assert [line for line in mistyped.total_lines() if "refnd" in line] == [
         'no effect: $.config.rules[0]: "refnd" is not a known tool of this agent; did you mean "refund"?'
     ]
