@@ -22,10 +22,11 @@ from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.agents.folder import AgentFolder
+from perdure.approvals.policy import policy_parameter_problems
 from perdure.errors import AgentError, ProtocolError
 from perdure.models.usage import Price, price_of
 from perdure.queries import SearchAttributes
-from perdure.rules import Rule, parameter_problems
+from perdure.rules import parameter_problems
 from perdure.runs.agent import POLICIES, Models
 from perdure.runs.delegates import merge_upfront
 from perdure.runs.schedules import check_agent_name
@@ -118,7 +119,7 @@ class PrepareActivity:
             takes_back = undo_tools(tools, definitions)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
-        await _check_rules(wanted.rules, tools)
+        await _check_rules(wanted, tools)
         models = Models.model_validate(self._worker.models.model_dump() | wanted.models)
         for model in (models.fast, models.smart, *models.fallback):
             if (lacking_endpoint := self._endpoints.problem(model)) is not None:
@@ -182,9 +183,10 @@ class PrepareActivity:
         return {**wanted.prices, **known}  # tools may report the usage of their own models
 
 
-async def _check_rules(rules: Iterable[Rule], tools: Mapping[str, Tool]) -> None:
+async def _check_rules(wanted: PrepareInput, tools: Mapping[str, Tool]) -> None:
     """Refuse a rule about a parameter that its tool cannot have: it would protect nothing."""
-    if wrong := parameter_problems(enumerate(rules), tools.values()):
+    of_policy = [] if wanted.policy is None else policy_parameter_problems(wanted.policy, tools.values())
+    if wrong := of_policy + parameter_problems(enumerate(wanted.rules), tools.values()):
         await leave_or_refuse(str(AgentError.of(wrong)))
 
 

@@ -180,6 +180,7 @@ async def record(run_input: RunInput) -> Packed:
     Fail with `Refused` where it cannot run.
     """
     agent, context, change = _read(run_input)
+    alone = not (run_input.lineage or run_input.undo)
     wanted = PrepareInput(
         tools=context.tools,
         models=agent.config.models.model_dump(exclude_unset=True),
@@ -191,7 +192,8 @@ async def record(run_input: RunInput) -> Packed:
         notify={} if run_input.evaluated else agent.config.notify.places(),
         callback=run_input.callback,
         tenant=run_input.whose.tenant,
-        rules=[] if run_input.lineage or run_input.undo else agent.config.rules,
+        rules=agent.config.rules if alone else [],
+        policy=agent.config.approval if alone else None,
     )
     locally = _prepares_locally()
     try:

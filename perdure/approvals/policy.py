@@ -18,14 +18,23 @@ from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
 from perdure.errors import AgentError, DecisionError, Problem
 from perdure.plan import Call
-from perdure.rules import Rule, parameter_problems, parse_rules, unknown_tools
+from perdure.rules import (
+    NamedParameter,
+    Rule,
+    condition_keys,
+    impossible_parameters,
+    parameter_problems,
+    parse_rules,
+    unknown_tools,
+)
 from perdure.tools.definitions import definition_name
 from perdure.tools.quorum import Quorum, merge_quorums, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule, code_names
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
-from perdure.values.problems import accepts, first_problem, none_of, problem_at
+from perdure.values.problems import ProblemPath, accepts, first_problem, none_of, problem_at
 from perdure.values.provenance import (
+    EACH,
     OTHERS,
     UNKNOWN_ORIGINS,
     Origins,
@@ -626,7 +635,7 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
     """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
     Such an entry would never require an approval (R7.1), and such a flow rule (R15.5) or rule of runs (R23.1) would
-    never apply. A parameter that a rule of runs names and that its tool cannot have is a problem too. `tools`: the
+    never apply. A parameter that a rule names and that its tool cannot have is a problem too. `tools`: the
     agent's tools, as far as their definitions are known. `below`: the names of its delegates' tools; `None`: they are
     not known. Use it for an agent that runs by itself: a delegate may get tools from other agents.
     """
@@ -661,7 +670,29 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
                 (("config", "rules", place), name) for name in unknown_tools(rule, [*known, *codes, *(below or ())])
             ]
     found = [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
+    tools = [*tools]
+    with suppress(ValidationError):  # an invalid policy has problems of its own
+        found += policy_parameter_problems(Policy.model_validate(approval), tools)
     return found + parameter_problems(parsed, tools)
+
+
+def policy_parameter_problems(policy: Policy, tools: Iterable[Tool]) -> list[Problem]:
+    """Return a problem for each parameter that a policy's flow rule or condition names and its tool's schema forbids:
+    it would never require an approval."""
+    return impossible_parameters(_named_parameters(policy, by_name := {tool.name: [tool] for tool in tools}), by_name)
+
+
+def _named_parameters(policy: Policy, tools: Collection[str]) -> Iterator[tuple[ProblemPath, list[NamedParameter]]]:
+    """Yield the place of each parameter that the policy names, with all tools and keys that it can mean."""
+    at: ProblemPath = ("config", "approval")
+    for place, flow in enumerate(policy.flows):
+        ends = [(name, flow.to[len(name) + 1 :]) for name in tools if flow.to.startswith(f"{name}.")]
+        meant: list[NamedParameter] = [(name, (param,)) for name, param in ends if param != EACH]
+        if flow.to not in tools and len(meant) == len(ends):
+            yield (*at, "flows", place, "to"), meant
+    for name, rule in policy.tools.items():
+        for keys in condition_keys(rule.get("when")) if isinstance(rule, dict) else ():
+            yield (*at, "tools", name, "when"), [(name, keys)]
 
 
 def _valid_rules(rules: Json) -> Iterator[tuple[int, Rule]]:

@@ -8,7 +8,7 @@ from perdure.rules.enforcement import (
     broken_rules,
     still_satisfies,
 )
-from perdure.rules.names import parameter_problems, unknown_tools
+from perdure.rules.names import NamedParameter, condition_keys, impossible_parameters, parameter_problems, unknown_tools
 from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
 from perdure.rules.rules import (
     AtMost,
@@ -39,6 +39,7 @@ __all__ = [
     "Breach",
     "CountAtMost",
     "FollowedBy",
+    "NamedParameter",
     "Needs",
     "NeverAfter",
     "OnlyFrom",
@@ -52,8 +53,10 @@ __all__ = [
     "at_most",
     "broken_rules",
     "check_sources",
+    "condition_keys",
     "count_at_most",
     "followed_by",
+    "impossible_parameters",
     "judge_plan",
     "merge_rules",
     "names_of",

@@ -1,14 +1,14 @@
-"""The tools and parameters that a rule names, compared with those of an agent: a misspelled name would protect nothing."""
+"""The tools and parameters that rules and policies name, compared with those of an agent: a misspelled name would protect nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.errors import Problem
 from perdure.rules.rules import AtMost, FollowedBy, NeverAfter, OnlyFrom, OrderRule, Precedes, Rule, names_of
 from perdure.tools.tool import Tool
-from perdure.values.problems import none_of, problem_at, suggest_name
+from perdure.values.problems import ProblemPath, none_of, problem_at, suggest_name
 
 Keys: TypeAlias = tuple[str, ...]
 NamedParameter: TypeAlias = tuple[str, Keys]
@@ -37,12 +37,22 @@ def parameter_problems(rules: Iterable[tuple[int, Rule]], tools: Iterable[Tool])
     for tool in tools:
         for name in names_of(tool):
             by_name.setdefault(name, []).append(tool)
+    named = ((("config", "rules", index), choices) for index, rule in rules for choices in _parameters_of(rule))
+    return impossible_parameters(named, by_name)
+
+
+def impossible_parameters(
+    named: Iterable[tuple[ProblemPath, Iterable[NamedParameter]]], tools: Mapping[str, Sequence[Tool]]
+) -> list[Problem]:
+    """Return a problem for each named parameter that its tools' schemas forbid.
+
+    `named`: the place of each name, with all tools and keys that it can mean. `tools`: by name.
+    """
     found: dict[Problem, None] = {}
-    for index, rule in rules:
-        for choices in _parameters_of(rule):
-            words = [_unknown(name, tool, keys) for name, keys in choices for tool in by_name.get(name, ())]
-            if words and words[0] is not None and None not in words:
-                found[problem_at(("config", "rules", index), words[0])] = None
+    for place, choices in named:
+        words = [_unknown(name, tool, keys) for name, keys in choices for tool in tools.get(name, ())]
+        if words and words[0] is not None and None not in words:
+            found[problem_at(place, words[0])] = None
     return list(found)
 
 
@@ -56,7 +66,7 @@ def _parameters_of(rule: Rule) -> Iterator[list[NamedParameter]]:
             earlier, later = _ends(rule)
             yield from ([(name, tuple(first.split(".")))] for name in earlier)
             yield from ([(name, tuple(then.split(".")))] for name in later)
-    for keys in _keys_in(rule.when):
+    for keys in condition_keys(rule.when):
         yield [(name, keys) for name in rule.subjects]
 
 
@@ -70,17 +80,17 @@ def _ends(rule: OrderRule) -> tuple[Sequence[str], Sequence[str]]:
     return [rule.after], [rule.call]
 
 
-def _keys_in(condition: Any, at: Keys = ()) -> Iterator[Keys]:  # a valid JSON Schema
+def condition_keys(condition: Any, at: Keys = ()) -> Iterator[Keys]:  # a valid JSON Schema
     """Yield the keys that a schema of parameters names."""
     if not isinstance(condition, dict):
         return
     properties = condition.get("properties", {})
     for name in dict.fromkeys([*properties, *condition.get("required", ())]):
         yield (*at, name)
-        yield from _keys_in(properties.get(name), (*at, name))
+        yield from condition_keys(properties.get(name), (*at, name))
     parts = [part for key in ("allOf", "anyOf", "oneOf") for part in condition.get(key, ())]
     for part in [*parts, *(condition.get(key) for key in ("not", "if", "then", "else"))]:
-        yield from _keys_in(part, at)
+        yield from condition_keys(part, at)
 
 
 def _unknown(name: str, tool: Tool, keys: Keys) -> str | None:

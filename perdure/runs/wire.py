@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.approvals.policy import Ask, Flow, PlanApproval, ToolOwner
+from perdure.approvals.policy import Ask, Flow, PlanApproval, Policy, ToolOwner
 from perdure.approvals.requests import MessageFate, WaitingView
 from perdure.hooks.events import NOBODY, HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
@@ -146,6 +146,8 @@ class PrepareInput(WireModel):
     """The run's tenant, by which versions of its delegates are chosen (R24.10)."""
     rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
     """The agent file's rules, where the run is not part of another run (R23.1)."""
+    policy: Policy | None = Field(default=None, exclude_if=operator.not_)
+    """The agent file's approval policy, where the run is not part of another run (R7.1)."""
 
 
 class PreparedWorker(WireModel):

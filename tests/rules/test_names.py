@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
+from perdure.approvals.policy import parse_policy, policy_parameter_problems, policy_problems
 from perdure.errors import AgentError
 from perdure.rules import (
     Rule,
@@ -117,3 +118,38 @@ def test_an_agent_with_such_a_rule_is_refused_as_a_run_refuses_it() -> None:
     named = {"config": {"rules": [{"rule": "count_at_most", "of": "charge_fin", "count": 0}]}}
     with pytest.raises(AgentError, match='"charge_fin" is not a known tool of this agent; did you mean "charge_fine"'):
         check({**named, "context": [{"type": "tool", "tool": "charge_fine"}]}, [], tools=[charge_fine])
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (
+            {"flows": [{"from": "untrusted", "to": "charge.membr", "do": "refuse"}]},
+            '$.config.approval.flows[0].to: "membr"',
+        ),
+        (
+            {"flows": [{"from": "*", "to": "charge.address.city", "do": "ask"}]},
+            '$.config.approval.flows[0].to: "address.city"',
+        ),
+        (
+            {"tools": {"charge": {"when": {"required": ["eurs"]}}}},
+            '$.config.approval.tools.charge.when: "eurs" is not a known parameter of charge; did you mean "euros"?',
+        ),
+        (
+            {"tools": {"bank.pay": {"by": 2, "when": {"properties": {"euro": {"minimum": 100}}}}}},
+            '$.config.approval.tools["bank.pay"].when: "euro" is not a known parameter of bank.pay; did you mean "euros"?',
+        ),
+    ],
+)
+def test_r7_1_an_approval_policy_names_parameters_that_its_tools_have(policy: dict[str, Any], words: str) -> None:
+    document: Any = {"context": [{"tool": each.definition()} for each in TOOLS], "config": {"approval": policy}}
+    (found,) = policy_problems(document, TOOLS)
+    assert str(found).startswith(words)
+
+
+def test_a_policy_about_a_parameter_that_a_tool_may_have_is_no_problem() -> None:
+    ends = ["*", "charge", "charge.euros", "charge._each", "bank.pay", "bank.pay.euros", "open.any", "elsewhere.x"]
+    flows: Any = [{"from": "user", "to": to, "do": "ask"} for to in ends]
+    when: Any = {"not": {"properties": {"address": {"required": ["city"]}}}}
+    policy = parse_policy({"flows": flows, "tools": {"charge": {"when": when}, "open": {"when": {"required": ["x"]}}}})
+    assert policy_parameter_problems(policy, TOOLS) == []

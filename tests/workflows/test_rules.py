@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,15 +97,21 @@ def refunds() -> list[Any]:
     return [euros for name, euros in begun if name == "refund"]
 
 
-async def test_r23_1_a_run_whose_rule_names_no_parameter_of_its_tool_is_refused() -> None:
-    rules = [only_from("refund.custmer", "trusted")]
-    named = Agent("a", instructions="x", tools=["refund"], rules=rules)  # the worker alone knows the tool's parameters
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"rules": [only_from("refund.custmer", "trusted")]}, "rules[0]"),
+        ({"approval": {"tools": {"refund": {"when": {"required": ["custmer"]}}}}}, "approval.tools.refund.when"),
+    ],
+)
+async def test_r23_1_a_run_whose_rule_names_no_parameter_of_its_tool_is_refused(
+    options: dict[str, Any], place: str
+) -> None:
+    named = Agent("a", instructions="x", tools=["refund"], **options)  # the worker alone knows the tool's parameters
     named.check_policy()
     async with run_locally(named, tools=[refund], model=[]) as local:
-        wrong = (
-            r'failed: \$\.config\.rules\[0\]: "custmer" is not a known parameter of refund; did you mean "customer"\?'
-        )
-        with pytest.raises(AssertionError, match=wrong):
+        wrong = f'failed: $.config.{place}: "custmer" is not a known parameter of refund; did you mean "customer"?'
+        with pytest.raises(AssertionError, match=re.escape(wrong)):
             await local.run("Pay.")
     assert not begun
 
