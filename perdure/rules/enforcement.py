@@ -63,6 +63,11 @@ class RuleRecord(WireModel):
         if rule.key in self._sums:
             self._sums[rule.key] += exact_fraction(amount)
 
+    def add(self, rule: Rule, entry: str, amount: Fraction) -> None:
+        """Add to an entry of the rule, which may not exist yet."""
+        known = self.entries.get(rule.key, {}).get(entry, 0.0)
+        self.note(rule, entry, float(exact_fraction(known) + amount))
+
     def remove(self, rule: Rule, entry: str) -> None:
         """Remove an entry of the rule, if it exists."""
         amount = self.entries.get(rule.key, {}).pop(entry, None)
@@ -401,7 +406,7 @@ class RuleBook:
             if isinstance(rule, AtMost | CountAtMost):
                 left = rule.limit - self.used(rule)
                 if left > 0:
-                    self.record.note(rule, f"{self._prefix}unknown", float(left))
+                    self.record.add(rule, f"{self._prefix}unknown", left)
             elif isinstance(rule, NeverAfter):
                 self.record.note(rule, _TOTAL, 1)
 

@@ -312,6 +312,18 @@ def test_r23_1_a_tool_that_never_comes_twice_may_come_once() -> None:
         assert (book.begin(calls[2]) is None) is (rule.same == "to")
 
 
+def test_r23_1_what_two_lost_runs_may_have_spent_adds_up() -> None:
+    rule = at_most("refund.euros", 100)
+    book = RuleBook([rule])
+    held = ready({"_tool": "refund", "euros": 40})
+    assert book.begin(held) is None
+    book.take_back(None, [rule])  # the first may have spent the other 60
+    book.note_held(held)
+    book.take_back(None, [rule])  # and the second the 40 that were free again
+    assert book.used(rule) == 100
+    assert breach(book, {"_tool": "refund", "euros": 1}) is not None
+
+
 def test_r23_1_what_a_lost_run_has_done_forbids_every_value() -> None:
     book = RuleBook([never_after("delete", "backup", event="failed", same="base")])
     assert begin(book, "1.0", {"_tool": "backup", "base": "x"}, ends="failed") is None
