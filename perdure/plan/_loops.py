@@ -495,6 +495,8 @@ class LoopPlace:
     """The values around the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
     """The present values around the loop, by kind."""
+    writers_now: Callable[[Path], list[str]]
+    """The calls around the loop that have written the present value of a path."""
     outer: PlanProvenance
     """The provenance of the plan that contains the loop."""
 

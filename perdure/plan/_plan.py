@@ -31,9 +31,9 @@ from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import CALL_STEPS, MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
 from perdure.values.provenance import NOWHERE, KnownSources, Labels, Origins, Sources, join
-from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get
+from perdure.values.references import MISSING, UNKNOWN, Missing, Path, Reference, get, overlaps
 from perdure.values.schemas import Schema
-from perdure.values.state import State, Write, values_for
+from perdure.values.state import State, Write, covers, values_for
 from perdure.values.templates import TextBudget
 
 
@@ -99,6 +99,8 @@ class Plan:
         self.calls = self._scheduler.calls
         self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops, self.checks)
         """Its held calls."""
+        self._read_by_edits: list[tuple[str, str, str]] = []
+        """The edges of references in people's edits: writer, edited call and reference."""
         self.continuations: list[tuple[int, set[str]]] = []
         """For each later Request that continues the plan, the index of its first call, and the ids of the calls that had
         ended before it."""
@@ -275,7 +277,17 @@ class Plan:
     ) -> Plan:
         slots = Slots(self.checks) if self._dry_run else self._slots  # in a dry run the loop itself occupies a slot
         inside = LoopPlace(
-            call, form, number, kinds, slots, self.checks, self._rounds, around, self.now, self.provenance
+            call,
+            form,
+            number,
+            kinds,
+            slots,
+            self.checks,
+            self._rounds,
+            around,
+            self.now,
+            self.writers_now,
+            self.provenance,
         )
         items = Labels(call.inputs.origins.params.get(EACH, NOWHERE))
         plan = Plan(
@@ -356,7 +368,20 @@ class Plan:
     def adopt(self, call: Call, revised: Call) -> None:
         """Replace the waiting call by a revised one: later calls read its new writes (R7.2)."""
         replace_call(call, revised)
+        read = [each for each in revised.spec.template.references() if each.kind == "state"]
+        self._read_by_edits = [edge for edge in self._read_by_edits if edge[1] != call.id]
+        self._read_by_edits += [(writer, call.id, str(each)) for each in read for writer in self.writers_now(each.path)]
         self._scheduler.refile(call)
+
+    def writers_now(self, path: Path) -> list[str]:
+        """Return the calls of this plan, and of the plans around it, that have written the present value of a path."""
+        own, found = {call.id for call in self.calls}, list[str]()
+        for write in reversed(self.state.writes):
+            if write.call in own and overlaps(write.path, path):
+                found.append(write.call)
+                if covers(write, path):
+                    return found
+        return found if self._inside is None else found + self._inside.writers_now(path)
 
     def requirements(self, index: int) -> Requirements:
         """Return the requirements that the plan has to meet before the call of this index begins."""
@@ -578,9 +603,13 @@ class Plan:
 
     def named_edges(self) -> list[tuple[str, str, str]]:
         """Return the edges with call ids and the reference's text, those of iterations last."""
-        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
         inside = (plan for loop in self._loops.all.values() for plan in loop.plans.values())
-        return [*own, *(edge for plan in inside for edge in plan.named_edges())]
+        return [*self._own_edges(), *(edge for plan in inside for edge in plan.named_edges())]
+
+    def _own_edges(self) -> list[tuple[str, str, str]]:
+        """Return the edges without those of iterations. A person's edit has read values now, so it has waited for none."""
+        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
+        return [*dict.fromkeys([*own, *self._read_by_edits])] if self._read_by_edits else own
 
     def newest_edges(self, most: int) -> list[tuple[str, str, str]]:
         """Return the edges with call ids, and only the newest `most` in iterations. The cost does not grow with the
@@ -594,8 +623,7 @@ class Plan:
                 found = plan.newest_edges(most)[-most:]
                 blocks.append(found)
                 most -= len(found)
-        own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
-        return [*own, *(edge for block in reversed(blocks) for edge in block)]
+        return [*self._own_edges(), *(edge for block in reversed(blocks) for edge in block)]
 
     def now(self) -> Mapping[str, Json]:
         """Return the values that exist now, by kind."""

@@ -18,6 +18,7 @@ from perdure.runs.undo import EffectLog, RunEffects, UndoBase, plan_undo, withou
 from perdure.runs.wire import RunInput
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
+from perdure.values.json import JsonObject
 from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
 from tests.rules.outcomes import STATE, random_calls
@@ -164,18 +165,61 @@ def test_r23_4_calls_after_a_message_are_undone_before_those_that_had_ended() ->
         plan.end(call, Returned({"n": request}), "t")
     plan.close()
     plan.end(running, Returned({"n": 5}), "t")
+    assert undone(plan, ["1.0"]) == ["4.0", "3.0", "1.0"]
+    assert undone(plan, ["3.0"]) == ["4.0", "3.0"]
+    assert undone(plan, ["1.1"]) == ["1.1"]
+    assert sorted(undone(plan, None)) == ["1.0", "1.1", "3.0", "4.0"]
+
+
+def undone(plan: Plan, calls: list[str] | None) -> list[str]:
+    """The calls that an undo run takes back, in their order; `calls`: those that it is asked for."""
     log = EffectLog(TOOLS.values(), [UNDO], Sizes())
     log.add(plan)
     chunk, base = log.chunk(0, None), UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None)
+    undo, _ = plan_undo(RunEffects("run", base, [*chunk.effects], chunk.order), calls)
+    return [each.call for each in undo.undoes]
 
-    def undone(calls: list[str] | None) -> list[str]:
-        undo, _ = plan_undo(RunEffects("run", base, [*chunk.effects], chunk.order), calls)
-        return [each.call for each in undo.undoes]
 
-    assert undone(["1.0"]) == ["4.0", "3.0", "1.0"]
-    assert undone(["3.0"]) == ["4.0", "3.0"]
-    assert undone(["1.1"]) == ["1.1"]
-    assert sorted(undone(None)) == ["1.0", "1.1", "3.0", "4.0"]
+def test_r23_4_a_reference_that_a_person_has_written_into_a_call_is_an_edge() -> None:
+    plan = Plan(1, tools=TOOLS, state=State())
+    plan.extend(
+        [
+            {"_tool": "a", "_outputPath": "†state.x"},
+            {"_tool": "a", "_outputPath": "†state.x", "_after": "1.0"},
+            {"_tool": "a", "_outputPath": "†state.y"},
+            {"_tool": "b", "what": "?"},
+        ]
+    )
+    first, other, edited = plan.take_ready("t")
+    plan.end(first, Returned({"n": 1}), "t")
+    [second] = plan.take_ready("t")
+    plan.end(second, Returned({"n": 2}), "t")
+    plan.end(other, Returned({"n": 3}), "t")
+    for path in ("†state.y", "†state.x"):  # the last edit counts
+        plan.adopt(edited, plan.revised(edited, {"_tool": "b", "what": path}))
+    plan.end(edited, Returned({"n": 4}), "t")
+    assert plan.named_edges() == [("1.0", "1.1", "after"), ("1.1", "1.3", "†state.x")]
+    assert plan.newest_edges(9) == plan.named_edges()
+    assert undone(plan, ["1.1"]) == ["1.3", "1.1"]
+    assert undone(plan, ["1.2"]) == ["1.2"]
+
+
+def test_r23_4_a_reference_that_a_person_has_written_into_a_call_of_a_loop_is_an_edge() -> None:
+    plan = Plan(1, tools=TOOLS, state=State())
+    body: Any = [{"_tool": "a", "_outputPath": "†state.y"}, {"_tool": "b", "what": "†item", "_after": ".0"}]
+    plan.extend([{"_tool": "a", "_outputPath": "†state.x"}, {"_tool": "_for", "_each": [1], "_body": body}])
+    outside, inside = plan.take_ready("t")
+    plan.end(outside, Returned({"n": 1}), "t")
+    home = plan.home(inside)
+    home.end(inside, Returned({"n": 2}), "t")
+    [edited] = plan.take_ready("t")
+    raw: JsonObject = {"_tool": "b", "what": ["†state.x", "†state.y"]}
+    home.adopt(edited, home.revised(edited, raw))
+    home.end(edited, Returned({"n": 3}), "t")
+    plan.close()
+    assert plan.take_ready("t") == []
+    assert {("1.0", "1.1[0].1", "†state.x"), ("1.1[0].0", "1.1[0].1", "†state.y")} <= {*plan.named_edges()}
+    assert undone(plan, ["1.0"]) == ["1.1[0].1", "1.0"]
 
 
 @pytest.mark.parametrize(
