@@ -187,7 +187,7 @@ def list_command(
     if as_json:
         print(dumps([row.as_json() for row in found.rows]))
     else:
-        _print_rows(found.rows)
+        print_rows(found.rows)
     if found.following is not None:
         # With `--json`, stdout has the JSON document only; for people, the line is a part of the list.
         to = sys.stderr if as_json else sys.stdout
@@ -315,28 +315,29 @@ def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str
     return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])
 
 
-def _print_rows(rows: list[ListedRun]) -> None:
+def print_rows(rows: list[ListedRun]) -> None:
+    """Print a table of runs. Columns for which the terminal has no room are left out."""
     if not rows:
         print("no runs")
         return
     console = get_console()
-    titles = ["run", "status", "why", "waits", "cost", "started", "ended"]
+    titles = ["run", "agent", "status", "why", "waits", "cost", "started", "ended"]
     shown = [[*_cells(row), _local(row.started_at), _local(row.ended_at)] for row in rows]
-    droppable = ["ended", "why", "cost", "started"]
+    droppable = ["ended", "agent", "why", "cost", "started"]
     if any(row.version for row in rows):
-        titles.insert(1, "version")
-        shown = [[cells[0], row.version or "", *cells[1:]] for row, cells in zip(rows, shown, strict=True)]
-        droppable.insert(3, "version")
+        titles.insert(2, "version")
+        shown = [[*cells[:2], row.version or "", *cells[2:]] for row, cells in zip(rows, shown, strict=True)]
+        droppable.insert(4, "version")
     console.print(make_table(titles, shown, console.width, shrinkable=("why",), droppable=droppable, right=("cost",)))
     if first := next((row for row in rows if row.waiting), None):
         print(f"list the waiting calls: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
 
 
-def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:
+def _cells(row: ListedRun) -> tuple[str, str, str, str, str, str]:
     waits = {0: "", 1: "1 decision"}.get(row.waiting or 0, f"{row.waiting} decisions")
     cost = "" if row.cost is None else f"${row.cost:.4f}"
     why = row.stop_reason or row.trouble or ("" if row.wait is None else wait_line(row.wait))
-    return row.id, row.status, why, waits, cost
+    return row.id, row.agent or "", row.status, why, waits, cost
 
 
 def _local(time: datetime | None) -> str:

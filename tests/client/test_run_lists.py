@@ -7,7 +7,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +20,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, tool
 from perdure.cli._execute import CommandError
-from perdure.cli._list_commands import ChangedRuns, ChosenRuns, next_page
+from perdure.cli._list_commands import ChangedRuns, ChosenRuns, next_page, print_rows
 from perdure.client._pending_activities import task_failure
 from perdure.client._run_lists import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.key_use import _keys_of
 from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
-from perdure.client.selection import Selection
+from perdure.client.selection import ListedRun, Selection
 from perdure.errors import RunError
 from perdure.hosting.server import embedded_server
 from perdure.queries import SearchAttributes, add_attributes
@@ -256,6 +256,22 @@ async def test_a_list_of_one_says_nothing_beside_it(dev_server: WorkflowEnvironm
     as_json = await perdure("list", "--agent", name, "--limit", "1", "--json", env=env)
     assert (as_json.code, len(json.loads(as_json.out))) == (0, 1)
     assert as_json.err.startswith("the next page: perdure list --agent")
+
+
+@pytest.mark.parametrize(("columns", "is_there"), [("120", True), ("60", False)])
+def test_a_list_has_the_agent_of_each_run_where_there_is_room(
+    columns: str, is_there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    started = datetime(2026, 1, 31, tzinfo=UTC)
+    print_rows(
+        [ListedRun("nightly", "completed", started, started, "reporter"), ListedRun("b", "running", started, None)]
+    )
+    title, first, second = capsys.readouterr().out.splitlines()
+    assert ("agent" in title) is is_there
+    assert ("reporter" in first) is is_there
+    assert "nightly" in first
+    assert second.startswith("b ")
 
 
 async def test_the_next_page_is_of_the_same_runs_and_its_command_can_be_copied() -> None:
