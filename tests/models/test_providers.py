@@ -371,8 +371,18 @@ def test_marks_of_bedrock_stand_where_the_prompt_is_stable() -> None:
     body = write_request(CLAUDE, "claude-opus-5", chat, stable=3)
     assert body["system"] == [{"text": "Add."}, mark]
     assert [message["content"][-1] == mark for message in body["messages"]] == [True, True, False]
-    plain = write_request("bedrock:meta.llama3-70b-instruct-v1:0", "llama", chat, stable=3)
-    assert mark not in plain["system"]
+    for model, marks in (
+        ("bedrock:meta.llama3-70b-instruct-v1:0", False),
+        ("bedrock:anthropic.claude-3-haiku-20240307-v1:0", False),
+        ("bedrock:us.anthropic.claude-3-opus-20240229-v1:0", False),
+        ("bedrock:anthropic.claude-3-5-sonnet-20240620-v1:0", False),
+        ("bedrock:anthropic.claude-v2:1", False),
+        ("bedrock:us.anthropic.claude-3-5-haiku-20241022-v1:0", True),
+        ("bedrock:anthropic.claude-3-7-sonnet-20250219-v1:0", True),
+        ("bedrock:amazon.nova-lite-v1:0", True),
+    ):
+        body = write_request(model, model.partition(":")[2], chat, stable=3)
+        assert ("cachePoint" in str(body)) is marks, model
 
 
 def test_bedrocks_body() -> None:

@@ -127,7 +127,8 @@ def _bedrock(name: str) -> Capabilities:
         nova = _NOVA.search(name) is not None
         found = Capabilities(images=nova, documents=nova, caching="marked" if nova else "none")
     else:
-        found = Capabilities(images=True, documents=True, caching="marked", thinking=claude.thinking)
+        caching: Caching = "marked" if claude.bedrock_caches else "none"
+        found = Capabilities(images=True, documents=True, caching=caching, thinking=claude.thinking)
     return replace(found, strict_schemas=False, image_addresses=False, max_documents=_BEDROCK_DOCUMENTS)
 
 

@@ -53,6 +53,15 @@ class Claude:
     @property
     def hosts_tools(self) -> bool:
         """Whether Anthropic runs tools for it."""
+        return self._is_late
+
+    @property
+    def bedrock_caches(self) -> bool:
+        """Whether Bedrock caches its prompts. It refuses a mark for any other model."""
+        return self._is_late
+
+    @property
+    def _is_late(self) -> bool:
         return self.version >= (3, 7) or self.name.startswith("claude-3-5-haiku")
 
     @property
