@@ -23,9 +23,9 @@ from perdure.activities.model_servers import (
     endpoint_key,
 )
 from perdure.activities.secrets import keep_secret
-from perdure.models.media_parts import without_files
+from perdure.models.media_parts import with_newest, without_files
 from perdure.models.model_names import Provider, parse_model, split_endpoint
-from perdure.models.provider_errors import Refusal, remove_features, step_down
+from perdure.models.provider_errors import Reduction, Refusal, remove_features, step_down
 from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
@@ -64,6 +64,8 @@ class Endpoints:
         """Features that a server refused for one schema alone, by model and the schema's digest."""
         self._refused_files: dict[tuple[str, str], None] = {}
         """Files that a server refused, by model and the file's digest: left out of each later Request of this worker."""
+        self._most_files: dict[str, dict[tuple[str, ...], int]] = {}
+        """The number of files of some kinds that a server accepts, by model."""
 
     @asynccontextmanager
     async def ask(self, model: str, body: JsonObject, stable: int = 0) -> AsyncIterator[httpx2.Response]:
@@ -73,6 +75,7 @@ class Endpoints:
         Requests repeat.
         """
         name, server = self._server(model)
+        left_out: list[str] = []
         async with AsyncExitStack() as stack:
             while True:
                 sent = self.fitted(model, body)
@@ -81,8 +84,12 @@ class Endpoints:
                     answered = await stack.enter_async_context(asking)
                 except (openai.APIStatusError, httpx2.HTTPStatusError) as error:
                     refusal = refusal_in(error)
-                    if refusal is None or not self.learn(model, body, sent, refusal):
+                    step = None if refusal is None else self.learn(model, body, sent, refusal)
+                    if step is None:
+                        for file in left_out:  # in vain: the refusal may not have been about them
+                            self._refused_files.pop((model, file), None)
                         raise
+                    left_out += [step.file] if step.file else []
                 else:
                     break
             yield answered
@@ -95,19 +102,25 @@ class Endpoints:
         """Return the body to send now, without features that the server does not support."""
         unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
         fitted = remove_features(body, unknown | refused)
-        files = {digest for name, digest in self._refused_files if name == model}
-        return {**fitted, "messages": without_files(fitted["messages"], files)} if files else fitted
+        if files := {digest for name, digest in self._refused_files if name == model}:
+            fitted["messages"] = without_files(fitted["messages"], files)
+        for kinds, most in self._most_files.get(model, {}).items():
+            fitted["messages"] = with_newest(fitted["messages"], kinds, most)
+        return fitted
 
-    def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
-        """Record which features of the body the server refused; return whether to send it again without them.
+    def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> Reduction | None:
+        """Record which feature of the body the server refused, and return it; `None` if the body needs all its features.
 
-        An unknown feature is omitted from then on, and so is a refused file. A feature that was refused for one schema
-        is omitted with that schema. The refusal is of the body that was `sent`: a second, equal refusal changes nothing.
+        An unknown feature is omitted from then on, and so is a refused file, or the oldest files above a number. A
+        feature that was refused for one schema is omitted with that schema. The refusal is of the body that was
+        `sent`: a second, equal refusal changes nothing.
         """
         step = step_down(refusal, sent)
         if step is None:
-            return False
-        if step.always:
+            return None
+        if step.kinds:
+            self._most_files.setdefault(model, {})[step.kinds] = step.most
+        elif step.always:
             self._unknown.setdefault(model, set()).add(step.feature)
         elif step.file:
             _make_room(self._refused_files, (model, step.file))
@@ -116,7 +129,7 @@ class Endpoints:
             key = (model, _schema_key(body))
             _make_room(self._refused, key)
             self._refused.setdefault(key, set()).add(step.feature)
-        return True
+        return step
 
     def not_understood(self, model: str) -> dict[str, list[str]]:
         """Return the refused features: `{"unknown": […], "refused": […]}`, of the server and of single schemas."""

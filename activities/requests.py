@@ -534,8 +534,8 @@ class RequestActivity:
                     if refusal is not None and refusal.kind == "filtered":
                         return _masked(answer.refused(refusal.words))
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
-                    learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
-                    if learnt and not reporter.told:  # else another attempt reports that the text changes
+                    learnt = None if refusal is None else self._endpoints.learn(request.model, body, sent, refusal)
+                    if learnt is not None and not reporter.told:  # else another attempt reports that the text changes
                         continue
                     raise within_patience(failure, request) from None
 

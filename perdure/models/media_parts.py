@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from perdure.models.providers.capabilities import PARTS, Capabilities, left_out
@@ -75,24 +76,39 @@ def with_files(
     return shown, stays
 
 
-def newest_file(messages: Sequence[JsonObject], kinds: Collection[str]) -> str:
-    """Return the digest of the last part with a file of these kinds; empty if there is none."""
-    parts = (part for message in reversed(messages) for part in reversed(_as_parts(message)))
-    return next((_digest(part) for part in parts if PARTS.get(part.get("type", "")) in kinds), "")
+def files_of(messages: Sequence[JsonObject], kinds: Collection[str]) -> list[JsonObject]:
+    """Return the parts with a file of these kinds, in their order."""
+    return [part for message in messages for part in _as_parts(message) if PARTS.get(part.get("type", "")) in kinds]
+
+
+def with_newest(messages: Sequence[JsonObject], kinds: Collection[str], most: int) -> list[JsonObject]:
+    """Return the messages with one line in place of each file of these kinds, except the last `most` of them."""
+    places = itertools.count(most - len(files_of(messages, kinds)))
+    return _with_line(
+        messages,
+        lambda part: bool(files_of([{"content": [part]}], kinds)) and next(places) < 0,
+        f"the model's server accepts {most} at most",
+    )
 
 
 def without_files(messages: Sequence[JsonObject], digests: Collection[str]) -> list[JsonObject]:
     """Return the messages with one line in place of each part whose file has one of these digests."""
-    line = left_out("the model's server refuses it")
+    return _with_line(messages, lambda part: part_digest(part) in digests, "the model's server refuses it")
+
+
+def _with_line(
+    messages: Sequence[JsonObject], is_left_out: Callable[[JsonObject], bool], reason: str
+) -> list[JsonObject]:
+    line = left_out(reason)
     return [
-        {**message, "content": [line if _digest(part) in digests else part for part in message["content"]]}
+        {**message, "content": [line if is_left_out(part) else part for part in message["content"]]}
         if isinstance(message.get("content"), list)
         else message
         for message in messages
     ]
 
 
-def _digest(part: JsonObject) -> str:
+def part_digest(part: JsonObject) -> str:
     """Return the digest of a part with a file, as it is sent; empty for a text."""
     kind = part.get("type", "")
     return hashlib.sha256(dumps(part[kind]).encode(errors="replace")).hexdigest() if kind in PARTS else ""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perdure.models.media_parts import newest_file
+from perdure.models.media_parts import files_of, part_digest
 from perdure.models.provider_extras import SIGNED, keys_beside, without_beside
 from perdure.values.json import Json, JsonObject
 
@@ -275,12 +275,16 @@ class Reduction:
     """One feature to leave out of the next attempt."""
 
     feature: str
-    """`stream_options`, `max_tokens`, `strict`, `json_schema`, `json_object` or `file`; or a key beside a call, such
-    as `reasoning_content`."""
+    """`stream_options`, `max_tokens`, `strict`, `json_schema`, `json_object`, `file` or `files`; or a key beside a
+    call, such as `reasoning_content`."""
     always: bool
     """Whether the server lacks the feature; else it rejected only this schema or file, and another one may work."""
     file: str = ""
     """The digest of the file to leave out; empty for every other feature."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of `files` that the server accepts up to a number."""
+    most: int = 0
+    """That number: older files are left out."""
 
 
 def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
@@ -330,6 +334,16 @@ _FILE_WORDS: Final = {
     "documents": re.compile(r"\b(pdfs?|documents?|files?)\b"),
     "audio": re.compile(r"\baudio\b"),
 }
+_ANY_FILE: Final = re.compile(r"inline_?data|request contains an invalid argument")
+"""Gemini's refusals of a file that do not name its kind."""
+_TOO_MANY: Final = re.compile(
+    r"\btoo (many|much) (\w+ )?(images|pictures|documents|pdfs|files|audios?|media|attachments)\b"
+)
+_MOST: Final = re.compile(
+    r"(?:\bat most|\bup to|\blimit(?: is| of)?|>|\bmax(?:imum)?(?: \w+){0,5}?|\bonly(?: \w+){0,2}?):? (\d{1,3}|one)\b"
+    r"(?! ?([kmg]?i?b|bytes|pixels|px|(pdf |document )?pages|tokens|\w*seconds|\w*minutes)\b)"
+)
+"""The limit in a refusal of a number of files."""
 _FILE_STATUSES: Final = (400, 415, 422)
 """Statuses with which servers refuse a file."""
 _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
@@ -366,11 +380,23 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
 
 def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
     """Return the reduction without the newest file of the kinds that a refusal names; `None` if there is none. The
-    server has accepted the older files before.
+    server has accepted the older files before. After a refusal of their number it leaves out the oldest files.
     """
-    kinds = [kind for kind, about in _FILE_WORDS.items() if about.search(text)] if status in _FILE_STATUSES else []
-    file = newest_file(sent.get("messages", []), kinds)
-    return Reduction("file", always=False, file=file) if file else None
+    if status not in _FILE_STATUSES:
+        return None
+    kinds = tuple(kind for kind, about in _FILE_WORDS.items() if about.search(text))
+    if not kinds and _ANY_FILE.search(text):
+        kinds = tuple(_FILE_WORDS)
+    files = files_of(sent.get("messages", []), kinds)
+    if not files:
+        return None
+    limits = [1 if found == "one" else int(found) for found, *_ in _MOST.findall(text)]
+    most = max((limit for limit in limits if limit < len(files)), default=None)
+    if most is None and len(files) > 1 and _TOO_MANY.search(text):
+        most = len(files) - 1
+    if most is not None:
+        return Reduction("files", always=True, kinds=kinds, most=most)
+    return Reduction("file", always=False, file=part_digest(files[-1]))
 
 
 def refuses_parameter(words: str, name: str) -> bool:

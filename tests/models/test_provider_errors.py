@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.models.media_parts import without_files
+from perdure.models.media_parts import with_newest, without_files
 from perdure.models.provider_errors import (
     LONGEST_WORDS,
     Reduction,
@@ -659,6 +659,11 @@ WITH_FILES = [{"role": "user", "content": [{"type": "text", "text": "See"}, IMAG
         ("You uploaded an unsupported image. Please make sure your image is valid.", LATER_IMAGE),
         ("messages.0.content.3.pdf.source.base64.data: The PDF specified was not valid.", DOCUMENT),
         ("The document has no pages.", DOCUMENT),
+        ("Provided image is not valid", LATER_IMAGE),
+        ("Request contains an invalid argument.", DOCUMENT),
+        ("Invalid value at 'contents[0].parts[2].inline_data.data' (TYPE_BYTES), Base64 decoding failed", DOCUMENT),
+        ("A maximum of 1 PDF pages may be provided.", DOCUMENT),
+        ("The image has more than the maximum of 1 MB", LATER_IMAGE),
     ],
 )  # fmt: skip
 def test_r20_3_a_file_that_a_server_refuses_is_left_out(words: str, file: Any) -> None:
@@ -670,6 +675,42 @@ def test_r20_3_a_file_that_a_server_refuses_is_left_out(words: str, file: Any) -
     line = {"type": "text", "text": "[a file is left out: the model's server refuses it]"}
     assert sent["content"] == [line if part is file else part for part in WITH_FILES[0]["content"]]
     assert step_down(refusal, {"messages": [{"role": "user", "content": "no files"}]}) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ("At most 5 image(s) may be provided in one request.", 5),
+        ("Too many images in request. Max is 10.", 10),
+        ("Too many images in request: 12 images provided, but the model supports a maximum of 10 images.", 10),
+        ("request contains 12 images, exceeding the maximum of 7 allowed per request", 7),
+        ("Image count 12 exceeds limit 4 per request.", 4),
+        ("Too many images provided. This model supports up to 5 images", 5),
+        ("vision model only supports one image while more than one image requested", 1),
+        ("too many images in the message, max allowed is 8", 8),
+        ("messages.3: too many images", 11),
+        ("At most 0 image(s) may be provided in one prompt.", 0),
+    ],
+)
+def test_r20_3_a_refused_number_of_files_leaves_out_the_oldest(words: str, most: int) -> None:
+    images = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{number:04}"}} for number in range(12)]
+    messages = [{"role": "user", "content": [*images[:7], DOCUMENT]}, {"role": "user", "content": images[7:]}]
+    refusal = refusal_of(400, {"error": {"message": words}})
+    assert refusal is not None
+    step = step_down(refusal, {"messages": messages})
+    assert step == Reduction("files", always=True, kinds=("images",), most=most)
+    sent = [part for message in with_newest(messages, step.kinds, step.most) for part in message["content"]]
+    assert [part for part in sent if part in images] == images[12 - most :]
+    assert DOCUMENT in sent
+
+
+def test_r20_3_pictures_and_documents_may_have_one_limit() -> None:
+    messages = [{"role": "user", "content": [IMAGE] * 90}, *WITH_FILES * 10]
+    refusal = refusal_of(400, {"error": {"message": "Too much media: 10 document pages + 110 images > 100"}})
+    assert refusal is not None
+    assert step_down(refusal, {"messages": messages}) == Reduction(
+        "files", always=True, kinds=("images", "documents"), most=100
+    )
 
 
 def test_r20_3_a_refusal_that_is_about_no_file_leaves_all_files() -> None:

@@ -17,6 +17,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
 from perdure.client.run import watch_run, watch_trouble
 from perdure.hosting.worker import build_worker
+from perdure.models.media_parts import files_of
 from perdure.models.provider_errors import refusal_of
 from perdure.models.requests import Endpoint
 from perdure.plan import NOT_BEGUN
@@ -310,6 +311,44 @@ async def test_two_requests_that_are_refused_at_once_are_one_step() -> None:
         "type": "json_schema",
         "json_schema": {"name": "s", "schema": {}},
     }
+
+
+def picture(number: int) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{number:04}"}}
+
+
+async def test_r20_3_a_limit_of_the_number_of_files_is_remembered_for_the_model() -> None:
+    turns = [Turn("At most 2 image(s) may be provided in one request.", status=400), Turn("a"), Turn("b")]
+    async with ScriptedModel(turns) as model:
+        client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
+        endpoints = Endpoints(client)
+        for last in (3, 4):
+            parts = [picture(number) for number in range(last)]
+            async with endpoints.ask("m", {"messages": [{"role": "user", "content": parts}]}):
+                pass
+        await client.close()
+    model.check()
+    assert [files_of(asked.messages, ["images"]) for asked in model.requests] == [
+        [picture(0), picture(1), picture(2)],
+        [picture(1), picture(2)],
+        [picture(2), picture(3)],
+    ]
+
+
+async def test_r20_3_files_that_were_left_out_in_vain_are_sent_again() -> None:
+    refused = Turn("Request contains an invalid argument.", status=400)
+    async with ScriptedModel([refused, refused, refused, Turn("a")]) as model:
+        client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
+        endpoints = Endpoints(client)
+        body = {"messages": [{"role": "user", "content": [picture(0), picture(1)]}]}
+        with pytest.raises(APIStatusError):
+            async with endpoints.ask("m", body):
+                pass
+        async with endpoints.ask("m", body):
+            pass
+        await client.close()
+    model.check()
+    assert [len(files_of(asked.messages, ["images"])) for asked in model.requests] == [2, 1, 0, 2]
 
 
 async def test_r9_7_a_rate_limit_is_waited_for_as_the_words_say() -> None:
