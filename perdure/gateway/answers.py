@@ -360,7 +360,7 @@ class _Looks:
     """The times at which a run is queried, computed from its events."""
 
     working: set[str] | None
-    """The calls that run; `None`: the client may not decide, so delegates' runs are not queried."""
+    """The calls that run; `None`: the client can answer no request, so delegates' runs are not queried."""
     changed: bool = True
     waiting: set[str] = field(default_factory=set)
     """Calls that wait for a person in the run itself."""
@@ -433,7 +433,7 @@ class AnswerStream(Generic[Form]):
         view = await self._begun()
         for form in (*await self._state(view), *self.events.not_counted(self.late)):
             yield form
-        looks = _Looks({call.id for call in view.calls if call.status == "running"} if self.approves else None)
+        looks = _Looks({call.id for call in view.calls if call.status == "running"} if self._looks_below else None)
         async with aclosing(with_pauses(self.run.events(topics=self.events.topics), looks.pauses)) as events:
             async for event in events:
                 if event is not None:
@@ -457,6 +457,11 @@ class AnswerStream(Generic[Form]):
         for form in self.events.end(await with_output(self.run, view)):
             yield form
 
+    @property
+    def _looks_below(self) -> bool:
+        """Whether the client can answer requests of delegates' runs."""
+        return self.approves or self.events.runs_tools
+
     async def _waiting(self, tree: RunTree) -> list[tuple[str, WaitingView]]:
         """Return the requests that this client can answer."""
         of_people = await self.trees.waiting(self.run, tree) if self.approves else []
@@ -474,7 +479,7 @@ class AnswerStream(Generic[Form]):
 
     async def _tree(self, view: RunView) -> RunTree:
         """Return the run's tree. Query delegates' runs only if one may wait, or has a result that the client lacks."""
-        busy = self.approves and any(call.status == "running" for call in view.calls)
+        busy = self._looks_below and any(call.status == "running" for call in view.calls)
         if not busy and not self.events.lacks_below:
             return RunTree(view)
         return RunTree(view, await self.trees.below(self.run, asked=True))

@@ -388,6 +388,31 @@ async def test_tools_of_the_page(dev_server: WorkflowEnvironment, tmp_path: Path
         assert len(it.it.model.requests) == 2
 
 
+def cart_of_till(request: ChatRequest) -> dict[str, Any]:
+    """Answer as the shopper, or as its delegate, whose file has the client's tool."""
+    called = "till" if "You are SHOPPER." in request.text else "read_cart"
+    call = {"_tool": called, "_outputPath": "†state.cart"}
+    return {"calls": [], "output": "†state.cart"} if "An apple." in request.text else {"calls": [call]}
+
+
+async def test_a_client_tool_of_a_delegates_file_is_the_pages(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    till = {"name": "till", "_delegate": "till", "properties": {}}
+    documents = [
+        delegating("shopper", "You are SHOPPER.", till),
+        delegating("till", "You are TILL.", {"name": "read_cart", "properties": {}, "_activity": "perdure.client"}),
+    ]
+    who = [("acme", "bob", ["send"])]
+    async with played(dev_server.client, tmp_path, cart_of_till, who, documents) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        has = [user("Order.")]
+        first = await it.ask(threadId=thread, messages=has)
+        [call] = [event for event in first if event["type"] == "TOOL_CALL_START" and event["toolCallName"] != "till"]
+        assert (call["toolCallName"], first[-1]["outcome"]) == ("read_cart", {"type": "success"})
+        has = [*has_of(first, has), result_of(call["toolCallId"], "An apple.")]
+        done = await it.ask(threadId=thread, messages=has)
+        assert done[-1]["result"] == "An apple."
+
+
 async def test_tools_of_the_page_beside_an_approval_and_a_result_that_is_an_error(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
