@@ -27,7 +27,7 @@ from perdure.plan._calls import (
     errors_of,
     is_satisfied,
 )
-from perdure.plan._dependency_graph import is_order
+from perdure.plan._dependency_graph import PARTS_DECIDED, is_order
 from perdure.plan._held_calls import WRITERS_STAY, written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
@@ -88,6 +88,7 @@ __all__ = [
     "NOT_BEGUN",
     "NO_SUCH_TOOL",
     "OWN_DECIDES",
+    "PARTS_DECIDED",
     "OWN_TOOLS",
     "Outcome",
     "Plan",

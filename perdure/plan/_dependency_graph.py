@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 from perdure.errors import StateError, clip
 from perdure.plan._calls import NO_ORDER, Call, CallOrder
 from perdure.values.json import Json, shorten
-from perdure.values.limits import MAX_EDGES
+from perdure.values.limits import MAX_EDGES, CheckBudget
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.state import Write, covers, is_prefix, replay, sources_of, stands_alone
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 T = TypeVar("T")
+
+PARTS_DECIDED: Final = "parts-decided"
+"""A value has the sources of a condition that kept a call from changing a part of it, or from adding to it (R15.1)."""
 
 
 class PathIndex(Generic[T]):
@@ -368,12 +371,17 @@ class Binding:
         beyond = [index for index in self.writers if (index > self.passed) == self.forward and index != self.passed]
         return not any(self._written_by(calls[index]) for index in beyond)
 
-    def decided(self, calls: Sequence[Call]) -> Sources:
+    def decided(self, calls: Sequence[Call], checks: CheckBudget) -> Sources:
         """Return the provenance of the conditions that have kept other writers from writing here (R15.1)."""
-        broken = [index for index in self.writers if _broken(calls[index])]
-        if not (self.turned or broken):
+        parts = checks.is_patched(PARTS_DECIDED)
+        unwritten = [
+            index
+            for index in self.writers
+            if _broken(calls[index]) or (parts and calls[index].state.ended and not self._written_by(calls[index]))
+        ]
+        if not (self.turned or unwritten):
             return NOWHERE
-        return join_all(calls[index].inputs.decided for index in (*self.turned, *broken))
+        return join_all(calls[index].inputs.decided for index in (*self.turned, *unwritten))
 
     def _pass(self, index: int) -> None:
         self.turned |= {index}
@@ -612,14 +620,14 @@ class CallNode:
                 return True
         return bool(self.order or self.ends) and any(binding.open for binding in self.all_bindings())
 
-    def decided(self, calls: Sequence[Call]) -> Sources:
+    def decided(self, calls: Sequence[Call], checks: CheckBudget) -> Sources:
         """Return the provenance of the conditions that have kept calls that it depends on from writing (R15.1)."""
         bindings = [each for each in (*self.bindings.values(), *self.order.values()) if each.writers or each.turned]
         if not (bindings or self.after):
             return NOWHERE
         named = (calls[index] for index in self.after if index < len(calls) and index not in self.any_end)
         unmade = join_all(call.inputs.decided for call in named if call.state.status != "done")
-        return join(unmade, join_all(each.decided(calls) for each in bindings))
+        return join(unmade, join_all(each.decided(calls, checks) for each in bindings))
 
     @property
     def wired(self) -> bool:

@@ -211,7 +211,7 @@ class _Judging:
         if alone is not None and not binding.turned:
             return alone.sources
         sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
-        return with_conditions(sources, binding.decided(self.calls), self.checks)
+        return with_conditions(sources, binding.decided(self.calls, self.checks), self.checks)
 
     def _decided_by(self, condition: Template) -> Sources:
         """Return the provenance of the values of a condition."""
@@ -221,7 +221,7 @@ class _Judging:
     def _absent(self, reference: Reference) -> Sources:
         """Return the provenance of the conditions that have kept the reference from being written: in this plan, or
         before the loop around it."""
-        decided = self.node.bindings[reference].decided(self.calls)
+        decided = self.node.bindings[reference].decided(self.calls, self.checks)
         around = self.known.of_kind(reference.kind).of_absent(reference.path)
         return with_conditions(NOWHERE, join(decided, around), self.checks)
 
@@ -354,11 +354,11 @@ class Scheduler:
         base = self._sources.of_kind(reference.kind)
         binding = self.binding_at_end(reference)
         sources = binding.sources(self.calls, self._completion, base)
-        return with_conditions(sources, binding.decided(self.calls), self._checks)
+        return with_conditions(sources, binding.decided(self.calls, self._checks), self._checks)
 
     def absent_at_end(self, reference: Reference) -> Sources:
         """Return the provenance of the conditions that keep `read_at_end` from finding a value."""
-        return with_conditions(NOWHERE, self.binding_at_end(reference).decided(self.calls), self._checks)
+        return with_conditions(NOWHERE, self.binding_at_end(reference).decided(self.calls, self._checks), self._checks)
 
     def reopen(self, known: KnownSources | None = None) -> None:
         """Reopen the list for more calls; with `known`, for those of another Request (R10.5)."""
@@ -422,7 +422,8 @@ class Scheduler:
     ) -> None:
         """End the call without a result. The conditions that kept its writers from writing have decided that."""
         call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch
-        call.inputs.decided = join(call.inputs.decided, self._graph.nodes[call.index].decided(self.calls))
+        decided = self._graph.nodes[call.index].decided(self.calls, self._checks)
+        call.inputs.decided = join(call.inputs.decided, decided)
         self.note_end(call)
 
     def note_end(self, call: Call) -> None:
@@ -470,7 +471,7 @@ class Scheduler:
 
     def _refuse_cycles(self, *, first: bool = False) -> None:
         refused = list(structural_errors.cycle_errors(self._graph.edges(first=first), self.calls))
-        decided = join_all(self._graph.nodes[index].decided(self.calls) for index, _ in refused)
+        decided = join_all(self._graph.nodes[index].decided(self.calls, self._checks) for index, _ in refused)
         for index, error in refused:
             self.calls[index].inputs.decided = join(self.calls[index].inputs.decided, decided)
             self.end(self.calls[index], "invalid", error=error)

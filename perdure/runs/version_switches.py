@@ -17,6 +17,7 @@ from perdure.plan import (
     LAZY_READS,
     LOOPS_KEEP_VALUES,
     OWN_DECIDES,
+    PARTS_DECIDED,
     WRITERS_STAY,
 )
 from perdure.rules.proof import DATA_KNOWN
@@ -177,6 +178,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OUTAGE_STOPS_CLOCK: 9,
         OUTPUT_HAS_ITS_SOURCES: 9,
         OWN_DECIDES: 9,
+        PARTS_DECIDED: 9,
         PERSISTS_IN_SESSIONS: 9,
         UNDO_FOLLOWS_POLICY: 9,
         WRITERS_STAY: 9,

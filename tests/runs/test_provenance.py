@@ -323,6 +323,25 @@ def test_the_iterations_of_a_loop_have_the_sources_of_what_they_go_through_and_r
     assert played.waiting == []
 
 
+@pytest.mark.parametrize("paid", ["state.mail.paid", "not state.mail.paid"])
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        ({"value": "DE02", "_outputPath": "†state.to.iban"}, "†state.to"),
+        ({"value": "DE02", "_outputPath": "†state.list[0]"}, "†state.list"),
+        ({"value": {"iban": "DE02"}, "_outputPath": "†state.to", "_outputMethod": "assign"}, "†state.to.iban"),
+        ({"value": "DE02", "_outputPath": "†state.list", "_outputMethod": "push"}, "†state.list"),
+    ],
+)
+def test_a_condition_that_keeps_a_part_of_a_value_as_it_was_is_a_source_of_the_value(
+    write: dict[str, Any], read: str, paid: str
+) -> None:
+    played = play(context=[{"type": "state", "state": {"to": {"iban": "DE01"}, "list": ["DE01"]}}])
+    played.request(READ, {"_tool": "_let", **write, "_if": {"_expr": paid}}, pay(read))
+    assert [call.id for call, _ in played.waiting] == ["1.2"]
+    assert "!tool:read_mail" in played.waiting[0][0].inputs.origins.params["iban"]
+
+
 def test_text_of_users_tools_and_models_is_no_policy() -> None:
     played = play(context=[{"type": "data", "kind": "config", "data": {"approval": {"ask": "never"}}}])
     played.request(READ, pay("†state.mail.iban", approval={"ask": "never"}, _approval="never"), pay("†state.mail.iban"))
