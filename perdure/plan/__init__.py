@@ -27,7 +27,7 @@ from perdure.plan._calls import (
     errors_of,
     is_satisfied,
 )
-from perdure.plan._dependency_graph import PARTS_DECIDED, is_order
+from perdure.plan._dependency_graph import LETS_LOOK_BACK, PARTS_DECIDED, is_order
 from perdure.plan._held_calls import WRITERS_STAY, written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
@@ -66,6 +66,7 @@ __all__ = [
     "CONDITION_FIRST",
     "CONVERTED",
     "LAZY_READS",
+    "LETS_LOOK_BACK",
     "LOOPS_KEEP_VALUES",
     "Call",
     "DEFAULT_ITERATIONS",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 from perdure.errors import StateError, clip
 from perdure.plan._calls import NO_ORDER, Call, CallOrder
+from perdure.plan._loop_spec import LET
 from perdure.values.json import Json, shorten
 from perdure.values.limits import MAX_EDGES, CheckBudget
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 PARTS_DECIDED: Final = "parts-decided"
 """A value has the sources of a condition that kept a call from changing a part of it, or from adding to it (R15.1)."""
+LETS_LOOK_BACK: Final = "lets-look-back"
+"""Patch: in runs of 0.2.0 a `_let` of a path that it reads itself waits for a later writer if the path has no value."""
 
 
 class PathIndex(Generic[T]):
@@ -650,7 +653,8 @@ class DependencyGraph:
     """The nodes and edges of one plan; `base` is the value of each kind when the plan was made, or its last Request
     began."""
 
-    def __init__(self, base: Mapping[str, Json], request: int) -> None:
+    def __init__(self, base: Mapping[str, Json], request: int, checks: CheckBudget) -> None:
+        self._checks = checks
         self.nodes: list[CallNode] = []
         self.base = base
         self._writers = WriterIndex()
@@ -746,7 +750,10 @@ class DependencyGraph:
             if reference not in bindings:
                 base = self.base.get(reference.kind, MISSING)
                 binding = Binding(reference, call.index, base, order=order, any_end=any_end)
-                binding.back = template is call.spec.soft and _writes_at(node, reference)
+                keeps = template is call.spec.soft or (
+                    call.spec.tool is LET and self._checks.is_patched(LETS_LOOK_BACK)
+                )
+                binding.back = keeps and _writes_at(node, reference)
                 binding.bind(self._writers)
                 bindings[reference] = binding
                 self._note_open(node, binding)

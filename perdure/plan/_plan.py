@@ -86,7 +86,7 @@ class Plan:
         self._uncounted = 0  # the number of calls beyond the first surplus one, which are not kept
         self._instances = instances
         self._data = data or {}
-        self._graph = DependencyGraph({**self._data, "state": state.snapshot()}, request)
+        self._graph = DependencyGraph({**self._data, "state": state.snapshot()}, request, self.checks)
         outer = None if inside is None else inside.outer
         self.provenance = PlanProvenance(known or KnownSources(), state, self.checks, outer)
         """The provenance of the values that its calls read and return (R15.1)."""

@@ -137,7 +137,7 @@ def test_r16_3_a_formula_needs_only_the_values_that_it_evaluates(formula: str, v
     assert plan.state.snapshot()["r"] == value
     assert [call.state.status for call in plan.calls] == ["done", "skipped", "done", "done", "done"]
     assert [call.inputs.params["x"] for call in plan.every_call() if call.id in ("1.3[0].0", "1.4[0]")] == [value] * 2
-    output = {"x": {"_expr": formula}}
+    output: JsonObject = {"x": {"_expr": formula}}
     assert resolve_output(output, {"state": plan.state.snapshot(), "input": {}}, TextBudget()) == ({"x": value}, [])
 
 
@@ -178,11 +178,23 @@ def test_r16_4_a_condition_of_a_loop_needs_only_the_values_that_it_evaluates() -
     assert (plan.calls[3].state.status, plan.state.snapshot()["n"]) == ("done", 1)
 
 
+@pytest.mark.parametrize(("before", "value"), [({}, None), ({"x": 1}, 1)])
+def test_r5_1_a_let_of_the_path_that_it_reads_does_not_wait_for_a_later_writer(before: Any, value: Any) -> None:
+    plan = Plan(1, tools=TOOLS, state=State([Write(path=(), value=before)]), data={})
+    none: JsonObject = {"_tool": "_let", "value": None, "_outputPath": "†state.none"}
+    plan.add(none)
+    plan.add({"_tool": "_let", "value": "†state.x || †state.none", "_outputPath": "†state.x"})
+    plan.add({"_tool": "act", "x": "†state.x", "_outputPath": "†state.x"})
+    plan.close()
+    assert [call.inputs.params for call in plan.take_ready()] == [{"x": value}]
+
+
 def test_r16_3_a_dry_run_knows_which_values_a_condition_evaluates() -> None:
     plan = Plan(1, tools=TOOLS, state=State(), data={"input": {"limit": 95}}, dry_run=True)
     conditions = ["input.limit < 9 or state.d.ok", "input.limit > 9 or state.d.ok"]
     left_out: JsonObject = {"_tool": "load", "_if": "input.limit < 9", "_outputPath": "†state.d"}
-    found = simulate(plan, [left_out, *({"_tool": "act", "_if": each} for each in conditions)])
+    calls: list[JsonObject] = [{"_tool": "act", "_if": each} for each in conditions]
+    found = simulate(plan, [left_out, *calls])
     assert [each.status for each in found.steps] == ["skipped", "skipped", "done"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from perdure.models.dialects.script import ScriptReader
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan import Call, Plan, Returned
 from perdure.tools.tool import resolve_tools
-from perdure.values.json import Json, dumps
-from perdure.values.state import State
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.state import State, Write
 from perdure.values.templates import parse_template
 from tests.plan.test_programs_as_python import records
 
@@ -145,15 +146,16 @@ def as_python(text: str, world: World) -> Any:
     return outputs[-1]
 
 
-def planned(text: str) -> tuple[Plan, Json] | None:
-    """The script as a plan, and its output; `None` if a line is refused."""
+def planned(text: str, state: JsonObject | None = None) -> tuple[Plan, Json] | None:
+    """The script as a plan over a state, and its output; `None` if a line is refused."""
     reader = ScriptReader(ReaderVocabulary(names={name: name for name in TOOLS}, parameters=TOOLS, kinds=["input"]))
     reader.push(text)
     solution = reader.close("stop")
     if solution.problem or any("_syntax" in call for call in solution.calls if isinstance(call, dict)):
         return None
     definitions = {name: {"name": name, "properties": {key: {} for key in keys}} for name, keys in TOOLS.items()}
-    plan = Plan(1, tools=resolve_tools(list(TOOLS), definitions), state=State(), data={"input": {"rows": ROWS}})
+    before = State([Write(path=(), value=state or {})])
+    plan = Plan(1, tools=resolve_tools(list(TOOLS), definitions), state=before, data={"input": {"rows": ROWS}})
     plan.extend(solution.calls)
     plan.close()
     return plan, solution.output
@@ -182,9 +184,11 @@ def test_a_loop_that_passes_on_a_name_waits_for_no_other_call() -> None:
     assert [call.spec.tool_name for call in plan.take_ready("now")] == ["p", "f"]
 
 
-def as_plan(text: str, world: World, chance: random.Random) -> tuple[Any, list[str]] | None:
+def as_plan(
+    text: str, world: World, chance: random.Random, state: JsonObject | None = None
+) -> tuple[Any, list[str]] | None:
     """The output of the script as a plan whose calls end in any order, and what went wrong; `None` if a line is refused."""
-    found = planned(text)
+    found = planned(text, state)
     if found is None:
         return None
     plan, output = found
@@ -353,6 +357,83 @@ def test_r16_4_a_round_of_a_while_reads_what_python_would_read(case: str) -> Non
         wanted = as_python(text, python)
         assert as_plan(text, plan, random.Random(seed)) == (wanted, [])
         assert sorted(plan.made) == sorted(python.made)
+
+
+EARLIER = {
+    "first round": """
+        w = 0
+        while w < 3:
+            if w > 0 or input.rows[0].ok:
+                p(x=tok.n)
+            tok = f(x=[w, tok.n if tok else 7])
+            w += 1
+        output(tok=tok)""",
+    "left out": """
+        w = 0
+        while w < 2:
+            if w > 0:
+                tok = f(x=w)
+            p(x=tok.n)
+            w += 1
+        output(tok=tok)""",
+    "inner": """
+        v = 0
+        while v < 2:
+            p(x=tok.n)
+            w = 0
+            while w < 2:
+                if w > 0 or v > 0:
+                    p(x=tok.n)
+                tok = f(x=[v, w])
+                w += 1
+            v += 1
+        output(tok=tok)""",
+}
+
+
+@pytest.mark.parametrize("case", EARLIER)
+def test_r16_4_a_while_begins_with_the_value_of_a_name_from_before_the_script(case: str) -> None:
+    text = "\n".join(line[8:] for line in EARLIER[case].strip("\n").split("\n"))
+    for seed in range(6):
+        python, plan = World(seed), World(seed)
+        wanted = as_python(f"tok = f(x=9)\n{text}", python)
+        found = as_plan(text, plan, random.Random(seed), {"tok": plan.call("f", {"x": 9})})
+        assert found == (wanted, [])
+        assert sorted(plan.made) == sorted(python.made)
+
+
+IN_ROUNDS = [
+    "for q in input.rows:\n    if w > 0:\n        p(x=tok.n)",
+    "for q in input.rows:\n    c = g(x=[q.n, tok.n if w > 0 else 0])",
+    "for q in input.rows:\n    if w > 0:\n        t.append(g(x=[q.n, tok.n]))",
+    "for q in input.rows:\n    if w > 0 and tok.ok:\n        u = g(x=q.n)\n        p(x=u.n)",
+    "c = [g(x=tok.n) if w > 0 else f(x=q.n) for q in input.rows]",
+    "c = [g(x=[q.n, w]) for q in input.rows if w > 0 and tok.ok]",
+    "if w > 0:\n    for q in input.rows:\n        t.append(g(x=[q.n, tok.n]))",
+    "tok = f(x=w)",
+    "tok = f(x=len(t))",
+    "tok = f(x=len(c))",
+    "tok = f(x=w) if w == 0 else g(x=tok.n)",
+    "if len(t) < 2:\n    tok = f(x=w)",
+]
+
+
+def test_r16_4_a_for_inside_a_while_reads_what_the_round_before_assigned() -> None:
+    compared = 0
+    for number, parts in enumerate([*permutations(IN_ROUNDS, 2), *permutations(IN_ROUNDS, 3)]):
+        body = "\n".join([*parts, "w += 1"]).replace("\n", "\n    ")
+        if number % 5 or "tok =" not in body or "tok." not in body:
+            continue
+        text = f"t = []\n{'tok = None' if number % 2 else ''}\nw = 0\nwhile w < 3:\n    {body}\noutput(t=t)"
+        python, plan = World(number), World(number)
+        try:
+            wanted = as_python(text, python)
+        except NOT_OF_PYTHON:
+            continue
+        assert (text, as_plan(text, plan, random.Random(number))) == (text, (wanted, []))
+        assert (text, sorted(plan.made)) == (text, sorted(python.made))
+        compared += 1
+    assert compared > 60
 
 
 TEXTS = {

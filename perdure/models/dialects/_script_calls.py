@@ -152,15 +152,13 @@ class Block:
         return name in self.sure or name in self._items or above
 
     def assign_before_loop(self, name: str, node: ast.AST) -> None:
-        """Assign the name before a loop whose first round may not read it: the value that the script gave it, or null."""
+        """Assign the name before a loop whose first round may not read it: the value that it has, or null."""
         if self.is_sure(name):
             return
-        in_for = self.kind == "for"
-        if in_for:  # its rounds do not see the state
+        if self.kind == "for":  # its rounds do not see the state
             self.check_unread(name, node)
             if self._parent is not None and self._parent.knows(name):
                 raise NotAllowedError(node, LEFT_OUT.format(name=name))
-        if in_for or not self.knows(name):
             self.let(name, None, node)
             return
         # An alternative waits for the name's own writers. A formula of the whole state waits for all calls before it.

@@ -56,6 +56,12 @@ class RoundReader(ast.NodeVisitor):
         else:
             self._read(node.id)
 
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.value, ast.Name) and node.value.id == "state":
+            self._read(node.attr)
+        else:
+            self.visit(node.value)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
             for name in WRITTEN.findall(node.value):

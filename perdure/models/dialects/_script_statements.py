@@ -543,7 +543,7 @@ class ScriptPlan:
         test = self._calls.plain(copy.deepcopy(node.test), block)
         condition = block.values.formula(test)
         inner = block.inside("while")
-        for name in rounds.kept_where_left_out:
+        for name in dict.fromkeys([*rounds.optional, *rounds.kept_where_left_out]):
             inner.let(name, inner.values.value(ast.copy_location(ast.Name(name, ast.Load()), node)), node)
         self._body(body, inner)
         if asked:  # evaluated again at the end of each iteration, under the same names
