@@ -436,6 +436,22 @@ def test_r16_4_a_for_inside_a_while_reads_what_the_round_before_assigned() -> No
     assert compared > 60
 
 
+READS = ["†state.d.s", "Dear {†state.d.s}", "state.d.s", "Dear {state.d.s}", "'{†state.d.s}'.upper()"]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_r16_4_a_read_by_a_reference_is_refused_like_that_of_the_name(read: str) -> None:
+    argument = read if read[0] in "s'" else f'"{read}"' if "†" in read else f'f"{read}"'
+    first = "d = f(x=1)\nfor q in input.rows:\n"
+    left_out = f"{first}    if q.ok:\n        d = g(x=q.n)\n    p(x={argument})\n"
+    later = f"{first}    p(x={argument})\n    d = g(x=q.n)\n"
+    collected = f"d = []\nfor q in input.rows:\n    d.append(q.n)\n    p(x={argument})\n"
+    assert [planned(text) for text in (left_out, later, collected)] == [None] * 3
+    protected = left_out.replace("    p(", "    if q.ok:\n        p(")
+    own = left_out.replace(argument, f"{argument}, _if=q.ok")
+    assert None not in [planned(text) for text in (protected, own, f"{first}    p(x={argument})\n")]
+
+
 TEXTS = {
     "'Dear {†state.u.s}' if u.n > 9 else 'Hi {†state.u.n}!'": "'Dear ' + u.s if u.n > 9 else f'Hi {u.n}!'",
     "'Dear {†state.u.s},\\n' + 'bye'": "f'Dear {u.s},\\n' + 'bye'",

@@ -110,6 +110,8 @@ class Block:
         self._ifs: dict[str, set[int]] = {}
         """By name, the outermost `if` of each call that writes it under a condition."""
         self.values = ScriptValues(self.resolve)
+        self.paths = ScriptValues(self._named)
+        """The translator of output paths, whose names are not read."""
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
         self._effect: int | None = None
@@ -212,7 +214,7 @@ class Block:
         for target in targets:
             for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
                 self.write(root_name(each), each)
-        return ScriptValues(self._named).output_path(targets)
+        return self.paths.output_path(targets)
 
     def write(self, name: str, node: ast.AST) -> None:
         if name in self._items:
@@ -509,7 +511,8 @@ class Calls:
             elif argument.arg == IF:
                 more = {argument.arg: _condition(node, block, values)}
             else:
-                more = {argument.arg: (block.values if argument.arg == "_each" else values).value(node)}
+                own = {"_each": block.values, "_outputPath": block.paths}
+                more = {argument.arg: own.get(argument.arg, values).value(node)}
             for name, value in more.items():
                 if name in found:
                     raise NotAllowedError(argument, f"{name!r} is given twice")

@@ -15,7 +15,7 @@ from perdure.models.dialects.script_writer import CONSTANTS
 from perdure.values.formulas import is_function, parse_formula, parse_statements
 from perdure.values.json import Json
 from perdure.values.references import DAGGER, Reference
-from perdure.values.templates import EXPR, has_reference, parse_string
+from perdure.values.templates import EXPR, has_reference, parse_string, parse_template
 
 Resolve: TypeAlias = Callable[[ast.Name], Reference]
 """A function that returns the reference of a name: a result, an item of a loop, a kind of data."""
@@ -76,6 +76,12 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
     return ast.fix_missing_locations(ast.copy_location(node, like))
 
 
+def _note_read(reference: Reference, resolve: Resolve, like: ast.AST) -> None:
+    """Resolve the name that a reference to the state begins with, `x` of `†state.x`, because to read it may be refused."""
+    if reference.kind == "state" and reference.path:
+        resolve(ast.copy_location(ast.Name(str(reference.path[0]), ast.Load()), like))
+
+
 _NAMES_VALUE: Final = re.compile(rf"{DAGGER}\w")
 """The beginning of a reference. Any other dagger is a character of its text."""
 
@@ -92,6 +98,12 @@ class _NameRewriter(ast.NodeTransformer):
             return node
         return path_node(self._resolve(node), node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if isinstance(node.value, ast.Name) and node.value.id not in self._bound:
+            _note_read(Reference(node.value.id, (node.attr,)), self._resolve, node)
+        node.value = self.visit(node.value)
+        return node
+
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         """Return a text that names values as the f-string of these values, and `"†state.x"` as the value itself."""
         if not isinstance(node.value, str) or DAGGER not in node.value:
@@ -103,12 +115,15 @@ class _NameRewriter(ast.NodeTransformer):
         except ReferenceSyntaxError as error:
             raise NotAllowedError(node, str(error)) from None
         if isinstance(text, Reference):
+            _note_read(text, self._resolve, node)
             return path_node(text, node)
         parts: list[ast.expr] = []
         for part in getattr(text, "parts", [text]):  # without parts: references joined by || or &&
             if not isinstance(part, str | Reference):
                 message = "a text inside an expression cannot join references by || or &&: write an f-string, such as "
                 raise NotAllowedError(node, message + 'f"Dear {user.name or user.mail}"')
+            if isinstance(part, Reference):
+                _note_read(part, self._resolve, node)
             value = ast.Constant(part) if isinstance(part, str) else ast.FormattedValue(path_node(part, node), -1)
             parts.append(value)
         return ast.fix_missing_locations(ast.copy_location(ast.JoinedStr(parts), node))
@@ -241,6 +256,9 @@ class ScriptValues:
 
     def _constant(self, node: ast.Constant) -> Json:
         value = node.value
+        if isinstance(value, str):
+            for reference in parse_template(value)[0].references():
+                _note_read(reference, self._resolve, node)
         if isinstance(value, str | bool) or value is None:
             return value
         if isinstance(value, int | float):
@@ -282,6 +300,8 @@ class ScriptValues:
         self._name(node.id, node)
         path.reverse()
         root = self._resolve(node)
+        if not root.path:
+            _note_read(Reference(root.kind, tuple(path)), self._resolve, node)
         return Reference(root.kind, (*root.path, *path))
 
     def output_path(self, targets: Sequence[ast.expr]) -> str:
