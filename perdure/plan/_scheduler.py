@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import _structural_errors as structural_errors
 from perdure.plan._calls import IF, Assumptions, Call, CallStatus, LoopForm
-from perdure.plan._dependency_graph import Binding, CallNode, DependencyGraph, Found
+from perdure.plan._dependency_graph import PARTS_DECIDED, Binding, CallNode, DependencyGraph, Found
 from perdure.plan._provenance import with_conditions
 from perdure.plan._structural_errors import (
     OWN_DECIDES,
@@ -208,10 +208,13 @@ class _Judging:
             return USER
         binding = self.node.bindings[reference]
         alone = binding.deciding_write(self.calls)
-        if alone is not None and not binding.turned:
+        # Without a value before the plan, a later call has written the value: a condition may have decided that.
+        later = binding.forward and self.checks.is_patched(PARTS_DECIDED)
+        if alone is not None and not (binding.turned or later):
             return alone.sources
         sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
-        return with_conditions(sources, binding.decided(self.calls, self.checks), self.checks)
+        decided = self._absent(reference) if later else binding.decided(self.calls, self.checks)
+        return with_conditions(sources, decided, self.checks)
 
     def _decided_by(self, condition: Template) -> Sources:
         """Return the provenance of the values of a condition."""

@@ -342,6 +342,16 @@ def test_a_condition_that_keeps_a_part_of_a_value_as_it_was_is_a_source_of_the_v
     assert "!tool:read_mail" in played.waiting[0][0].inputs.origins.params["iban"]
 
 
+def test_a_condition_by_which_an_iteration_reads_a_later_call_is_a_source_of_the_value() -> None:
+    body = [pay("†state.iban"), {"_tool": "note", "_outputPath": "†state.iban"}]
+    earlier = {"_tool": "_let", "value": "DE02", "_outputPath": "†state.iban", "_if": {"_expr": "state.mail.paid"}}
+    played = play()
+    played.request(READ, earlier, {"_tool": "_while", "_while": "index < 1", "_body": body})
+    assert [call.id for call, _ in played.waiting] == ["1.2[0].0"]
+    assert played.waiting[0][0].inputs.params["iban"] == "noted"
+    assert "!tool:read_mail" in played.waiting[0][0].inputs.origins.params["iban"]
+
+
 def test_text_of_users_tools_and_models_is_no_policy() -> None:
     played = play(context=[{"type": "data", "kind": "config", "data": {"approval": {"ask": "never"}}}])
     played.request(READ, pay("†state.mail.iban", approval={"ask": "never"}, _approval="never"), pay("†state.mail.iban"))
