@@ -27,7 +27,9 @@ from perdure.models.requests import (
     RequestInput,
     pause_after,
     read_away,
+    spent_details,
 )
+from perdure.models.usage import Usage
 from perdure.plan import NOT_BEGUN, RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
@@ -159,6 +161,22 @@ def within_patience(failure: ApplicationError, request: RequestInput) -> Applica
         delay = failure.next_retry_delay if pause <= left else timedelta(seconds=left)
         return _failure(failure.message, away.as_json(), type=failure.type, next_retry_delay=delay)
     return _failure(failure.message, away.as_json(), type=failure.type, non_retryable=True)
+
+
+def with_spent(failure: ApplicationError, spent: Usage) -> ApplicationError:
+    """Return the failure with the usage of the attempts that gave no answer, if the server reported any (R9.6)."""
+    if not spent.tokens:
+        return failure
+    away = read_away(failure.details)
+    details = [] if away is None else [away.as_json()]
+    return _failure(
+        failure.message,
+        *details,
+        spent_details(spent),
+        type=failure.type,
+        non_retryable=failure.non_retryable,
+        next_retry_delay=failure.next_retry_delay,
+    )
 
 
 def _unreachable(error: Exception, setting: str) -> str:

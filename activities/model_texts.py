@@ -7,13 +7,21 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import model_failure
+from perdure.activities.failures import model_failure, with_spent
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.requests import read_answer
 from perdure.activities.secrets import mask_value
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_errors import refuses_parameter
-from perdure.models.requests import SAMPLE_ACTIVITY, ReaderVocabulary, RequestResult, SampleInput, SampleResult
+from perdure.models.requests import (
+    SAMPLE_ACTIVITY,
+    ReaderVocabulary,
+    RequestResult,
+    SampleInput,
+    SampleResult,
+    read_spent,
+    spent_details,
+)
 from perdure.models.response_stream import ResponseStream
 from perdure.values.json import Json, JsonObject
 
@@ -31,7 +39,7 @@ async def ask_for_text(endpoints: Endpoints, model: str, messages: list[JsonObje
     except ApplicationError:
         raise
     except Exception as error:
-        raise model_failure(error, setting=endpoints.setting(model)) from None
+        raise with_spent(model_failure(error, setting=endpoints.setting(model)), answer.usage) from None
     result = answer.result()
     return result.model_copy(update={"text": mask_value(result.text)})
 
@@ -50,7 +58,11 @@ class SampleActivity:
         options: JsonObject = {"max_tokens": request.max_tokens}
         if request.temperature is not None:
             options["temperature"] = request.temperature
-        async with self._underway.working(f"sampling of {activity.info().workflow_id}"), supervised_heartbeat():
+        spent = read_spent(activity.info().heartbeat_details)
+        async with (
+            self._underway.working(f"sampling of {activity.info().workflow_id}"),
+            supervised_heartbeat() as heart,
+        ):
             while True:
                 try:
                     answer = await ask_for_text(self._endpoints, wanted.model, request.messages, **options)
@@ -58,12 +70,16 @@ class SampleActivity:
                 except ApplicationError as error:
                     is_refused = error.non_retryable and refuses_parameter(error.message, "temperature")
                     if not is_refused or "temperature" not in options:
-                        raise
+                        spent = spent.plus(read_spent(error.details))
+                        await heart.send(spent_details(spent))
+                        raise with_spent(error, spent) from None
                     # MCP lets a client change the temperature that a server requests, and reasoning models accept none.
                     del options["temperature"]
+        spent = spent.plus(answer.usage)
         if answer.problem is not None and not answer.text:
-            raise ApplicationError(str(answer.problem.get("message")), type="ModelRefused", non_retryable=True)
-        result = SampleResult(model=wanted.model, text=answer.text, usage=answer.usage)
+            words = str(answer.problem.get("message"))
+            raise with_spent(ApplicationError(words, type="ModelRefused", non_retryable=True), spent)
+        result = SampleResult(model=wanted.model, text=answer.text, usage=spent)
         ends = [end for stop in request.stop if stop and (end := answer.text.find(stop)) >= 0]
         if ends:
             result.text, result.stop_reason = answer.text[: min(ends)], "stopSequence"

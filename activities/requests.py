@@ -23,7 +23,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.active_executions import TRACE, ActiveExecutions, leave_to_another
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
+from perdure.activities.failures import context_failure, model_failure, refusal_in, with_spent, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.model_servers import LACKS
 from perdure.activities.queries import AttemptState, fetch_attempt_state, fetch_own, own_run
@@ -35,8 +35,17 @@ from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import Capabilities
-from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
+from perdure.models.requests import (
+    CallDelivery,
+    HostedCall,
+    RequestContext,
+    RequestInput,
+    RequestResult,
+    pause_after,
+    read_spent,
+)
 from perdure.models.response_stream import ResponseStream, interruption, join_chunks
+from perdure.models.usage import Usage
 from perdure.queries import answer_of, cancel_all
 from perdure.queries.media_store import MediaStore
 from perdure.runs.caller_context import MASK
@@ -357,6 +366,8 @@ class WritingReporter:
         self._tasks: set[asyncio.Task[None]] = set()
         self.told = False
         """Whether a text was reported."""
+        self.spent = read_spent(activity.info().heartbeat_details)
+        """The usage of answers before this one, which do not count."""
 
     def note(self) -> None:
         """Record that more of the answer has arrived."""
@@ -365,7 +376,13 @@ class WritingReporter:
 
     async def supersede(self) -> None:
         """Withdraw the text that an earlier attempt has reported."""
-        await self._heart.send(self._writing.written())
+        await self._heart.send(self._writing.written(self.spent))
+
+    async def give_up(self, failure: ApplicationError) -> ApplicationError:
+        """Return the attempt's failure with the usage so far, which it also reports to the next attempt."""
+        if self.spent.tokens and not failure.non_retryable:
+            await self._heart.send(self._writing.written(self.spent))
+        return with_spent(failure, self.spent)
 
     @asynccontextmanager
     async def of(self, answer: ResponseStream) -> AsyncIterator[None]:
@@ -417,7 +434,7 @@ class WritingReporter:
 
     def _written(self) -> WrittenText:
         self.told, self._reported_at = True, asyncio.get_running_loop().time()
-        return self._writing.written()
+        return self._writing.written(self.spent if self._answer is None else self.spent.plus(self._answer.usage))
 
     async def _wait(self, due: Callable[[], float], now: float) -> None:
         """Wait until the next report is due, which may change meanwhile. Return at once when somebody begins to watch."""
@@ -497,7 +514,8 @@ class RequestActivity:
                 raise context_failure(error) from None
             if context.released:
                 _log_interruption(request, context.released, "WorkerLost")
-                return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
+                lost = RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
+                return _with_spent(lost, read_spent(activity.info().heartbeat_details))
             messages, stable = await _with_media(context, self._endpoints.capabilities(request.model))
             body = _body(context, request, messages)
             counted = await self._rates.begin(body)
@@ -523,21 +541,22 @@ class RequestActivity:
                         trace.finish_reason = answer.finish_reason
                     result = answer.result()
                     await self._rates.settle(counted, result.usage)
-                    return _masked(result)
+                    return _with_spent(_masked(result), reporter.spent)
                 except ApplicationError:
                     raise
                 except Exception as error:
                     if deliverer.calls:  # after any error, also one of the engine: the released calls stay
                         _log_interruption(request, len(deliverer.calls), type(error).__name__)
-                        return _masked(answer.interrupted(deliverer.calls, _words(error)))
+                        return _with_spent(_masked(answer.interrupted(deliverer.calls, _words(error))), reporter.spent)
                     refusal = refusal_in(error)
                     if refusal is not None and refusal.kind == "filtered":
-                        return _masked(answer.refused(refusal.words))
+                        return _with_spent(_masked(answer.refused(refusal.words)), reporter.spent)
+                    reporter.spent = reporter.spent.plus(answer.usage)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     learnt = None if refusal is None else self._endpoints.learn(request.model, body, sent, refusal)
                     if learnt is not None and not reporter.told:  # else another attempt reports that the text changes
                         continue
-                    raise within_patience(failure, request) from None
+                    raise await reporter.give_up(within_patience(failure, request)) from None
 
 
 @asynccontextmanager
@@ -585,6 +604,10 @@ def _holds_run() -> bool:
     """Whether this process holds the activity's run in memory."""
     info = activity.info()
     return NEIGHBOURS.holds(info.workflow_id or "", info.workflow_run_id or "")
+
+
+def _with_spent(result: RequestResult, spent: Usage) -> RequestResult:
+    return result.model_copy(update={"spent": spent}) if spent.tokens else result
 
 
 def _masked(result: RequestResult) -> RequestResult:

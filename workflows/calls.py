@@ -382,7 +382,7 @@ class CallRunner:
         """Run the tool, and again each time its server asks for input (R21.3)."""
         hooks = self._hooks.of_results(call.spec.known_tool)
         owner = self._agent_run.identity.owner
-        dialog = ServerDialog(self._agent_run, self._waits, self._on_change, self._used)
+        dialog = ServerDialog(self._agent_run, self._waits, self._on_change)
         while True:
             outcome = await run_tool(
                 call,
@@ -482,13 +482,9 @@ class CallRunner:
 
     def _used(self, reported: Sequence[ReportedUsage]) -> None:
         """Count the usage that a tool has reported (R9.6)."""
-        run = self._agent_run
         for each in reported:
             usage = Usage(**each.model_dump(exclude={"model", "requests"}))
-            run.note("reported", each.model, usage, each.requests)
-            run.progress.usage.count(each.model, usage, run.prepared.prices, requests=each.requests)
-            if run.shared_budgets:
-                run.progress.unsettled.count(each.model, usage, run.prepared.prices, requests=each.requests)
+            self._agent_run.count_reported(each.model, usage, requests=each.requests)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Await work that is not the run's own."""

@@ -6,7 +6,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.models.requests import ProviderAway, read_away
+    from perdure.models.requests import ProviderAway, read_away, read_spent
+    from perdure.models.usage import Usage
 
 _MANY = 1000
 """Attempts of an activity without a maximum, where its failure does not count them."""
@@ -37,6 +38,14 @@ def is_lost(error: ActivityError) -> bool:
 def away_of(error: ActivityError) -> ProviderAway | None:
     """Return the failure's report on an unavailable provider; `None` for another failure (R20.5)."""
     return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None
+
+
+def spent_of(error: ActivityError) -> Usage:
+    """Return the usage of the activity's attempts, as far as they have reported it."""
+    cause = error.cause
+    details = cause.last_heartbeat_details if isinstance(cause, TimeoutError) else ()
+    last = cause.cause if isinstance(cause, TimeoutError) else cause
+    return read_spent([*(last.details if isinstance(last, ApplicationError) else ()), *details])
 
 
 def message_of(error: ActivityError) -> str:

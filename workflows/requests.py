@@ -13,7 +13,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
-from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of
+from perdure.workflows.failures import attempts_of, away_of, is_lost, kind_of, message_of, spent_of
 from perdure.workflows.internal_activities import WorkerSearch, execute_typed
 from perdure.workflows.observability import observe
 
@@ -145,6 +145,7 @@ async def ask(
                 return result
             except ActivityError as error:
                 kind = kind_of(error)
+                run.count_reported(request.model, spent_of(error), requests=0)
                 if is_cancelled_exception(error) or released():
                     raise
                 executions, before = executions + 1, before + attempts_of(error, attempts)

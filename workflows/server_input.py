@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -11,17 +11,18 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.approvals import ApprovalWaits
-from perdure.workflows.failures import message_of
+from perdure.workflows.failures import message_of, spent_of
 from perdure.workflows.internal_activities import execute_internal
 from perdure.workflows.observability import now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.models.requests import SAMPLE_ACTIVITY, SampleInput, SampleResult
+    from perdure.models.usage import Usage
     from perdure.plan import Call, Failed, Plan, Rejected, Returned
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import ALL_USAGE_COUNTS
     from perdure.runs.views import summary as line
-    from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import SampleRequest, ServerAnswers, ServerInput, ServerQuestion
     from perdure.values.json import JsonObject
     from perdure.values.limits import MAX_SERVER_ROUNDS
@@ -38,12 +39,10 @@ class ServerDialog:
         run: RunState,
         waits: ApprovalWaits,
         on_change: Callable[[], None],
-        used: Callable[[Sequence[ReportedUsage]], None],
     ) -> None:
         self._agent_run = run
         self._waits = waits
         self._on_change = on_change
-        self._used = used
         self._rounds = 0
         self.answers: ServerAnswers | None = None
         """The answers for the next run of the call; `None`: nothing was asked."""
@@ -99,7 +98,14 @@ class ServerDialog:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
+            if (spent := spent_of(error)).tokens:
+                self._count(model, spent)
             words = f"the MCP server {server!r} asks a model, and {model} gives no answer: {message_of(error)}"
             return Failed(CallError("model_failed", words[:1_000]))
-        self._used([ReportedUsage(model=model, **result.usage.model_dump(exclude={"cache_write_tokens"}))])
+        self._count(model, result.usage)
         return {"text": result.text, "model": model, "stopReason": result.stop_reason}
+
+    def _count(self, model: str, usage: Usage) -> None:
+        if not self._agent_run.prepared.follows(ALL_USAGE_COUNTS):
+            usage = usage.model_copy(update={"cache_write_tokens": 0})
+        self._agent_run.count_reported(model, usage, requests=1)

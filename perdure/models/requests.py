@@ -68,6 +68,20 @@ def read_away(details: Sequence[object]) -> ProviderAway | None:
         return None
 
 
+def spent_details(spent: Usage) -> JsonObject:
+    """Return the detail of a failure with the usage of attempts that gave no answer."""
+    return {"spent": spent.as_json()}
+
+
+def read_spent(details: Sequence[object]) -> Usage:
+    """Return the usage of attempts that gave no answer, from the details of a failure or a heartbeat."""
+    spent = next((detail["spent"] for detail in details if isinstance(detail, dict) and "spent" in detail), None)
+    try:
+        return Usage.model_validate(spent or {})
+    except ValidationError:
+        return Usage()
+
+
 def pause_after(attempt: int, requested: float | None, first: float = FIRST_PAUSE) -> float:
     """Return the seconds until the next attempt: as the server asks, else `first`, doubled with each attempt."""
     return requested if requested is not None else min(LONGEST_PAUSE, first * 2.0 ** min(attempt - 1, 10))
@@ -213,6 +227,8 @@ class RequestResult(WireModel):
     """Uses of hosted tools within the answer (R20.6)."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
+    spent: Usage | None = Field(default=None, exclude_if=operator.not_)
+    """The usage of earlier attempts, whose answers do not count. The run pays for them (R9.6)."""
     attempt: int = 1
     """The activity's attempt that returned it."""
 

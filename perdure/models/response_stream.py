@@ -213,6 +213,11 @@ class ResponseStream:
                 closed += self._choice(choice)
         return closed
 
+    @property
+    def usage(self) -> Usage:
+        """The usage that the server has reported so far."""
+        return self._usage
+
     def output_text(self) -> str:
         """Return the known text of the output beyond earlier results: see `perdure.models.dialects.output_text`."""
         return self._reader.output_text()

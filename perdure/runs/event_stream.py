@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar, Final, Generic, TypeVar
 
+from perdure.models.usage import Usage
 from perdure.runs.events import (
     IN_SESSION_JOURNAL,
     TOPICS,
@@ -515,14 +516,15 @@ class TextWriter:
     def _count(self) -> int:
         return self._assistant.count + self._reasoning.count
 
-    def written(self) -> WrittenText:
-        """Return the whole text that can be sent now, and count it as sent."""
+    def written(self, spent: Usage | None = None) -> WrittenText:
+        """Return the whole text that can be sent now, and count it as sent. `spent`: see `WrittenText`."""
         self._told = self._count
         return WrittenText(
             request=self._request,
             attempt=self._attempt,
             assistant=self._assistant.piece(),
             reasoning=self._reasoning.piece(),
+            spent=spent if spent is not None and spent.tokens else None,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from perdure.errors import CursorError
+from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 from perdure.values.media import beginning_without_media, media_kind, read_media, without_file
@@ -450,6 +451,8 @@ class WrittenText(WireModel, extra="ignore"):
     """Attempt, counted as in `RequestResult.attempt`: attempts of earlier activities included."""
     assistant: TextPiece = Field(default_factory=TextPiece)
     reasoning: TextPiece = Field(default_factory=TextPiece)
+    spent: Usage | None = Field(default=None, exclude_if=operator.not_)
+    """The usage of this attempt so far, and of those before it: the next attempt adds it to its own."""
 
 
 class EventsPage(WireModel, extra="ignore"):

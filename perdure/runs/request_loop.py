@@ -33,6 +33,7 @@ from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.run import RunState
 from perdure.runs.version_switches import (
     ADDED_ONE_BY_ONE,
+    ALL_USAGE_COUNTS,
     DECIDED_CALLS_STOP,
     EDITS_KEEP_AUTHORS,
     HELD_BLOCKS_NOTHING,
@@ -269,6 +270,8 @@ class RequestLoop:
             self._run.note_answer(result)
             return
         missing, stands = self.intake.close(result)
+        if stands is not result and self._run.prepared.follows(ALL_USAGE_COUNTS):
+            stands.spent = result.usage if result.spent is None else result.usage.plus(result.spent)
         self.report(CallsArrived(missing), SolutionEnded(stands))
 
     def report(self, *events: LoopEvent) -> None:

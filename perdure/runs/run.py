@@ -16,6 +16,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
+from perdure.models.usage import Usage
 from perdure.plan import LAZY_READS, Call, Outcome, Plan
 from perdure.rules import RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
@@ -446,6 +447,20 @@ class RunState:
             text_answers = self.output.text_answers
             count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
             self.journal.request_ended(view, result, has_text=self.output.text(result) is not None, cut=cut)
+
+            if result.spent is not None:
+                self._count_beside(view.model, result.spent, requests=0)
+
+    def count_reported(self, model: str, usage: Usage, *, requests: int) -> None:
+        """Count usage that no answer to a Request has: that of tools, and of attempts without an answer (R9.6)."""
+        if usage.tokens or requests:
+            self.note("reported", model, usage, requests)
+            self._count_beside(model, usage, requests=requests)
+
+    def _count_beside(self, model: str, usage: Usage, *, requests: int) -> None:
+        self.progress.usage.count(model, usage, self.prepared.prices, requests=requests)
+        if self.shared_budgets:
+            self.progress.unsettled.count(model, usage, self.prepared.prices, requests=requests)
 
     def read_text(self, plan: Plan, result: RequestResult) -> None:
         """Show readers the known part of an answer's text, while its calls run to their end (R19.4)."""

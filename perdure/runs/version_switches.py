@@ -26,6 +26,8 @@ from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_OF_CHILDREN, 
 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
 """A new call that adds to a value replaces one held call with the same parameters, not all of its path (R10.5)."""
+ALL_USAGE_COUNTS: Final = "all-usage-counts"
+"""A run counts the usage of an answer that came too late to count, and cache writes of samples for MCP servers (R9.6)."""
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """After its start a run uses no local activities: commands after a local activity may have another order in a replay.
 """
@@ -157,6 +159,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         FIRST_CALLS_TIMED_LATER: 7,
         CARRIES_LESS: 8,
         ADDED_ONE_BY_ONE: 9,
+        ALL_USAGE_COUNTS: 9,
         CLIENT_TIMEOUT_ALONE: 9,
         CODE_COUNTS: 9,
         CONDITION_FIRST: 9,

@@ -119,6 +119,7 @@ class ToolContext(Generic[ContextT]):
         completion_tokens: int = 0,
         cached_tokens: int = 0,
         reasoning_tokens: int = 0,
+        cache_write_tokens: int = 0,
         requests: int = 1,
     ) -> None:
         """Report the usage of a model that the tool's code has called itself. The run counts it if the call succeeds.
@@ -135,6 +136,7 @@ class ToolContext(Generic[ContextT]):
                 completion_tokens=completion_tokens,
                 cached_tokens=cached_tokens,
                 reasoning_tokens=reasoning_tokens,
+                cache_write_tokens=cache_write_tokens,
             )
         )
 

@@ -69,6 +69,7 @@ class ReportedUsage(WireModel):
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = Field(default=0, exclude_if=operator.not_)
 
 
 class ToolResult(WireModel):

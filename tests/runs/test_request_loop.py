@@ -15,12 +15,14 @@ from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
 from perdure.hooks.answers import Hooks
 from perdure.hooks.events import HookAnswer, HookRef
 from perdure.models.requests import CallDelivery, RequestResult
+from perdure.models.usage import Usage
 from perdure.plan import RefusedByRule, Rejected, Returned
 from perdure.rules import AtMost, CountAtMost, RuleBook
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
 from perdure.runs.run import RunState
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.views import fit_result, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -496,3 +498,17 @@ def _begin_of_limited_calls(rule: dict[str, Any], count: int) -> float:
     started = Driver(loop).step()
     assert [loop.begin(loop.running[name]) for name in started] == [None] * count
     return cpu.laps()
+
+
+@pytest.mark.parametrize(("rules", "tokens"), [(NEWEST, 120), (0, 0)])
+def test_r9_6_an_answer_that_comes_too_late_to_count_is_paid_for(rules: int, tokens: int) -> None:
+    loop = loop_of()
+    loop._run.prepared.rules = rules
+    loop.deliver(delivered(call(0)))
+    driver = Driver(loop)
+    driver.step()
+    usage = Usage(prompt_tokens=100, completion_tokens=20)
+    loop.answer(RequestResult(calls=[call(5)], attempt=2, usage=usage))
+    driver.step()
+    assert len(loop.plan.calls) == 1
+    assert loop._run.progress.usage.tokens == tokens

@@ -270,6 +270,32 @@ async def test_b7_the_words_of_an_error_reach_the_user(turn: Turn, words: str, d
     assert "\n" not in (view.error or "")
 
 
+BROKEN = Turn(raw=['data: {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 5}}\n\n'])
+
+
+@pytest.mark.parametrize(
+    ("fallback", "turns", "tokens"),
+    [
+        ([], [BROKEN, Turn({"calls": [], "output": {"ok": True}}, usage=(120, 8))], {"gpt-4o-mini": 105 + 128}),
+        (
+            ["other"],
+            [BROKEN, BROKEN, BROKEN, Turn({"calls": [], "output": {"ok": True}}, usage=(120, 8))],
+            {"gpt-4o-mini": 210, "other": 105 + 128},
+        ),
+    ],
+    ids=["retry", "fallback"],
+)
+async def test_r9_6_answers_that_break_off_count(
+    fallback: list[str], turns: list[Turn], tokens: dict[str, int], dev_server: WorkflowEnvironment
+) -> None:
+    async with harness(dev_server.client, [], turns) as it:
+        view = await it.run(agent(config={"models": {"fallback": fallback}}))
+    assert view.output == {"ok": True}
+    assert {model: used.tokens for model, used in view.usage.by_model.items()} == tokens
+    assert sum(used.requests for used in view.usage.by_model.values()) == 1
+    assert [request.usage.tokens for request in view.log] == [128]
+
+
 async def test_b7_what_each_server_says_is_given_up_waited_for_or_tried_again() -> None:
     final = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 422: "UnprocessableEntityError"}
     turns = [

@@ -165,8 +165,12 @@ async def test_r21_3_sampling_asks_the_runs_model_and_counts(dev_server: Workflo
         "output": "†state.short",
     }
 
+    written = {"prompt_tokens": 50, "completion_tokens": 2, "prompt_tokens_details": {"cache_write_tokens": 30}}
+    broken = 'data: {"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 1}}\n\n'
+    samples = [Turn(raw=[broken]), Turn("A tale.", usage=written)]
+
     def answer(request: Any) -> Any:
-        return "A tale." if "Summarise: a long tale" in request.text else plan
+        return samples.pop(0) if "Summarise: a long tale" in request.text else Turn(plan, usage=(100, 10))
 
     async with (
         server("stdio", sampling=1) as config,
@@ -179,6 +183,7 @@ async def test_r21_3_sampling_asks_the_runs_model_and_counts(dev_server: Workflo
     assert str(view.output["result"]).endswith(": A tale.")
     assert view.requests == 1
     assert sum(each.requests for each in view.usage.by_model.values()) == 2
+    assert (view.usage.prompt_tokens, view.usage.completion_tokens, view.usage.cache_write_tokens) == (200, 13, 30)
 
 
 async def test_r21_3_a_server_of_2025_gets_its_sample_beside_a_message_to_the_run(
