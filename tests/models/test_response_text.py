@@ -22,7 +22,7 @@ from perdure.models.dialects.common import (
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
 from perdure.values.json import loads, without_comments
-from tests.cpu import Cpu
+from tests.cpu import takes_less
 from tests.soak import share
 from tests.strategies import json_values
 
@@ -311,9 +311,7 @@ HEAVY = {
 
 @pytest.mark.parametrize(("dialect", "text"), HEAVY.values(), ids=HEAVY)
 def test_r18_6_what_an_answer_costs_grows_with_its_length_alone(dialect: str, text: str) -> None:
-    cpu = Cpu()
-    read(dialect, text, 4)
-    assert cpu.laps() < 700  # quadratic is minutes; half a second without neighbours
+    assert takes_less(lambda: read(dialect, text, 4), 700)  # quadratic is minutes; half a second without neighbours
 
 
 @pytest.mark.parametrize(("dialect", "text"), HEAVY.values(), ids=HEAVY)
@@ -330,25 +328,27 @@ def test_r18_6_what_an_answer_takes_of_memory_grows_with_its_length_alone(dialec
 def test_long_arguments_cost_what_they_weigh() -> None:
     arguments = '{"a":"' + "x" * 500_000 + '"}'
     pieces = [ToolDelta(index=0, arguments=arguments[at : at + 4]) for at in range(0, len(arguments), 4)]
-    cpu = Cpu()
     assert len(native(ToolDelta(0, "one", "add", ""), *pieces).calls) == 1
-    assert cpu.laps() < 2000
+    assert takes_less(lambda: native(ToolDelta(0, "one", "add", ""), *pieces), 2000)
 
 
 @pytest.mark.parametrize("blanks", [" ", "\n"])
 def test_r18_6_blanks_without_end_cost_what_they_are_long(blanks: str) -> None:
     text = "{" + blanks * 1_000_000
-    cpu = Cpu()
-    assert last_marks_removed(text + "x") == text + "x"
-    assert last_marks_removed(text + "<|im_end|> </s>\n") == "{"
-    assert call_as_text(text + "x") is None
-    assert cpu.laps() < 400
+
+    def look() -> None:
+        assert last_marks_removed(text + "x") == text + "x"
+        assert last_marks_removed(text + "<|im_end|> </s>\n") == "{"
+        assert call_as_text(text + "x") is None
+
+    assert takes_less(look, 400)
 
 
 def test_r18_6_a_long_f_string_is_refused_before_it_is_parsed() -> None:
-    reader = DIALECTS["script"].reader(ReaderVocabulary())
-    cpu = Cpu()
-    reader.push("act(f'" + "{a}" * 100_000 + "')\n")
-    (call,) = reader.close("stop").calls
-    assert "an f-string in it may have 2,000 characters" in str(call)
-    assert cpu.laps() < 400
+    def refuse() -> None:
+        reader = DIALECTS["script"].reader(ReaderVocabulary())
+        reader.push("act(f'" + "{a}" * 100_000 + "')\n")
+        (call,) = reader.close("stop").calls
+        assert "an f-string in it may have 2,000 characters" in str(call)
+
+    assert takes_less(refuse, 400)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perdure.errors import ReferenceSyntaxError, StateError
 from perdure.values.references import MISSING, get, overlaps, parse_output_path
 from perdure.values.state import State, Write, replay
-from tests.cpu import Cpu
+from tests.cpu import takes_less
 from tests.strategies import paths, writes
 
 
@@ -130,10 +130,12 @@ def test_compacting_forgets_only_what_cannot_be_seen(parts: list[list[Write]]) -
 def test_r18_5_compacting_costs_what_is_new() -> None:
     state = State(Write(path=("all", f"k{n}"), value="x" * 1000) for n in range(20_000))
     state.compact()
-    state.append(Write(path=("all", "k7"), value=1))
-    cpu = Cpu()
-    state.compact()
-    assert cpu.laps() < 6
+
+    def add_and_compact() -> None:
+        state.append(Write(path=("all", "k7"), value=1))
+        state.compact()
+
+    assert takes_less(add_and_compact, 6)
     assert len(state.writes) == 20_000
     state.append(Write(path=("all",), value={}))
     state.compact()

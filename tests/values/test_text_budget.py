@@ -18,7 +18,7 @@ from perdure.values.limits import MAX_PAYLOAD, MAX_TEXTS
 from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
 from perdure.values.templates import TextBudget, parse_template
-from tests.cpu import Cpu
+from tests.cpu import Cpu, takes_less
 from tests.strategies import json_values
 
 TELL = parse_tool({"name": "tell", "properties": {"text": {"type": "string"}}}, activities=["tell"])
@@ -48,25 +48,28 @@ def planned(it: Plan, texts: list[str]) -> list[float]:
 
 
 def test_r18_5_many_texts_embed_one_value_a_bounded_number_in_each_task() -> None:
-    spent = []
+    spent, measured = [], []
     for _ in range(3):  # a neighbour slows one of them, and not each
         it = plan(v=["x" * 65] * 3000)  # 200 KB
         spent.append(max(planned(it, [f"{n}: {{†state.v}}" for n in range(450)])))
+        cpu = Cpu()
+        sizes = [it.state.sizes.of(call.inputs.params) for call in it.calls]
+        measured.append(cpu.laps())
     assert min(spent) < 100
+    assert min(measured) < 10, "what each has is known from its parts"
     assert [call.state.status for call in it.calls] == ["ready"] * 450
     whole = dumps(it.state.snapshot()["v"])
     assert all(call.inputs.params["text"] == f"{n}: {whole}" for n, call in enumerate(it.calls))
-    cpu = Cpu()
-    sizes = [it.state.sizes.of(call.inputs.params) for call in it.calls]
-    assert cpu.laps() < 10, "what each has is known from its parts"
     assert sizes[7] == len(dumps(it.calls[7].inputs.params).encode())
 
 
 def test_r18_1_one_text_that_embeds_a_value_too_often_is_the_calls_own_error() -> None:
-    it = plan(v=LARGE)
-    spent = planned(it, ["{†state.v}" * 150, "{†state.v}"])
+    spent = []
+    for _ in range(3):
+        it = plan(v=LARGE)
+        spent.append(max(planned(it, ["{†state.v}" * 150, "{†state.v}"])))
     error = it.calls[0].state.error
-    assert max(spent) < 100
+    assert min(spent) < 100
     assert [call.state.status for call in it.calls] == ["invalid", "ready"]
     assert error is not None
     assert error.code == "params_too_large"
@@ -105,13 +108,15 @@ def test_r18_1_what_is_nested_too_deeply_with_what_it_refers_to_is_the_calls_own
 
 
 def test_r18_1_an_output_that_embeds_a_value_too_often_is_told_to_the_model() -> None:
-    cpu = Cpu()
     outputs: list[Json] = ["{†state.v}" * 150, ["{†state.v}!"] * 150]
-    for output in outputs:
-        found, wrong = resolve_output(output, {"state": {"v": LARGE}}, TextBudget(total=20_000_000))
-        assert found is None
-        assert "the limit is" in wrong[0]
-    assert cpu.laps() < 140
+
+    def resolve_all() -> None:
+        for output in outputs:
+            found, wrong = resolve_output(output, {"state": {"v": LARGE}}, TextBudget(total=20_000_000))
+            assert found is None
+            assert "the limit is" in wrong[0]
+
+    assert takes_less(resolve_all, 140)
 
 
 def test_a_person_cannot_edit_a_text_past_its_limit() -> None:
