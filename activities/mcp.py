@@ -233,6 +233,12 @@ class _ServerTools:
         # A server's own tool has precedence over a tool of the same name that reads its resources or prompts.
         for read in _readers(self.name, self._server, self._connection):
             found.setdefault(read.name, read)
+        # First: a rule that is missed is the guard of a tool, and the server decides how many other problems there are.
+        names = {one.name for one in offered} | {
+            function.name.removeprefix(f"{self.name}.") for function in found.values()
+        }
+        misspelt = [*self._server.misspelt_keys(), *self._server.rules_without_tool(names)]
+        problems[:0] = [f"the MCP server {self.name!r}: {problem}" for problem in misspelt]
         problems += self._registry.replace(f"mcp {self.name}", found.values())
         for problem in problems:
             # Reported once, not at each change of the list.

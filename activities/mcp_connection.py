@@ -9,10 +9,11 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 
@@ -90,6 +91,7 @@ from perdure.values.limits import (
     MAX_SERVER_QUESTIONS,
     MAX_SERVER_ROUNDS,
 )
+from perdure.values.problems import MOST, none_of
 
 ApprovalRule: TypeAlias = Literal["never", "always"]
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -108,10 +110,14 @@ class McpOAuth(BaseModel):
     """Scopes, with blanks between them."""
 
 
-class McpServer(BaseModel):
-    """One entry of `mcpServers`, in the form that other programs read; `trusted` and `approval` are Perdure's."""
+OWN_KEYS: Final = ("trusted", "sampling", "approval")
+"""Keys of a server's entry that other programs do not have."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+
+class McpServer(BaseModel):
+    """One entry of `mcpServers`, in the form that other programs read; the keys of `OWN_KEYS` are Perdure's."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)  # keys of other programs mean nothing here
 
     command: str | None = None
     args: list[str] = Field(default_factory=list)
@@ -131,6 +137,17 @@ class McpServer(BaseModel):
 
     def rule(self, tool: str) -> Any:
         return self.approval.get(tool) if isinstance(self.approval, dict) else self.approval
+
+    def misspelt_keys(self) -> list[str]:
+        """Return a problem for each unknown key that resembles one of Perdure's."""
+        unknown = list(self.model_extra or {})[:MOST]
+        return [none_of(key, "key", OWN_KEYS) for key in unknown if get_close_matches(key, OWN_KEYS, cutoff=0.8)]
+
+    def rules_without_tool(self, tools: Collection[str]) -> list[str]:
+        """Return a problem for each rule of `approval` that is for none of these tools."""
+        names = self.approval if isinstance(self.approval, dict) else ()
+        unknown = [name for name in names if name not in tools][:MOST]
+        return [f"approval: {none_of(name, 'tool', sorted(tools))}" for name in unknown]
 
 
 class McpConfig(BaseModel):

@@ -367,7 +367,9 @@ class RunNotifications:
             kind=kind,
             text=text,
             link=approval_link(run.prepared.pages, self._run_id, approval_request.id),
-            command=decide_command(self._run_id, approval_request.id, question=approval_request.question),
+            command=decide_command(
+                self._run_id, approval_request.id, question=approval_request.question, roles=approval_request.roles
+            ),
             call=approval_request.id,
             tool=entry.tool,
             question=approval_request.question,

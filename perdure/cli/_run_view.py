@@ -23,7 +23,7 @@ from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
 from perdure.models.usage import Usage
-from perdure.runs.notifications import NotificationView
+from perdure.runs.notifications import NotificationView, decide_command
 from perdure.runs.prompt_parts import TOKEN, characters, common_prefix_length, costs
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject, dumps, shorten
@@ -172,12 +172,8 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
     if approval.decision is None and request is not None and request.client:
         return f"waits for the client that runs it: perdure answer {shlex.quote(run_id)} {call.id} RESULT"
     if approval.decision is None:
-        how = (
-            f"answer {shlex.quote(run_id)} {call.id} TEXT"
-            if call.tool == "ask_person" or call.status == "running"
-            else f"approve {shlex.quote(run_id)} {call.id}{'' if request is None else _roles(request)}"
-        )
-        return f"waits for a person: perdure {how}"
+        question = call.tool == "ask_person" or call.status == "running"
+        return f"waits for a person: {_decide_command(run_id, call.id, question, request)}"
     if approval.decision == "dropped":
         return f"nobody decided: {why}"
     by = f" by {approval.by}" if approval.by else ""
@@ -188,15 +184,12 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
 
 def decision_commands(run_id: str, one: WaitingEntry | WaitingView) -> str:
     """Return the commands for a decision, ready to be pasted."""
-    named = f"{shlex.quote(run_id)} {one.call}"
-    if one.question:
-        return f"perdure answer {named} TEXT"
-    return f"perdure approve {named}{_roles(one)}\nperdure reject {named}"
+    decide = _decide_command(run_id, one.call, one.question, one)
+    return decide if one.question else f"{decide}\nperdure reject {shlex.quote(run_id)} {one.call}"
 
 
-def _roles(one: WaitingEntry | WaitingView) -> str:
-    """Return the options that name the roles of a quorum."""
-    return "".join(f" --role {shlex.quote(strip_control_characters(each))}" for each in one.roles)
+def _decide_command(run_id: str, call: str, question: bool, one: WaitingEntry | WaitingView | None) -> str:
+    return strip_control_characters(decide_command(run_id, call, question=question, roles=one.roles if one else ()))
 
 
 def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:

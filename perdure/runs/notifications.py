@@ -6,7 +6,7 @@ import hashlib
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -364,10 +364,12 @@ def output_link(pages: str, run_id: str) -> str:
     return f"{pages.rstrip('/')}/v1/runs/{_escaped(run_id, '/')}/value?what=output" if pages else ""
 
 
-def decide_command(run_id: str, call: str, *, question: bool) -> str:
-    """Return the command line that decides about a request."""
-    verb, more = ("answer", " TEXT") if question else ("approve", "")
-    return f"perdure {verb} {shlex.quote(run_id)} {shlex.quote(call)}{more}"
+def decide_command(run_id: str, call: str, *, question: bool, roles: Sequence[str] = ()) -> str:
+    """Return the command line that decides about a request, with the roles that its quorum needs."""
+    named = f"{shlex.quote(run_id)} {shlex.quote(call)}"
+    if question:
+        return f"perdure answer {named} TEXT"
+    return " ".join([f"perdure approve {named}", *(f"--role {shlex.quote(role)}" for role in roles)])
 
 
 def show_command(run_id: str) -> str:

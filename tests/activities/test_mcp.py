@@ -342,6 +342,27 @@ async def test_a_tool_that_cannot_be_one_is_left_out_with_a_line() -> None:
     assert refused[0].startswith("the MCP server 'notes': tool 'notes.odd': its schema is not a JSON Schema")
 
 
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"approval": {"d": "always"}}, 'approval: "d" is not a known tool; did you mean "do"?'),
+        ({"approval": {"pay": "always", "do": "never"}}, 'approval: "pay" is not a known tool; use one of: do'),
+        ({"approvals": {"do": "always"}}, '"approvals" is not a known key; did you mean "approval"?'),
+        ({"trustd": True}, '"trustd" is not a known key; did you mean "trusted"?'),
+        ({"type": "stdio", "timeout": 5, "autoApprove": [], "envFile": "x"}, None),  # keys of other programs
+    ],
+)
+async def test_a_misspelt_rule_of_a_server_is_a_line(
+    entry: dict[str, Any], problem: str | None, tmp_path: Path
+) -> None:
+    config = scripted(tmp_path / "script", tools=[PLAIN])
+    config = McpConfig.model_validate({"mcpServers": {"x": entry_of(config) | entry}})
+    told: list[str] = []
+    async with offered_by(config, told.append) as registry:
+        assert registry.get("x.do")
+    assert told == ([] if problem is None else [f"the MCP server 'x': {problem}"])
+
+
 @pytest.mark.parametrize("has_tasks", [True, False])
 async def test_a_tool_that_requires_tasks_is_left_out_where_the_server_has_them(
     has_tasks: bool, tmp_path: Path

@@ -578,6 +578,16 @@ async def test_many_requests_at_a_time_take_turns_and_those_decided_meanwhile_in
     assert len(view.notifications) == len(set(pager.tried)) == 10
 
 
+async def test_the_command_of_a_notification_names_the_roles_of_a_quorum(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    policy: Any = {"tools": {"refund": {"by": 2, "roles": ["finance team"]}}}
+    agent = Agent("shop", tools=[refund], approval=policy, notify={"approval_requested": ["ops"]})
+    people = [approve(by=name, roles=["finance team"]) for name in ("ann", "bob")]
+    async with run_locally(agent, model=[ASKED, DONE], people=people, routes=[pager.route]) as local:
+        await local.perdure.run(agent, id="shop-2")
+    assert [each.command for each in pager.taken] == ["perdure approve shop-2 1.0 --role 'finance team'"]
+
+
 async def test_deliveries_that_go_on_for_long_hold_up_no_other(run_locally: Callable[..., Any]) -> None:
     """The first ten find nobody for twenty minutes; people are informed of the others long before."""
     taken: list[str] = []
