@@ -62,7 +62,10 @@ async def test_the_application_of_the_page_on_fastapi_starts_shows_decides_and_s
             assert "ordered: pear" in streamed
             assert (await http.get(f"/orders/{run_id}")).json()["output"] == "ordered: pear"
             assert (await http.post(f"/orders/{run_id}/approval/1.0")).status_code == 409
-            assert (await http.get("/orders/none-such")).status_code == 404
+            assert (await http.post("/orders", params=order | {"fruit": "apple"})).status_code == 409
+            for unknown in ("/orders/none-such", "/orders/none-such/events"):
+                assert (await http.get(unknown)).status_code == 404
+            assert (await http.post("/orders/none-such/approval/1.0")).status_code == 404
     port = free_port()
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{port}")
     async with (
