@@ -31,6 +31,7 @@ from perdure.client.errors import clear_errors, silent_server
 from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.queries import UNANSWERED, SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
+from perdure.queries.media_store import erasable
 from perdure.runs.provenance import CONVERSATION
 from perdure.sessions.agent_file import input_name, with_settings
 from perdure.sessions.fork import fork, run_number
@@ -297,7 +298,8 @@ async def fetch_start_time(client: Client, run_id: str) -> str | None:
 
 
 async def forget(client: Client, id: str) -> None:
-    """Delete a session that ends, and its runs, from the server. Raises `ServerError` if it does not answer in time.
+    """Delete a session that ends, and its runs, from the server, and their values from external storage. Raises
+    `ServerError` if the server does not answer in time.
 
     Deletion terminates a session. So wait first for its last hooks and the ends of its calls, for `ANSWERS_WITHIN` at
     most.
@@ -305,17 +307,16 @@ async def forget(client: Client, id: str) -> None:
     with contextlib.suppress(TimeoutError, WorkflowFailureError, RPCError):
         async with asyncio.timeout(ANSWERS_WITHIN):
             await client.get_workflow_handle(id).result()
-    try:
-        async with asyncio.timeout(ANSWERS_WITHIN):
-            with clear_errors(client):
-                await _forget(client, id)
-    except TimeoutError:
-        raise silent_server(client) from None
-
-
-async def _forget(client: Client, id: str) -> None:
-    for query in (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'"):
-        async for each in client.list_workflows(query):
+    queries = (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'")
+    async with _answering(client):
+        found = [each for query in queries async for each in client.list_workflows(query)]
+    if (
+        storage := erasable(client.data_converter)
+    ) is not None:  # first: nothing else finds the values of a deleted history
+        for workflow_id in sorted({each.id for each in found}):
+            await storage.erase_owned(client.namespace, workflow_id)
+    async with _answering(client):
+        for each in found:
             request = DeleteWorkflowExecutionRequest(
                 namespace=client.namespace,
                 workflow_execution=WorkflowExecution(workflow_id=each.id, run_id=each.run_id),
@@ -326,6 +327,17 @@ async def _forget(client: Client, id: str) -> None:
                 if error.status in UNANSWERED:
                     raise
                 continue  # it is already deleted
+
+
+@asynccontextmanager
+async def _answering(client: Client) -> AsyncIterator[None]:
+    """Raise `ServerError` if the server does not answer within `ANSWERS_WITHIN`."""
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            with clear_errors(client):
+                yield
+    except TimeoutError:
+        raise silent_server(client) from None
 
 
 async def begin_session(session: Address, description: Description, rules: SessionRules, task_queue: str) -> str:

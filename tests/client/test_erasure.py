@@ -378,6 +378,16 @@ async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it
     ]
 
 
+async def test_r24_5_a_deleted_session_leaves_no_value(dev_server: WorkflowEnvironment, storage: Path) -> None:
+    async with working(dev_server) as (api, _, tenant):
+        session = api.session("ann", tenant=tenant, agent=Agent.of(agent("long")))
+        await session.ask("hello", sender="ann", timeout=HANG)
+        await until_listed(api, tenant, 1)
+        assert values(storage)
+        await session.delete(sender="ann")
+        assert not values(storage)
+
+
 async def test_r24_5_an_erasure_without_a_person_and_a_time_is_refused(dev_server: WorkflowEnvironment) -> None:
     with pytest.raises(RunError, match="sender and before are missing"):
         await Perdure(dev_server.client).erase(tenant="acme")
