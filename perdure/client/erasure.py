@@ -32,7 +32,15 @@ from perdure.client.schedules import Schedule, ScheduleView, walk_schedules
 from perdure.client.selection import check_time_zone, of_tenant, quote_text
 from perdure.client.session_operations import Address, update
 from perdure.client.tenancy import TENANT_MEMO
-from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError, ServerRefusalError
+from perdure.errors import (
+    JsonError,
+    MediaError,
+    MessageRefusedError,
+    NoWorkerError,
+    RunError,
+    RunNotFoundError,
+    ServerRefusalError,
+)
 from perdure.hosting.settings import in_force
 from perdure.queries import UNANSWERED, SessionReader, children_of, describe, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
@@ -528,11 +536,10 @@ class Eraser:
             report.remaining.append(Remaining("file", digest.decode(), f"{by} has it too"))
         for digest in sorted(files - kept.keys()):
             name = digest.decode()
-            if report.dry_run:
-                with contextlib.suppress(Exception):  # its codec's key may be gone
-                    report.files += await self._media.find(name) is not None
-            else:
-                report.files += await self._media.delete(name)
+            try:
+                report.files += await self._media.delete(name, dry_run=report.dry_run)
+            except MediaError as error:
+                report.remaining.append(Remaining("file", name, str(error)))
         for id in sorted(ids):
             report.values += await self._storage.erase_owned(self._client.namespace, id, dry_run=report.dry_run)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar, runtime_checkable
@@ -153,9 +154,23 @@ class MediaStore:
         stored = await self._storage.get_named(self._name(digest))
         return None if stored is None else await self._decode(stored, digest)
 
-    async def delete(self, digest: str) -> bool:
-        """Remove the file of this digest, and return whether it existed."""
-        return isinstance(self._storage, ErasableStorage) and await self._storage.delete_named(self._name(digest))
+    async def delete(self, digest: str, *, dry_run: bool = False) -> bool:
+        """Remove the file of this digest, and return whether it existed. With `dry_run` remove nothing.
+
+        Raises `MediaError` without a tenant for bytes of another digest: a tenant's file may have the name.
+        """
+        if not isinstance(self._storage, ErasableStorage):
+            return False
+        name = self._name(digest)
+        if (stored := await self._storage.get_named(name)) is None:
+            return False
+        if not self._tenant:
+            found = None
+            with contextlib.suppress(Exception):  # a codec may raise anything
+                found = await self._decode(stored, digest)
+            if found is None:
+                raise MediaError("its bytes have another digest: it is damaged, its key is gone, or it is a tenant's")
+        return dry_run or await self._storage.delete_named(name)
 
     async def _decode(self, stored: bytes, digest: str) -> bytes | None:
         """Return the bytes of a stored file; `None`: it was damaged, or its key is gone."""

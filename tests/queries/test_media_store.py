@@ -17,8 +17,8 @@ from perdure.queries.media_store import MediaStore
 from perdure.values.limits import MAX_FILES_OF_CALL
 
 
-def store_in(folder: Path) -> MediaStore:
-    return MediaStore(DataConverter(external_storage=ExternalStorage(drivers=[FileStorage(folder)])))
+def store_in(folder: Path, tenant: str = "") -> MediaStore:
+    return MediaStore(DataConverter(external_storage=ExternalStorage(drivers=[FileStorage(folder)])), tenant)
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -49,6 +49,22 @@ async def test_r20_3_a_damaged_file_is_stored_again(tmp_path: Path) -> None:
     assert await store.find(file.digest) is None
     await store.save([file])
     assert await store.find(file.digest) == b"a,b"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_r24_5_a_digest_without_a_tenant_removes_no_file_of_a_tenant(tmp_path: Path) -> None:
+    acme, nobody, file = store_in(tmp_path, "acme"), store_in(tmp_path), Media(data=b"public price list")
+    await acme.save([file])
+    [stored] = files_in(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(MediaError, match="its bytes have another digest"):
+            await nobody.delete(f"sha256:{stored.name}", dry_run=dry_run)
+    await nobody.save([file])
+    assert await nobody.delete(file.digest, dry_run=True)
+    assert await nobody.delete(file.digest)
+    assert not await nobody.delete(file.digest)
+    assert files_in(tmp_path) == [stored]
+    assert await acme.delete(file.digest)
 
 
 FULL_DISK = """
