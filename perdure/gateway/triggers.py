@@ -32,12 +32,15 @@ from perdure.errors import (
     SettingsError,
     TooLargeError,
 )
+from perdure.sessions.agent_file import input_name
 from perdure.sessions.message_queue import check_content, check_name
 from perdure.sessions.wire import COMMANDS, Message
 from perdure.values.json import Json, JsonObject, json_path
 from perdure.values.limits import MAX_NAME
+from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import none_of, problems_of
 from perdure.values.references import MISSING, Expression, Missing, Reference, get
+from perdure.values.schemas import Schema
 from perdure.values.templates import parse_template
 
 KINDS: Final = ("body", "event", "delivery")
@@ -228,7 +231,7 @@ def trigger_faults(path: Path, agents: Path) -> tuple[dict[str, Trigger], list[s
 
 
 def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
-    """Yield the problems of a trigger's secrets, its agent, and the context that its agent requires."""
+    """Yield the problems of a trigger's secrets, its agent, and the context, message or input that its agent takes."""
     try:
         trigger.secrets()
     except SettingsError as error:
@@ -244,8 +247,13 @@ def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
         agent = Agent.read_to_run(folder / f"{stem}.json")
     except PerdureError:  # the gateway logs the problem of a file, also after a later change
         return
+    if any(_mapping_faults(trigger)):
+        return
     if fault := _context_fault(trigger, agent):
         yield f"{name}.context: {fault}"
+    key = "input" if trigger.session is None else "session"
+    if fault := _input_fault(trigger, agent):
+        yield f"{name}.{key}: {fault}"
 
 
 def _context_fault(trigger: Trigger, agent: Agent[Any]) -> str:
@@ -263,6 +271,25 @@ def _context_fault(trigger: Trigger, agent: Agent[Any]) -> str:
     return ""
 
 
+def _input_fault(trigger: Trigger, agent: Agent[Any]) -> str:
+    """Return the reason why the agent can never take the trigger's message or input; empty if it can take one."""
+    given = trigger.input
+    try:
+        if trigger.session is not None:
+            input_name(agent.document())
+        elif given is MISSING or parse_template(given)[0].literal:
+            agent.check_input(given)
+        elif isinstance(given, dict):  # else the whole input is a value of the body
+            messages = [each for each in agent.parsed.messages() if isinstance(each, InputMessage)]
+            merged = merge_data([*messages, InputMessage.model_validate({"type": "input", "input": given})])
+            found = next(each for each in merged if each.instance is None)
+            wrong = Schema(found.data_schema or {}).errors(found.value, references=True)
+            return f"the input breaks its schema: {'; '.join(wrong[:5])}" if wrong else ""
+    except (InputError, MessageRefusedError) as error:
+        return f"is missing: {error}" if given is MISSING and trigger.session is None else str(error)
+    return ""
+
+
 def agent_place(trigger: Trigger, agents: Path) -> tuple[Path, str]:
     """Return the folder and the name of the trigger's agent."""
     if trigger.agent.endswith(".json"):
@@ -272,7 +299,7 @@ def agent_place(trigger: Trigger, agents: Path) -> tuple[Path, str]:
 
 
 def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], list[str]]:
-    """Return the valid triggers, and the faults."""
+    """Return the triggers that have every key they need, and the faults, also of their mappings."""
     listed = document.get("triggers", document) if isinstance(document, Mapping) else None
     if not isinstance(listed, Mapping) or not listed:
         return {}, ['must be an object such as {"triggers": {"issues": {"scheme": "github", …}}}']
@@ -289,10 +316,8 @@ def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], lis
                 else:
                     faults.append(f"{name}{json_path(problem.place[1:]).removeprefix('$')}: {problem.words}")
             continue
-        if wrong := list(_mapping_faults(named.trigger)):
-            faults += [f"{name}.{each}" for each in wrong]
-        else:
-            found[name] = named.trigger
+        faults += [f"{name}.{each}" for each in _mapping_faults(named.trigger)]
+        found[name] = named.trigger
     return found, faults
 
 

@@ -21,13 +21,13 @@ from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
 from perdure.gateway.http_server import serve_app
-from perdure.gateway.triggers import parse_triggers
+from perdure.gateway.triggers import map_delivery, parse_triggers
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, load
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RunResult
 from perdure.testing import ScriptedModel, run_locally
-from perdure.values.json import loads_commented
+from perdure.values.json import JsonObject, loads_commented
 from tests.docs.test_readme import DOCS, blocks, write
 from tests.gateway.support import write_agents
 from tests.support import DONE, harness, serving
@@ -191,5 +191,8 @@ async def test_the_triggers_of_the_page_start_runs(
             (run,) = {answer.json()["runId"] for answer in answers}
         view = await it.client.get_workflow_handle(run, result_type=RunResult).result()
     assert view.output == "A pear"
-    for block in blocks("json", DOCS["triggers.md"]):
-        assert parse_triggers(loads_commented(block))
+    issues, payments = (parse_triggers(loads_commented(block)) for block in blocks("json", DOCS["triggers.md"]))
+    assert payments
+    issue: JsonObject = {"title": "A pear", "body": None}  # as GitHub sends an issue without a description
+    mapped = map_delivery(issues["issues"], {"issue": issue}, "issues.opened", "1")
+    assert mapped.input == {"title": "A pear", "text": ""}

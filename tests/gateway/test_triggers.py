@@ -102,9 +102,10 @@ def test_a_secret_is_shown_nowhere() -> None:
 
 def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB", "a secret")
-    write_agents(tmp_path / "agents", {"name": "triage", "context": []})
+    task = {"type": "system", "text": "Sort."}
+    write_agents(tmp_path / "agents", {"name": "triage", "context": [task]})
     path, own = tmp_path / "triggers.json", tmp_path / "own.json"
-    own.write_text("{}", encoding="utf-8")
+    own.write_text(json.dumps({"context": [task]}), encoding="utf-8")
 
     def checked(**raw: Any) -> tuple[int, str, list[str]]:
         path.write_text(json.dumps({"triggers": raw}), encoding="utf-8")
@@ -125,10 +126,17 @@ def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "six": VALID | {"agent": "knows"},
         "seven": VALID | {"agent": "knows", "context": {"role": "†event"}},
         "eight": VALID | {"agent": "knows", "context": {"customer": 5}},
-        "nine": VALID | {"context": {"customer": "†state.x"}},
+        "nine": VALID | {"context": {"customer": "†state.x"}, "agent": "triag", "secret": "env:NONE"},
+        "talk": VALID | {"agent": "typed", "session": {"key": "k", "text": "t"}},
+        "without": VALID | {"agent": "typed"},
+        "misspelt": VALID | {"agent": "typed", "input": {"titel": "†body.title", "n": 5}},
+        "literal": VALID | {"agent": "typed", "input": {"title": "x", "n": "five"}},
     }
     needed = {"properties": {"customer": {"type": "string"}}, "required": ["customer"]}
-    write_agents(tmp_path / "agents", {"name": "knows", "context": [], "caller_context": needed})
+    write_agents(tmp_path / "agents", {"name": "knows", "context": [task], "caller_context": needed})
+    properties = {"title": {"type": "string"}, "n": {"type": "integer"}}
+    typed = {"properties": properties, "required": [*properties], "additionalProperties": False}
+    write_agents(tmp_path / "agents", {"name": "typed", "context": [{"type": "input", "schema": typed}]})
     code, out, err = checked(**faults)
     assert (code, out) == (2, "")
     assert [line.removeprefix(f"perdure: {path}: ") for line in err] == [
@@ -143,7 +151,18 @@ def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "six.context: is missing: the context breaks the agent's schema for it: $ lacks 'customer'",
         "seven.context: the agent's context type also needs 'customer'",
         'eight.context: the context breaks the agent\'s schema for it: $.customer is 5, but must fit {"type": "string"}',
+        "nine.secret: the variable NONE is not set",
+        'nine.agent: "triag" is not a known agent; did you mean "triage"?',
+        "talk.session: the agent 'typed' needs the input 'title', 'n', and a message gives one text: the agent's input "
+        "schema may require only one property, a string",
+        "without.input: is missing: the input breaks its schema: $ lacks 'title', 'n'",
+        "misspelt.input: the input breaks its schema: $ lacks 'title'; $ has unknown keys 'titel'; allowed are 'title', 'n'",
+        'literal.input: the input breaks its schema: $.n is "five", but must fit {"type": "integer"}',
     ]
-    code, out, err = checked(fits=VALID | {"agent": "knows", "context": {"customer": "†body.id"}})
+    code, out, err = checked(
+        fits=VALID | {"agent": "knows", "context": {"customer": "†body.id"}},
+        whole=VALID | {"agent": "typed", "input": "†body"},
+        parts=VALID | {"agent": "typed", "input": {"title": "{†body.a}!", "n": {"_expr": "len(body.b)"}}},
+    )
     assert (code, err) == (0, [])
     assert CliRunner().invoke(app, ["trigger", "check", "none.json"]).exit_code == 2
