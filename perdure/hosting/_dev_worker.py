@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -63,7 +64,8 @@ class ForkServer:
     """A process that has loaded Perdure and no user code. Each worker is forked from it.
 
     It is itself a fork of `perdure dev`: the server of `multiprocessing` would load Perdure again, in three seconds of CPU
-    time. It has one thread, because a fork of a process with several threads may hang. It ends with `perdure dev`.
+    time. It has one thread, because a fork of a process with several threads may hang. It ends with `perdure dev`. If that
+    was killed, it ends the Temporal server too.
     """
 
     def __init__(self) -> None:
@@ -90,9 +92,14 @@ class ForkServer:
             raise ServerError("the system cannot start another process for the worker")
         return WorkerProcess(int(pid), ours)
 
+    def guard_server(self, pid: int) -> None:
+        """End the server with this process id if this process is killed."""
+        self._socket.sendall(f"s{pid:{_NUMBER}}".encode())
+
     def close(self) -> None:
         """End the process. Its workers continue."""
-        self._socket.close()
+        with self._socket, contextlib.suppress(OSError):
+            self._socket.sendall(b".")
 
 
 def _fork_workers(requests: socket.socket) -> NoReturn:
@@ -100,9 +107,15 @@ def _fork_workers(requests: socket.socket) -> NoReturn:
     os.setsid()  # otherwise a terminal's Ctrl-C ends it, and reaches the workers twice
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    server = 0
     while True:
         asked, files, _, _ = socket.recv_fds(requests, 1, 2)
-        if not asked:
+        if asked == b"s":
+            server = int(requests.recv(_NUMBER, socket.MSG_WAITALL))
+            continue
+        if asked != b"+":
+            if not asked and server:  # `perdure dev` was killed; a server that may finish waits for connections
+                os.kill(server, signal.SIGKILL)
             os._exit(0)
         if os.fork() == 0:
             requests.close()

@@ -34,7 +34,7 @@ from perdure.hosting import logs
 from perdure.hosting._dev_worker import ForkServer, WorkerProcess
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.process import queue_interrupts
-from perdure.hosting.server import embedded_server
+from perdure.hosting.server import embedded_server, find_server_process
 from perdure.hosting.settings import Settings, replace_settings
 from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
@@ -79,6 +79,8 @@ async def _serve(
     with queue_interrupts() as interrupted:
         runtime = worker_runtime()
         async with embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server:
+            if process := find_server_process():
+                fork.guard_server(process)
             bound = server.client.service_client.config.target_host.rpartition(":")[2]
             # clients look at 7233 unless the variable names another address
             elsewhere = "" if bound == "7233" else f"; in other terminals: export TEMPORAL_ADDRESS=localhost:{bound}"

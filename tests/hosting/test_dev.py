@@ -275,3 +275,13 @@ async def test_an_interrupt_in_the_middle_of_a_reload_ends_all_of_it(tmp_path: P
     assert "changed" not in "".join(it.lines)
     with pytest.raises(ProcessLookupError):
         os.kill(reloading, 0)
+
+
+async def test_a_killed_dev_leaves_no_server(tmp_path: Path) -> None:
+    async with dev(tmp_path, ends=False, code=-signal.SIGKILL) as it:
+        await it.until("started")
+        server, _ = await asyncio.open_connection("127.0.0.1", it.port)
+        it.process.kill()
+        async with asyncio.timeout(HANG):
+            with contextlib.suppress(ConnectionResetError):
+                await server.read()  # to the end, which is the server's
