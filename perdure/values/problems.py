@@ -26,7 +26,7 @@ _MUST: Final = {
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
-    "list_type": "must be a list",
+    **dict.fromkeys(("list_type", "sequence_str", "tuple_type", "set_type", "frozen_set_type"), "must be a list"),
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",

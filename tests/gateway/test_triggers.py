@@ -73,6 +73,7 @@ def test_a_mapping_makes_the_context(effect: dict[str, Any]) -> None:
         ({"a": VALID | {"secret": []}}, "a.secret: must have 1 to 4 secrets, not 0"),
         ({"a": VALID | {"secret": ["env:A"] * 5}}, "a.secret: must have 1 to 4 secrets, not 5"),
         ({"a": {"scheme": "github"}}, "a.secret: is missing"),
+        ({"a": VALID | {"on": "issues.opened"}}, 'a.on: must be a list, not "issues.opened"'),
         ({"a": 5}, "a: must be an object, not 5"),
         ({"a": VALID | {"input": {"t": "†body."}}}, "a.input.t: malformed reference '†body.': expected a name"),
         ({"a": VALID | {"input": ["†state.x"]}}, 'a.input[0]: "†state" is not a known reference of a trigger; use one'),
