@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, encode_snapshot, estimate_snapshot_size
     from perdure.runs.version_switches import CARRIES_LESS
     from perdure.runs.wire import RunInput
-    from perdure.sessions.wire import SessionInput
+    from perdure.sessions.wire import LAST_USE_MEMO, SessionInput
     from perdure.values.json import UnreadArgument, pack, pack_json
     from perdure.values.limits import MAX_CARRIED_PARTS
 
@@ -39,22 +39,25 @@ async def wait_uncancelled(condition: Callable[[], bool]) -> None:
             continue
 
 
-def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:
+def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False, unused: bool = False) -> NoReturn:
     """Continue as new with the current version, or with its own. A server without versions rejects the versioning
-    option.
+    option. `unused`: nobody used the session in this execution, so its memo keeps the time of the last use.
     """
     changed = _is_upgraded(keeps)
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
-    memo = _read_memo() if isinstance(argument, SessionInput) else None
+    memo = _read_memo(unused) if isinstance(argument, SessionInput) else None
     workflow.continue_as_new(argument, memo=memo, initial_versioning_behavior=behavior)
 
 
-def _read_memo() -> dict[str, Any] | None:
-    """Return the memo, so that the codec encodes it under the newest key. `None`: a value cannot be read, so the memo stays as it is (R24.9)."""
+def _read_memo(unused: bool) -> dict[str, Any] | None:
+    """Return the memo with the time of the last use, so that the codec encodes it under the newest key. `None`: a value cannot be read, so the memo stays as it is (R24.9)."""
     try:
         memo = dict(workflow.memo())
     except Exception:  # a converter may raise anything
         return None
+    last_use = memo.pop(LAST_USE_MEMO, workflow.info().start_time.isoformat())
+    if unused:
+        memo[LAST_USE_MEMO] = last_use
     return None if any(isinstance(value, UnreadArgument) for value in memo.values()) else memo
 
 

@@ -121,6 +121,8 @@ class SessionDriver:
         """Cancellation of the session's workflow by a Temporal command."""
         self._arrivals = 0
         """Number of arrivals, for tasks that wait for the next one."""
+        self._ignored = 0
+        """Number of arrivals that are no use of the session, such as a `REWRITE`."""
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
         on_reset(self._note_reset)
@@ -135,6 +137,11 @@ class SessionDriver:
     def arrived(self) -> None:
         """Record an arrival that may change the next step."""
         self._arrivals += 1
+
+    def ignored(self) -> None:
+        """Record an arrival that leaves only its events in the history."""
+        self.arrived()
+        self._ignored += 1
 
     def take_turn(self, run_id: Sent[str]) -> None:
         """Give the run that a signal names its turn."""
@@ -313,7 +320,7 @@ class SessionDriver:
             return
         carried = self.kept.carried()
         if len(carried.model_dump_json().encode()) <= MAX_PAYLOAD:
-            go_on_anew(carried)
+            go_on_anew(carried, unused=self._arrivals == self._ignored and not self._stepped)
 
     async def _run(self, running: ActiveRun) -> None:
         """Run one run, from its start to its records in the transcript."""

@@ -52,7 +52,15 @@ from perdure.runs.undo import undo_id, undone_run
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
-from perdure.sessions.wire import END, ENDED, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
+from perdure.sessions.wire import (
+    END,
+    ENDED,
+    EVERYTHING,
+    LAST_USE_MEMO,
+    SESSION_PREFIX,
+    SESSION_WORKFLOW,
+    SessionDeletion,
+)
 from perdure.values.json import JsonObject, dumps, fields_as_json, loads
 from perdure.values.limits import read_duration
 
@@ -279,7 +287,7 @@ class Eraser:
         return found
 
     async def _judge_session(self, found: Execution) -> _Target | None:
-        if self._before is not None and found.start_time >= self._before:
+        if self._before is not None and await _last_use(found) >= self._before:
             return None  # no query: a namespace has many sessions
         key = await read_memo(found, KEY_MEMO, "", str) or found.id
         is_open = found.status is WorkflowExecutionStatus.RUNNING
@@ -309,7 +317,7 @@ class Eraser:
         histories, and without the number, if it does not answer or has ended.
         """
         senders: set[str] = set()
-        last, number = found.start_time, None
+        last, number = await _last_use(found), None
         try:
             async for entry in oldest_first(SessionReader(self._client, found.id)):
                 number = entry.n
@@ -320,7 +328,7 @@ class Eraser:
             number = None
             for each in await self._executions(found.id):
                 senders |= {name} if (name := each.typed_search_attributes.get(SENDER)) else set()
-                last = max(last, each.start_time)
+                last = max(last, await _last_use(each))
                 if each.workflow_type != AGENT_WORKFLOW:
                     async for text in self._values_of(each):
                         senders |= _senders_in(text)
@@ -614,6 +622,12 @@ class Eraser:
         )
         kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
         return (closed + kept).isoformat(timespec="seconds")
+
+
+async def _last_use(each: Execution) -> datetime:
+    """Return the time of a session's last use before an execution. Without one in the memo, return the execution's start."""
+    found: str = await read_memo(each, LAST_USE_MEMO, "", str)
+    return datetime.fromisoformat(found) if found else each.start_time
 
 
 def _is_part(each: Execution, of: str) -> bool:

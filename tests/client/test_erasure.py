@@ -27,6 +27,7 @@ from perdure.errors import MediaError, RunError
 from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
 from perdure.runs.audit import verify_chain
+from perdure.runs.wire import REWRITE
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
@@ -386,6 +387,39 @@ async def test_r24_5_a_deleted_session_leaves_no_value(dev_server: WorkflowEnvir
         assert values(storage)
         await session.delete(sender="ann")
         assert not values(storage)
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r24_5_a_key_rotation_is_no_use_of_a_session(dev_server: WorkflowEnvironment) -> None:
+    async with working(dev_server) as (api, _, tenant):
+        session = api.session("idle", tenant=tenant, agent=Agent.of(agent("long")))
+
+        async def anew(known: str) -> str:
+            """Return the newest execution once the lists have it, and it is not the known one."""
+            async with asyncio.timeout(HANG):
+                while True:
+                    listed = api.client.list_workflows(f"WorkflowId = '{session.id}' AND ExecutionStatus = 'Running'")
+                    found = [each.run_id async for each in listed if each.run_id != known]
+                    if found and (await session.handle.describe()).run_id == found[0]:
+                        return found[0]
+                    await asyncio.sleep(0.05)
+
+        async def old(before: datetime) -> list[str]:
+            return (await api.erase(tenant=tenant, before=before, dry_run=True)).sessions
+
+        await session.ask("hello", sender="ann", timeout=HANG)
+        described = await session.handle.describe()
+        newest = await anew(described.raw_description.workflow_execution_info.first_run_id)
+        await until_listed(api, tenant, 1)
+        before = datetime.now(UTC)
+        assert await old(before) == ["idle"]
+        for _ in range(2):
+            await session.handle.signal(REWRITE)
+            newest = await anew(newest)
+            assert await old(before) == ["idle"]
+        await session.ask("hello again", sender="ann", timeout=HANG)
+        await anew(newest)
+        assert await old(before) == []
 
 
 async def test_r24_5_an_erasure_without_a_person_and_a_time_is_refused(dev_server: WorkflowEnvironment) -> None:
