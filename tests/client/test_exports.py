@@ -18,6 +18,9 @@ from perdure.client.histories import execution_histories
 from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
 from perdure.hosting.connection import data_converter
 from perdure.queries import SessionReader
+from perdure.sessions.export import SessionExport
+from perdure.sessions.status_webhooks import StatusWebhook
+from perdure.sessions.transcript import SESSION_FORM, SessionSnapshot
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, check_replays, harness, new_namespace
 from tests.timeouts import HANG
@@ -69,10 +72,21 @@ async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnviro
         first = await session.send("one", sender="ann", id="1")
         assert await session.reply(first, HANG)
         await idles(session)
+        push = {"token": "a-token", "scheme": "Bearer", "credentials": "a-secret"}
+        webhook = StatusWebhook(run_id=first.run_id or "", url="https://example.com/ended", **push)
+        await session.set_status_webhook(webhook, sender="bob")
         exported = written(await session.export())
         before = await session.read_entries()
         later = await session.send("later", sender="ann")
         assert await session.reply(later, HANG)
+    assert (
+        SessionExport.model_validate(exported["restoreSession"])
+        .input.snapshot.read(  # its text is compressed
+            SessionSnapshot, SESSION_FORM, "the session"
+        )
+        .webhooks
+        == []
+    )
     asked: list[ChatRequest] = []
 
     def answer(request: ChatRequest) -> Any:
