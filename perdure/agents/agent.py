@@ -14,7 +14,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.files import agent_path, offline_tool, read_agent
+from perdure.agents.files import agent_path, malformed_outputs, offline_tool, read_agent
 from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, lost_parts, read_framework_agents
 from perdure.agents.json_files import AGENTS
 from perdure.agents.modules import names_module, object_named
@@ -239,6 +239,8 @@ class Agent(Generic[OutputT]):
             raise AgentError(str(error)) from None
         self.parsed = parse_agent(self._document, source=where)
         """Agent as a run parses it."""
+        if malformed := malformed_outputs(self.parsed):
+            raise AgentError.of(malformed, where)
         for each in self.parsed.messages():
             if isinstance(each, InputMessage) and each.data_schema and (wrong := Schema(each.data_schema).problem):
                 raise AgentError(f"{where}: the schema of the input is not a JSON Schema: {wrong}")

@@ -14,7 +14,7 @@ from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
-from perdure.plan import Plan, simulate
+from perdure.plan import Plan, missing_path, simulate, state_shape
 from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Config, Context, agent_document, parse_agent
 from perdure.runs.delegates import delegate_reach, merge_upfront
@@ -23,13 +23,14 @@ from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
-from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads_commented, shorten, without_comments
-from perdure.values.messages import deep_merge
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, json_path, loads_commented, shorten, without_comments
+from perdure.values.messages import PlanMessage, deep_merge
 from perdure.values.problems import line_of, none_of, problem_at
 from perdure.values.provenance import AGENT
-from perdure.values.references import MISSING
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, overlaps, references
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write
+from perdure.values.templates import parse_output
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,8 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
         if not error.problems:
             raise
         problems = [*error.problems, *problems]
+    else:
+        problems += malformed_outputs(agent)
     if problems:
         raise AgentError.of(_with_lines(problems, path, bare=isinstance(written, list)))
     return agent, document
@@ -347,10 +350,40 @@ def _is_native(call: ReadOnlyJson) -> TypeGuard[JsonObject]:
     return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and "_tool" not in call
 
 
-def output_problems(agent: AgentSpec, solution: Solution) -> list[str]:
-    """Return the problems of a Solution's output."""
+def malformed_outputs(agent: AgentSpec) -> list[Problem]:
+    """Return the malformed references in the outputs of the agent's plans."""
+    return [
+        problem_at(("context", index, "output", *each.path), str(each.error))
+        for index, message in enumerate(agent.messages())
+        if isinstance(message, PlanMessage)
+        for each in parse_output(message.output)[1]
+    ]
+
+
+def output_problems(agent: AgentSpec, solution: Solution, plan: Plan) -> list[str]:
+    """Return the problems of a Solution's output; `plan` has its calls, none of which has run."""
     wanted = agent.output_schema
     problems = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
-    if solution.output is None or isinstance(wanted, bool):
+    if solution.output is None:
         return problems
-    return problems + [f"the output: {problem}" for problem in Schema(wanted).errors(solution.output, references=True)]
+    found = [] if isinstance(wanted, bool) else Schema(wanted).errors(solution.output, references=True)
+    return problems + [f"the output: {problem}" for problem in [*found, *_reference_problems(solution.output, plan)]]
+
+
+def _reference_problems(output: Json, plan: Plan) -> list[str]:
+    """Return the malformed references of an output, and those without a value that no call writes."""
+    template, malformed = parse_output(output)
+    known = {**plan.now(), "state": state_shape(plan.state.snapshot(), plan.calls)}
+    written = [path for call in plan.calls for paths in call.spec.paths for path in paths]
+
+    def lookup(reference: Reference) -> Json | Missing:
+        # The shape lacks what an append or an index would write, so the paths decide.
+        if reference.kind == "state" and any(overlaps(path, reference.path) for path in written):
+            return UNKNOWN
+        return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
+
+    problems = [f"{json_path(each.path)}: {each.error}" for each in malformed]
+    for site in template.missing(lookup):
+        blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
+        problems.append(missing_path(blamed, json_path(site.path), known).message)
+    return problems

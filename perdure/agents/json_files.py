@@ -14,10 +14,21 @@ AGENTS: Final = Path("agents")
 
 def read_json(path: Path) -> Json:
     """Read JSON, with comments if there are any (R2.9). Raise `SettingsError` with line and column for invalid JSON."""
+    return parse_json(read_bytes(path), path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file. Raise `SettingsError`."""
     try:
-        return loads_commented(path.read_bytes(), source=str(path))
+        return path.read_bytes()
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def parse_json(data: bytes, path: Path) -> Json:
+    """Parse the bytes of a file as `read_json` does."""
+    try:
+        return loads_commented(data, source=str(path))
     except JsonError as error:
         raise SettingsError(str(error)) from None
 

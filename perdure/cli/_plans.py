@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perdure.agents.agent import Agent as AgentInPython
 from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
 from perdure.agents.folder import AgentFolder
-from perdure.agents.json_files import read_json
+from perdure.agents.json_files import parse_json, read_bytes
 from perdure.approvals.policy import Guard, policy_problems
 from perdure.cli._execute import USAGE, CommandError
 from perdure.errors import AgentError, InputError, ProtocolError, SettingsError
@@ -88,7 +88,7 @@ def check_plan_file(
     planned = _planned(found, read, known, run_input, state, complete=complete, delegates=delegates)
     if agent is not None and (wrong := policy_problems(given.document(), planned.tools.values())):
         raise AgentError.of(wrong, f"agent {found.name!r}")
-    problems = [*delegate_problems, *output_problems(found, read), *file_problems(found)]
+    problems = [*delegate_problems, *output_problems(found, read, planned.checked()), *file_problems(found)]
     if complete:
         problems += _tool_problems(planned.context.tools, known)
     return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules, delegate_problems)
@@ -120,10 +120,11 @@ def _planned(
 
 def _written(path: Path) -> Json:
     """Return JSON, or the text of a script."""
+    data = read_bytes(path)  # once: it may be a pipe
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return read_json(path)  # it raises the right error
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return parse_json(data, path)  # it raises the right error
     if path.suffix == ".py" and _is_module(text):
         raise CommandError(
             f"{path} is a Python module, not a plan: expected an agent file, JSON, or a script of calls. "
@@ -131,7 +132,7 @@ def _written(path: Path) -> Json:
             USAGE,
         )
     looks = text.lstrip()[:1] in ("{", "[", "/") or path.suffix == ".json"
-    return read_json(path) if looks else text
+    return parse_json(data, path) if looks else text
 
 
 def _is_module(text: str) -> bool:

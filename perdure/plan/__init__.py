@@ -53,6 +53,7 @@ from perdure.plan._structural_errors import (
     OWN_DECIDES,
     QUOTED,
     missing_path,
+    state_shape,
     surplus_words,
 )
 from perdure.plan._validation import CONVERTED, LOOPS_KEEP_VALUES, take_changed
@@ -117,6 +118,7 @@ __all__ = [
     "missing_path",
     "outside_state",
     "simulate",
+    "state_shape",
     "surplus_words",
     "take_changed",
     "written_anew",

@@ -19,7 +19,7 @@ from perdure.values.provenance import NOWHERE, Sources
 from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
-from perdure.values.templates import PLAIN, TemplateText, TextBudget, TextForm, as_data, is_expression, parse_template
+from perdure.values.templates import PLAIN, TemplateText, TextBudget, TextForm, is_expression, parse_output
 
 StateReader: TypeAlias = Callable[[Reference], "Json | Missing"]
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
@@ -99,7 +99,7 @@ def resolve_output(
     whole text or embedded, at any depth. A call in an output, an object with `_tool`, is data. It keeps its references,
     which belong to its own graph (R5.8). `reads_lazily`: see `LAZY_READS`.
     """
-    template, malformed = parse_template(_calls_as_data(output))
+    template, malformed = parse_output(output)
     template = template if reads_lazily else template.with_all_needed()
 
     found: dict[Reference, Json | Missing] = {}
@@ -127,7 +127,7 @@ def resolve_output(
 
 def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
     """Whether `read` returns for each reference of an output the value that the `state` holds."""
-    template, _ = parse_template(_calls_as_data(output))
+    template, _ = parse_output(output)
     try:
         return all(
             read(reference) == get(state, reference.path)
@@ -185,7 +185,7 @@ class KnownText:
         self.text = ""
         self._values, self._sizes, self._read = values, sizes, read
         self._found: dict[Reference, Json | Missing] = {}
-        template, malformed = parse_template(_calls_as_data(output))
+        template, malformed = parse_output(output)
         self._known: TemplateText | None = None if malformed else template.text(self._look, texts)
         self._pieces: Iterator[str | None] = iter(()) if self._known is None else self._known
 
@@ -229,14 +229,6 @@ class KnownText:
 
 _LARGEST: Final = 4 * MAX_REPLY
 """Bytes of the largest value that is shown before the end: the text of a larger one takes long to make."""
-
-
-def _calls_as_data(output: Json) -> Json:
-    if isinstance(output, list):
-        return [_calls_as_data(item) for item in output]
-    if isinstance(output, dict):
-        return as_data(output) if "_tool" in output else {key: _calls_as_data(item) for key, item in output.items()}
-    return output
 
 
 @dataclass(frozen=True, slots=True)

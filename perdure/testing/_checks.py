@@ -180,7 +180,7 @@ def check(
         problems=[
             *call_problems(played),
             *(verdict.line for verdict in verdicts if verdict.forbids),
-            *output_problems(known.parsed, solution),
+            *output_problems(known.parsed, solution, planned.checked()),
             *file_problems(known.parsed),
         ],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],

@@ -741,3 +741,16 @@ def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
 def _text(value: Json) -> str:
     """Return a text that is the same for the same JSON, unlike Python's equality: `1` and `true`."""
     return dumps(value, sort_keys=True)
+
+
+def parse_output(output: Json) -> tuple[Template, list[TemplateProblem]]:
+    """Return the template of an output, and its malformed references. A call in it, an object with `_tool`, is data."""
+    return parse_template(_calls_as_data(output))
+
+
+def _calls_as_data(output: Json) -> Json:
+    if isinstance(output, list):
+        return [_calls_as_data(item) for item in output]
+    if isinstance(output, dict):
+        return as_data(output) if "_tool" in output else {key: _calls_as_data(item) for key, item in output.items()}
+    return output

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -298,3 +300,34 @@ async def test_a_live_run_is_drawn(dev_server: WorkflowEnvironment, tmp_path: Pa
     assert ":::invalid" in drawn.out
     assert svg.code == 0
     assert "1.1 echo" in (tmp_path / "run.svg").read_text(encoding="utf-8")
+
+
+async def test_r5_6_references_of_the_output_are_checked(tmp_path: Path) -> None:
+    counting = agent({"name": "count", "properties": {"team": {}}})
+    (tmp_path / "agent.json").write_text(json.dumps(counting), encoding="utf-8")
+    calls = [{"_tool": "count", "team": "†input.team", "_outputPath": "†state.n"}]
+    outputs = {
+        "†state.n || †state.none": "",
+        "{†state.n.deep} of {†input.team}": "",
+        "†state.m": "the output: $.n: †state.m does not exist and no call writes it; near it are †state.n",
+        "†input.day": "the output: $.n: †input.day does not exist and no call writes it; near it are †input.team",
+        "†statee.n": "the output: $.n: there is no †statee.n; what can be read are †input, †state",
+        "†input.day || 'none'": "the output: $.n: malformed reference",
+    }
+    for output, problem in outputs.items():
+        path = write(tmp_path, {"calls": calls, "output": {"n": output}})
+        found = await plan("validate", path, "--agent", str(tmp_path / "agent.json"), "--input", '{"team": "a"}')
+        assert found.code == bool(problem), (output, found.out, found.err)
+        assert found.out.startswith(problem or "1 call, no problems"), output
+    item = {"type": "plan", "plan": calls, "output": {"n": "†state..n"}}
+    (tmp_path / "agent.json").write_text(json.dumps(agent(context=[item])), encoding="utf-8")
+    found = await perdure("agent", "check", str(tmp_path / "agent.json"))
+    assert found.code == 2
+    assert "agent.json:1: $.context[1].output.n: malformed reference '†state..n'" in found.out + found.err
+
+
+async def test_a_plan_is_read_from_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "plan.json")
+    text = json.dumps({"calls": [{"_tool": "ping"}]})
+    found, _ = await asyncio.gather(plan("validate", str(pipe)), asyncio.to_thread(pipe.write_text, text))
+    assert found.out.startswith("1 call, no problems"), found
