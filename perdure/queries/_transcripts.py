@@ -140,7 +140,7 @@ class SessionReader:
             return Fate()
         if isinstance(entry, CommandEntry):
             return Fate(known=True, state="ended", status="ok")
-        if entry.run_id is None:
+        if entry.run_id is None or entry.why is not None:
             return Fate(known=True, state="ended", status="error", error=entry.why)
         fate = await self.end_of(entry.run_id, entry.n)
         if fate is None:

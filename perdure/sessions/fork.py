@@ -135,7 +135,8 @@ def _prefix(entries: list[Entry], run: RunEntry, request: int | None) -> list[En
 
 async def _state(reader: WorkflowReader, kept: list[Entry], run: RunEntry, request: int | None) -> JsonObject:
     """Return the state at that point: at the run's end, or before the run with the writes of its calls."""
-    if request is None and run.status == "forked":  # this session began in the middle of the run
+    never_began = run.status == "cancelled" and run.started_at is None
+    if request is None and (run.status == "forked" or never_began):  # "forked": this session began in the middle of it
         request = END
     if request is None:
         value = await reader.whole(run.run_id, "state")

@@ -67,7 +67,7 @@ class SessionState:
     """The state of a session, without its active run.
 
     `born` separates its runs from those of an earlier session with its key. `at` is the time when this execution began.
-    `joins_settings` is the message queue's.
+    `follows_rules`: whether the execution follows the rules since 0.2.0.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class SessionState:
         session_id: str,
         born: str,
         at: str,
-        joins_settings: Callable[[], bool] = lambda: True,
+        follows_rules: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._input = argument
+        self._input, self._follows_rules = argument, follows_rules
         if not argument.created_at and argument.snapshot is None:
             self._input = argument.model_copy(update={"created_at": at})
         snapshot = (
@@ -95,7 +95,7 @@ class SessionState:
         """Sources of the state and the conversation, by reference (R15.1)."""
         message_queue = QueueState(born=f"{born}-") if snapshot is None else snapshot.message_queue
         message_queue.known = self._by_sender(message_queue)
-        self.message_queue = MessageQueue(session_id, argument.rules, message_queue, joins_settings)
+        self.message_queue = MessageQueue(session_id, argument.rules, message_queue, follows_rules)
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
@@ -296,12 +296,20 @@ class SessionState:
             self.state, self.sources = None, {}
 
     def never_ran(self, running: ActiveRun, at: str) -> None:
-        """Record that a run was cancelled before it had begun."""
-        why = running.ending or "its run did not start"
+        """Record that a run was cancelled before it had begun. Its first messages stay in the conversation, and messages
+        that steered it begin the next run.
+        """
+        why, run_id = running.ending or "its run did not start", self.message_queue.run_id(running.number)
+        follows = self._follows_rules()
+        if follows:
+            self.message_queue.part_steered()
         for message in running.messages:
-            self.transcript.settle(message.key, why)
+            self.transcript.settle(message.key, why, run_id if follows else None)
+        if follows:
+            self.transcript.append(RunEntry(at=at, run_id=run_id, status="cancelled", error=why))
+            self.transcript.append(ReplyEntry(at=at, run_id=run_id, why=why))
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
-        self.message_queue.ended()
+        self._assign_lost(self.message_queue.ended())
 
     def run_input(self, running: ActiveRun) -> RunInput:
         """Return the input of a run: its agent with the conversation of its messages' branch, and the messages to
@@ -373,9 +381,7 @@ class SessionState:
         self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why, sent=sent))
         self.notes.run_ended(running, run_id, result, why, at)
         self.notes.replied(run_id, reply, why, at)
-        for message in self.message_queue.ended(held):
-            assert message.number is not None
-            self.transcript.assign(message.key, self.message_queue.run_id(message.number))
+        self._assign_lost(self.message_queue.ended(held))
         return deliveries(
             result, reply, running, held, self.message_queue.rules.verbose or (), speaker=self._speaker(run_id)
         )
@@ -383,6 +389,9 @@ class SessionState:
     def separate(self, messages: Collection[Queued]) -> None:
         """Assign runs of their own to waiting messages whose run begins, or has ended, without them."""
         self.message_queue.promise_anew({message.key for message in messages})
+        self._assign_lost(messages)
+
+    def _assign_lost(self, messages: Iterable[Queued]) -> None:
         for message in messages:
             assert message.number is not None
             self.transcript.assign(message.key, self.message_queue.run_id(message.number))

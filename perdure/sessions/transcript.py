@@ -369,9 +369,9 @@ class Transcript:
             entry.run_id, entry.request = run_id, request
             self._assign_to_run(entry)
 
-    def settle(self, key: str, why: str) -> None:
-        """Set the reason why a message has no answer."""
-        self.assign(key, None)
+    def settle(self, key: str, why: str, run_id: str | None = None) -> None:
+        """Set the reason why a message has no answer. `run_id`: its run, which has not begun."""
+        self.assign(key, run_id)
         if (entry := self._messages.get(key)) is not None:
             entry.why = why
 

@@ -240,6 +240,12 @@ def test_r10_20_a_fork_goes_on_by_itself_and_is_forked_again() -> None:
     assert state == {"run": 109}  # the fork's own 110 had only begun to pay
 
 
+def test_r10_20_a_fork_at_a_run_that_never_began_has_the_state_of_the_run_before_it() -> None:
+    session = long(3)
+    session.transcript.append(RunEntry(at=AT, run_id="s/4", status="cancelled"))
+    assert run(fork(session, "s", "4", AT))[1] == run(fork(session, "s", "3", AT))[1] == {"run": 3}
+
+
 def test_r10_20_what_was_said_later_is_not_part_of_a_fork() -> None:
     session = Session()
     transcript = session.transcript

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -215,6 +216,47 @@ def test_r10_3_collected_messages_that_a_lost_steer_separates_have_answers_of_th
     assert [session.fate(f"m{n}").reply for n in range(3)] == ["re: 0", "re: 1", "re: 2"]
     said = [str(each["content"]) for each in session.transcript.conversation()]
     assert said == ["ann: first", "re: first", "ann: 0", "re: 0", "ann: 1", "re: 1", "ann: 2", "re: 2"]
+
+
+def accept(session: SessionState, id: str, text: str, sender: str = "ann", **how: Any) -> str:
+    receipt = say(session, {"message_id": id, "sender": sender, "text": text, "rights": ["*"], **how}, 0.0)
+    return str(receipt["done"])
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_r10_1_an_interrupted_message_is_in_the_next_conversation_whether_or_not_its_run_has_begun(
+    begins: bool,
+) -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+    assert accept(session, "m1", "order the chair") == "started"
+    first = session.message_queue.state.running
+    assert first is not None
+    if begins:
+        session.begun(first, "t1")
+    assert accept(session, "m2", "in blue", mode="interrupt") == "interrupted"
+    if begins:
+        session.ended(first, RunResult(run_id="r", status="cancelled"), "t1", "t2")
+    else:
+        session.never_ran(first, "t2")
+        assert session.never_began(session.message_queue.run_id(1))
+    assert session.fate(session.message_queue.run_id(1)).error == "interrupted by 'm2'"
+    said = [str(each["content"]) for each in session.transcript.conversation()]
+    assert said == ["ann: order the chair", "# the run ended without an answer: cancelled (interrupted by 'm2')"]
+
+
+def test_r10_3_a_steer_outlives_a_run_that_was_stopped_before_it_began() -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+    accept(session, "m1", "order the chair")
+    assert accept(session, "b1", "ship my lamp", "bob") == "steered"
+    for number in (1, 2):  # a message begins the run after, and is then its first
+        step = session.message_queue.next(0.0)
+        assert accept(session, f"s{number}", "/stop") == "stopped"
+        assert isinstance(step, BeginRun)
+        assert step.run.number == number
+        session.never_ran(step.run, "t1")
+    assert (session.fate("m1", "ann").error, session.fate("b1", "bob").error) == ("stopped by 'ann'",) * 2
+    said = [str(each["content"]) for each in session.transcript.conversation()]
+    assert said[::2] == ["ann: order the chair", "bob: ship my lamp"]
 
 
 @settings(max_examples=share(30))
