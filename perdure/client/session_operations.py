@@ -418,6 +418,8 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
     sources = {str(place): ["!tool:fork"] for place in places}
     snapshot = SessionSnapshot(message_queue=message_queue, transcript=carried, state=state or None, sources=sources)
+    if given.snapshot is not None:  # the worker is not of 0.2.0
+        snapshot.rule_record = given.snapshot.read(SessionSnapshot, SESSION_FORM, source.key).rule_record
     begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
     title = await described.memo_value(TITLE_MEMO, "", type_hint=str)
     await start_session(target, begins, described.task_queue, title)

@@ -39,7 +39,14 @@ from perdure.sessions.message_queue import (
 )
 from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
 from perdure.sessions.status_webhooks import StatusWebhookChange, StatusWebhooks
-from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
+from perdure.sessions.transcript import (
+    SESSION_FORM,
+    MessageFilter,
+    SessionSnapshot,
+    Transcript,
+    TranscriptSnapshot,
+    is_sent,
+)
 from perdure.sessions.views import find_fate, session_markdown
 from perdure.sessions.wire import (
     Description,
@@ -213,8 +220,12 @@ class SessionState:
 
     @property
     def fork_input(self) -> SessionInput:
-        """Return the input of a new session with the same agent and rules."""
-        return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
+        """Return the input of a new session with the same agent, rules and rule record."""
+        snapshot = SessionSnapshot(
+            message_queue=QueueState(), transcript=TranscriptSnapshot(), rule_record=self.rule_record
+        )
+        update = {"snapshot": pack(snapshot, SESSION_FORM), "metadata": {}, "created_at": ""}
+        return self._input.model_copy(update=update)
 
     # Archived entries.
 

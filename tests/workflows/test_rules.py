@@ -426,6 +426,17 @@ async def test_the_runs_of_a_session_count_together() -> None:
     assert refunds() == [60, 40]
 
 
+async def test_a_fork_of_a_session_has_its_rule_record(dev_server: WorkflowEnvironment) -> None:
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 100, per="session")])
+    turns = [plan(pays(60)), DONE, plan(pays(50)), plan(pays(40)), DONE]
+    async with run_locally(clerk, model=turns, server=dev_server) as local:
+        perdure = Perdure(dev_server.client, task_queue=local.perdure.task_queue)
+        session = perdure.session(uuid.uuid4().hex, agent=clerk)
+        await session.ask("pay 60", sender="ann")
+        await (await session.fork("1")).ask("pay 50", sender="ann")
+    assert refunds() == [60, 40]
+
+
 @pytest.mark.parametrize("per", ["session", "tenant/day"])
 async def test_what_was_undone_still_counts(per: Any, dev_server: WorkflowEnvironment) -> None:
     @tool
