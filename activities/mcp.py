@@ -233,7 +233,7 @@ class _ServerTools:
         # A server's own tool has precedence over a tool of the same name that reads its resources or prompts.
         for read in _readers(self.name, self._server, self._connection):
             found.setdefault(read.name, read)
-        # First: a rule that is missed is the guard of a tool, and the server decides how many other problems there are.
+        # First: without an ignored rule its tool is unguarded, and a server may have many other problems.
         names = {one.name for one in offered} | {
             function.name.removeprefix(f"{self.name}.") for function in found.values()
         }

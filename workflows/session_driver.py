@@ -122,7 +122,7 @@ class SessionDriver:
         self._arrivals = 0
         """Number of arrivals, for tasks that wait for the next one."""
         self._ignored = 0
-        """Number of arrivals that are no use of the session, such as a `REWRITE`."""
+        """Number of arrivals that do not use the session, such as a `REWRITE`."""
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
         on_reset(self._note_reset)

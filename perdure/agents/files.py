@@ -27,7 +27,7 @@ from perdure.values.json import Json, JsonObject, ReadOnlyJson, json_path, loads
 from perdure.values.messages import PlanMessage, deep_merge
 from perdure.values.problems import line_of, none_of, problem_at
 from perdure.values.provenance import AGENT
-from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, overlaps, references
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, overlaps
 from perdure.values.schemas import Schema
 from perdure.values.state import State, Write
 from perdure.values.templates import parse_output
@@ -377,13 +377,12 @@ def _reference_problems(output: Json, plan: Plan) -> list[str]:
     written = [path for call in plan.calls for paths in call.spec.paths for path in paths]
 
     def lookup(reference: Reference) -> Json | Missing:
-        # The shape lacks what an append or an index would write, so the paths decide.
+        # The shape has no items that a `push` or an index would write, so the calls' paths decide.
         if reference.kind == "state" and any(overlaps(path, reference.path) for path in written):
             return UNKNOWN
         return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
 
     problems = [f"{json_path(each.path)}: {each.error}" for each in malformed]
     for site in template.missing(lookup):
-        blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
-        problems.append(missing_path(blamed, json_path(site.path), known).message)
+        problems.append(missing_path(site.missing_reference(lookup), json_path(site.path), known).message)
     return problems

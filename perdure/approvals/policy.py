@@ -1,8 +1,8 @@
 """Approval policies: which calls need a person, in three layers, and rules about the flow of values.
 
 The worker's floor is a level, and flow rules. The level depends on the declarations of the tool's code, and the rules on
-the code's name: an agent file cannot evade them by declaring a dangerous activity safe, or by renaming it. The agent file's policy, overridden by the run's own changes, can only add
-approvals to the floor.
+the code's name. So an agent file that declares a dangerous activity safe, or gives it another name, does not evade them.
+The agent file's policy, overridden by the run's own changes, can only add approvals to the floor.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Flow(BaseModel):
 class FlowTool:
     """A tool as flow rules name it. `code`: the names of its code, for the rules of a worker's floor.
 
-    Such a rule asks about and refuses a tool, or a source, under each of its names. It allows it under the code's names
-    only: an agent file could borrow the permission of another tool by its name.
+    A rule to ask or refuse applies to each name of a tool or source. A rule to allow applies to the code's names only:
+    an agent file could otherwise use another tool's name, and so its permission.
     """
 
     name: str
@@ -89,12 +89,12 @@ class FlowTool:
 
     def names(self, do: str) -> tuple[str, ...]:
         """Return the names of the tool for a rule that does this."""
-        return (self.name, *self.code) if do != "allow" or not self.code else self.code
+        return self.code if do == "allow" and self.code else (self.name, *self.code)
 
     def source_names(self, do: str, name: str) -> tuple[str, ...]:
         """Return the names of a source for a rule that does this."""
         code = code_sources(name) if self.code else ()
-        return (rule_name(name), *code) if do != "allow" or not code else code
+        return code if do == "allow" and code else (rule_name(name), *code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Guard:
         """`knows_defaults`: whether a condition sees the default of an omitted parameter. In runs of 0.1.0 it does not.
         `adds_to_quorums`: whether a run's rule is added to a quorum. In runs of 0.2.0 it has no effect.
         `keeps_giver_policy`: whether the `timeout` and `scope` of a tool's giver apply to it. In runs of 0.2.0 they do not.
-        `code_counts`: whether the floor's flow rules go by the names of a tool's code. In runs of 0.2.0 they do not.
+        `code_counts`: whether the floor's flow rules apply to the names of a tool's code. In runs of 0.2.0 they do not.
         """
         self.floor: Ask = floor
         self._knows_defaults = knows_defaults
@@ -679,7 +679,8 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
 def policy_parameter_problems(policy: Policy, tools: Iterable[Tool]) -> list[Problem]:
     """Return a problem for each parameter that a policy's flow rule or condition names and its tool's schema forbids:
     it would never require an approval."""
-    return impossible_parameters(_named_parameters(policy, by_name := {tool.name: [tool] for tool in tools}), by_name)
+    by_name = {tool.name: [tool] for tool in tools}
+    return impossible_parameters(_named_parameters(policy, by_name), by_name)
 
 
 def _named_parameters(policy: Policy, tools: Collection[str]) -> Iterator[tuple[ProblemPath, list[NamedParameter]]]:

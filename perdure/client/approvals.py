@@ -51,8 +51,9 @@ PAGE: Final = 1000
 """The default number of runs on a page: the size of visibility's own pages."""
 
 ANSWER_TIMEOUT: Final = timedelta(seconds=15)
-"""The timeout of the query that checks that a worker answers, before an update is sent. For ten seconds after a worker was killed, the server gives it
-the queries about runs that it had in its cache. Where no worker polls, the query ends after half a second."""
+"""The timeout of the query that checks that a worker answers, before an update is sent. For ten seconds after a worker
+was killed, the server sends it the queries about the runs in its cache. Where no worker polls, the query ends after
+half a second."""
 
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 

@@ -625,7 +625,7 @@ class Eraser:
 
 
 async def _last_use(each: Execution) -> datetime:
-    """Return the time of a session's last use before an execution. Without one in the memo, return the execution's start."""
+    """Return the time of a session's last use, as far as an execution's memo has it; else the execution's start."""
     found: str = await read_memo(each, LAST_USE_MEMO, "", str)
     return datetime.fromisoformat(found) if found else each.start_time
 

@@ -308,14 +308,13 @@ async def forget(client: Client, id: str) -> None:
         async with asyncio.timeout(ANSWERS_WITHIN):
             await client.get_workflow_handle(id).result()
     queries = (f"WorkflowId = '{id}'", f"WorkflowId STARTS_WITH '{id}/'")
-    async with _answering(client):
+    async with _expect_answer(client):
         found = [each for query in queries async for each in client.list_workflows(query)]
-    if (
-        storage := erasable(client.data_converter)
-    ) is not None:  # first: nothing else finds the values of a deleted history
+    storage = erasable(client.data_converter)
+    if storage is not None:  # before the histories, without which nothing finds their values
         for workflow_id in sorted({each.id for each in found}):
             await storage.erase_owned(client.namespace, workflow_id)
-    async with _answering(client):
+    async with _expect_answer(client):
         for each in found:
             request = DeleteWorkflowExecutionRequest(
                 namespace=client.namespace,
@@ -330,7 +329,7 @@ async def forget(client: Client, id: str) -> None:
 
 
 @asynccontextmanager
-async def _answering(client: Client) -> AsyncIterator[None]:
+async def _expect_answer(client: Client) -> AsyncIterator[None]:
     """Raise `ServerError` if the server does not answer within `ANSWERS_WITHIN`."""
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):

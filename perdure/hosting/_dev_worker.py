@@ -31,6 +31,10 @@ FAULT: Final = 2
 """The exit code when tools or agents are invalid; the report holds the reason."""
 _NUMBER: Final = 8
 """The length in bytes of a message with a process id or an exit code."""
+_START: Final = b"+"
+_GUARD: Final = b"s"
+_CLOSE: Final = b"."
+"""Requests to the fork server, of one byte: start a worker, guard the Temporal server, end."""
 
 
 class WorkerProcess:
@@ -65,7 +69,7 @@ class ForkServer:
 
     It is itself a fork of `perdure dev`: the server of `multiprocessing` would load Perdure again, in three seconds of CPU
     time. It has one thread, because a fork of a process with several threads may hang. It ends with `perdure dev`. If that
-    was killed, it ends the Temporal server too.
+    was killed, it kills the Temporal server too.
     """
 
     def __init__(self) -> None:
@@ -86,20 +90,20 @@ class ForkServer:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), report])
+            socket.send_fds(self._socket, [_START], [theirs.fileno(), report])
         ours.sendall(dumps(given).encode() + b"\n")
         if not (pid := ours.recv(_NUMBER)):
             raise ServerError("the system cannot start another process for the worker")
         return WorkerProcess(int(pid), ours)
 
     def guard_server(self, pid: int) -> None:
-        """End the server with this process id if this process is killed."""
-        self._socket.sendall(f"s{pid:{_NUMBER}}".encode())
+        """Have the server with this process id killed if `perdure dev` is killed."""
+        self._socket.sendall(_GUARD + f"{pid:{_NUMBER}}".encode())
 
     def close(self) -> None:
         """End the process. Its workers continue."""
         with self._socket, contextlib.suppress(OSError):
-            self._socket.sendall(b".")
+            self._socket.sendall(_CLOSE)
 
 
 def _fork_workers(requests: socket.socket) -> NoReturn:
@@ -110,11 +114,11 @@ def _fork_workers(requests: socket.socket) -> NoReturn:
     server = 0
     while True:
         asked, files, _, _ = socket.recv_fds(requests, 1, 2)
-        if asked == b"s":
+        if asked == _GUARD:
             server = int(requests.recv(_NUMBER, socket.MSG_WAITALL))
             continue
-        if asked != b"+":
-            if not asked and server:  # `perdure dev` was killed; a server that may finish waits for connections
+        if asked != _START:
+            if not asked and server:  # `perdure dev` was killed; on SIGTERM the server would wait for its connections
                 os.kill(server, signal.SIGKILL)
             os._exit(0)
         if os.fork() == 0:

@@ -114,8 +114,8 @@ async def start_patiently(start: Callable[[], Awaitable[WorkflowEnvironment]]) -
 
 
 def find_server_process() -> int | None:
-    """Return the process id of the dev server that this process has started; `None` if the system does not tell."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):  # the SDK keeps the id to itself
+    """Return the process id of the dev server that this process has started; `None` if the system has no `/proc`."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):  # the SDK does not expose the id
         with suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             if parent == os.getpid() and b"start-dev" in (stat.parent / "cmdline").read_bytes():

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PARTS_DECIDED: Final = "parts-decided"
-"""A value has the sources of a condition that kept a call from changing a part of it, or from adding to it, and of one
-that kept an earlier call from writing it where a later one did (R15.1)."""
+"""A value has the sources of each condition that kept a call from changing a part of it or from adding to it, or that
+kept an earlier call from writing it before a later call did (R15.1)."""
 LETS_LOOK_BACK: Final = "lets-look-back"
 """Patch: in runs of 0.2.0 a `_let` of a path that it reads itself waits for a later writer if the path has no value."""
 

@@ -15,7 +15,7 @@ from perdure.values.references import Reference
 from perdure.values.state import State
 
 CODE_COUNTS: Final = "code-counts"
-"""The worker's flow rules go by the code's name of a tool and of a source, as well as by the agent's (R15.5)."""
+"""The worker's flow rules apply to the code's name of a tool and of a source, and to the agent's name (R15.5)."""
 
 
 def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
@@ -38,7 +38,7 @@ def result_sources(
     code = code_names(tool) if names_code else ()
     marked = tool_source(tool.name, True)
     own = tool_source(tool.name, marked <= reported or (tool.others_write and not recalled), code)
-    if tool.delegate is None:  # the call itself has reported that others wrote this result
+    if tool.delegate is None:  # the mark is in `own`, with the code's names
         reported -= marked
     return join(join(own, reported), call.inputs.origins.all)
 

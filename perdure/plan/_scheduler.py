@@ -208,7 +208,7 @@ class _Judging:
             return USER
         binding = self.node.bindings[reference]
         alone = binding.deciding_write(self.calls)
-        # Without a value before the plan, a later call has written the value: a condition may have decided that.
+        # A later call has written the value, because nothing did before: a condition may have kept an earlier call from it.
         later = binding.forward and self.checks.is_patched(PARTS_DECIDED)
         if alone is not None and not (binding.turned or later):
             return alone.sources

@@ -34,8 +34,8 @@ OWN_DECIDES: Final = "own-decides"
 CONDITION_FIRST: Final = "condition-first"
 """Patch: in runs of 0.2.0 a call is refused for a key that its data lacks, although its condition does not hold."""
 LAZY_READS: Final = "lazy-reads"
-"""Patch: in runs of 0.2.0 a call is skipped without a value that its formula would not evaluate, and an iteration is
-refused that reads, under a condition, a name which has no value."""
+"""Patch: in runs of 0.2.0 a call without a value that its formula would not evaluate is skipped, and an iteration that
+reads a name without a value is refused, also where its condition is false."""
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
@@ -120,8 +120,7 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
                 return True if binding.possible or (judged_later and later) else MISSING
 
             if evaluate(site.expression, possible) is MISSING:
-                lost = next(ref for ref in references(site.expression) if possible(ref) is MISSING)
-                found.append((lost, where or json_path(site.path)))
+                found.append((site.missing_reference(possible), where or json_path(site.path)))
     return found
 
 

@@ -1,4 +1,6 @@
-"""The tools and parameters that rules and policies name, compared with those of an agent: a misspelled name would protect nothing."""
+"""The tools and parameters that rules and policies name, compared with those of an agent. A misspelled name would
+protect nothing.
+"""
 
 from __future__ import annotations
 

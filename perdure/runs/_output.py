@@ -16,7 +16,7 @@ from perdure.values.formulas import MissingValueError
 from perdure.values.json import Json, JsonObject, check, json_path, loads_commented, shorten
 from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, MAX_REPLY, bytes_text
 from perdure.values.provenance import NOWHERE, Sources
-from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, references
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
 from perdure.values.templates import PLAIN, TemplateText, TextBudget, TextForm, is_expression, parse_output
@@ -115,8 +115,7 @@ def resolve_output(
     wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
     try:
         for site in template.missing(lookup):
-            blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
-            wrong.append(_missing(blamed, json_path(site.path), values))
+            wrong.append(_missing(site.missing_reference(lookup), json_path(site.path), values))
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
     except MissingValueError as error:
         where = next(site.path for site in template.sites if site.expression == error.reference)

@@ -15,6 +15,10 @@ from perdure.values.messages import InputMessage, StateMessage, is_message, merg
 from perdure.values.problems import problem_at
 from perdure.values.state import MARK
 
+CLIENT_MESSAGES: Final = "perdure.conversation"
+"""Key in an agent file's `metadata`: the number of a client's messages at the end of its context, for a run without a
+session."""
+
 
 def document(
     agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, messages: Sequence[str]
@@ -37,13 +41,9 @@ def document(
     return agent | {"context": made}
 
 
-CONVERSATION: Final = "perdure.conversation"
-"""The key of an agent file's `metadata` for a run without a session that answers a client's messages: their number."""
-
-
 def with_messages(agent: JsonObject, messages: Sequence[JsonObject]) -> JsonObject:
     """Return the agent file of a run without a session that answers these messages of a client."""
-    metadata = {**(agent.get("metadata") or {}), CONVERSATION: len(messages)}
+    metadata = {**(agent.get("metadata") or {}), CLIENT_MESSAGES: len(messages)}
     return agent | {"context": [*(agent.get("context") or []), *messages], "metadata": metadata}
 
 
@@ -55,7 +55,7 @@ def split_conversation(agent: JsonObject, *, of_session: bool) -> tuple[JsonObje
     context: list[JsonObject] = [*(agent.get("context") or [])]
     if not of_session:
         metadata = {**(agent.get("metadata") or {})}
-        count = metadata.pop(CONVERSATION, None)
+        count = metadata.pop(CLIENT_MESSAGES, None)
         if not isinstance(count, int) or not 0 < count <= len(context):
             return agent, []
         return agent | {"context": context[:-count], "metadata": metadata}, context[-count:]
@@ -75,7 +75,7 @@ def split_conversation(agent: JsonObject, *, of_session: bool) -> tuple[JsonObje
 
 def with_conversation(agent: JsonObject, conversation: Sequence[JsonObject]) -> JsonObject:
     """Return the agent file with the conversation of another run, as `split_conversation` returns it. Messages that the
-    agent file already has are not added again. Raise `AgentError` for an invalid message: people edit cases; and
+    agent file already has are not added again. Raise `AgentError` for an invalid message, because people edit cases, and
     `MessageRefusedError` if the agent's input needs more than a text.
     """
     if not conversation:

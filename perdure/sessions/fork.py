@@ -136,7 +136,8 @@ def _prefix(entries: list[Entry], run: RunEntry, request: int | None) -> list[En
 async def _state(reader: WorkflowReader, kept: list[Entry], run: RunEntry, request: int | None) -> JsonObject:
     """Return the state at that point: at the run's end, or before the run with the writes of its calls."""
     never_began = run.status == "cancelled" and run.started_at is None
-    if request is None and (run.status == "forked" or never_began):  # "forked": this session began in the middle of it
+    began_inside = run.status == "forked"  # this session is itself a fork, from the middle of the run
+    if request is None and (began_inside or never_began):
         request = END
     if request is None:
         value = await reader.whole(run.run_id, "state")

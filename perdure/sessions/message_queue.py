@@ -577,7 +577,7 @@ class MessageQueue:
             )
         return waiting[0]
 
-    def part_steered(self) -> None:
+    def separate_steered(self) -> None:
         """Separate the messages that steered the run from its first ones: it ends before it has begun."""
         running = self.state.running
         assert running is not None

@@ -313,7 +313,7 @@ class SessionState:
         why, run_id = running.ending or "its run did not start", self.message_queue.run_id(running.number)
         follows = self._follows_rules()
         if follows:
-            self.message_queue.part_steered()
+            self.message_queue.separate_steered()
         for message in running.messages:
             self.transcript.settle(message.key, why, run_id if follows else None)
         if follows:
@@ -403,6 +403,7 @@ class SessionState:
         self._assign_lost(messages)
 
     def _assign_lost(self, messages: Iterable[Queued]) -> None:
+        """Assign messages that no Request held to the runs that they begin."""
         for message in messages:
             assert message.number is not None
             self.transcript.assign(message.key, self.message_queue.run_id(message.number))

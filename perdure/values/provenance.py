@@ -53,7 +53,7 @@ NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{
 def tool_source(name: str, untrusted: bool, code: tuple[str, ...] = ()) -> Sources:
     """Return the source of a tool's own result.
 
-    `code`: the names of the tool's code, if they differ from the agent's name for it: the worker's rules go by them.
+    `code`: the names of the tool's code, if they differ from the agent's name for it: the worker's rules apply to them.
     """
     behind = "".join(f"{_CODE}{each.replace(_CODE, ' ')}" for each in code if code != (name,))
     return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}{behind}"})

@@ -238,6 +238,10 @@ class TemplateSite(NamedTuple):
     optional: bool = False
     """Whether it needs no value, because its formula may not evaluate it: `d.n if r.ok else 0`."""
 
+    def missing_reference(self, lookup: Lookup) -> Reference:
+        """Return the first reference without a value, of a site that `Template.missing` yields."""
+        return next(each for each in references(self.expression) if lookup(each) is MISSING)
+
 
 class _Text(NamedTuple):
     """A longer string with `{†…}` inside."""

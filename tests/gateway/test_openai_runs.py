@@ -490,6 +490,17 @@ async def test_what_a_client_carries_out_is_no_question_to_people(
         assert "for a person" not in page.text
 
 
+async def answer_with_serial(ai: Any) -> str:
+    """Ask for a serial number, execute the client's tool that the run calls, and return the answer."""
+    asked = await ai.responses.create(model="shopper", input="Serial?", timeout=60)
+    [item] = asked.output
+    assert (item.type, item.name, item.arguments) == ("function_call", "read_serial", '{"device":"lamp"}')
+    result = {"type": "function_call_output", "call_id": item.call_id, "output": "SN-9"}
+    done = await ai.responses.create(model="shopper", previous_response_id=asked.id, input=[result])
+    assert (await ai.responses.retrieve(asked.id)).output == asked.output
+    return str(done.output_text)
+
+
 @pytest.mark.parametrize("rights", [["read", "send"], ["read", "send", "approve"]])
 async def test_a_client_carries_out_the_tools_of_the_agents_own_file(
     rights: list[str], dev_server: WorkflowEnvironment, tmp_path: Path
@@ -499,13 +510,7 @@ async def test_a_client_carries_out_the_tools_of_the_agents_own_file(
     call = {"_tool": "read_serial", "device": "lamp", "_outputPath": "†state.serial"}
     answers = [{"calls": [call]}, says("It is {†state.serial}.")] * 2
     async with door(dev_server.client, tmp_path, answers, agents=agents, who=[("acme", "ann", rights)]) as it:
-        asked: Any = await it.ai.responses.create(model="shopper", input="Serial?")
-        [item] = asked.output
-        assert (item.type, item.name, item.arguments) == ("function_call", "read_serial", '{"device":"lamp"}')
-        result: Any = {"type": "function_call_output", "call_id": item.call_id, "output": "SN-9"}
-        done = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[result])
-        assert done.output_text == "It is SN-9."
-        assert (await it.ai.responses.retrieve(asked.id)).output == asked.output
+        assert await answer_with_serial(it.ai) == "It is SN-9."
         said: Any = [{"role": "user", "content": "Serial?"}]
         chat: Any = await it.ai.chat.completions.create(model="shopper", messages=said)
         [wanted] = chat.choices[0].message.tool_calls
@@ -534,13 +539,7 @@ async def test_a_client_carries_out_the_tools_of_a_delegates_own_file(
     agents = [SHOPPER | {"context": [*SHOPPER["context"], tool]}, clerk]
     who = [("acme", "ann", rights)]
     async with door(dev_server.client, tmp_path, serial_of_clerk, agents=agents, who=who) as it:
-        asked: Any = await it.ai.responses.create(model="shopper", input="Serial?", timeout=60)
-        [item] = asked.output
-        assert (item.type, item.name, item.arguments) == ("function_call", "read_serial", '{"device":"lamp"}')
-        result: Any = {"type": "function_call_output", "call_id": item.call_id, "output": "SN-9"}
-        done = await it.ai.responses.create(model="shopper", previous_response_id=asked.id, input=[result])
-        assert done.output_text == "SN-9"
-        assert (await it.ai.responses.retrieve(asked.id)).output == asked.output
+        assert await answer_with_serial(it.ai) == "SN-9"
 
 
 def printed(view: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.errors import AgentError, MessageRefusedError
 from perdure.sessions.agent_file import (
-    CONVERSATION,
+    CLIENT_MESSAGES,
     RECALL,
     document,
     split_conversation,
@@ -76,7 +76,7 @@ def test_the_messages_of_a_client_without_a_session_are_apart_from_its_agent(own
     without, conversation = split_conversation(whole, of_session=False)
     assert (without.get("context"), without["metadata"], conversation) == (own.get("context", []), {}, said)
     assert with_conversation(own, conversation)["context"] == whole["context"]
-    for file in (own, *(own | {"metadata": {CONVERSATION: wrong}} for wrong in ("4", -1, 99))):
+    for file in (own, *(own | {"metadata": {CLIENT_MESSAGES: wrong}} for wrong in ("4", -1, 99))):
         assert split_conversation(file, of_session=False) == (file, [])
 
 

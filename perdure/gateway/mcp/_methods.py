@@ -142,7 +142,8 @@ class McpMethods:
         self, context: McpContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | JsonObject:
         """Run the agent, and wait until it ends or waits for the client's user. A closed connection cancels the run,
-        unless the call has a key: then the same call may be sent again, and wait for the run. Since 2026-07-28, a client that accepts tasks gets one at once.
+        unless the call has a key: the same call, sent again, then waits for the run. Since 2026-07-28, a client that
+        accepts tasks gets one at once.
         """
         given = {"name": params.name, "arguments": params.arguments}
         if takes_tasks(context) and params.request_state is None:
@@ -166,7 +167,7 @@ class McpMethods:
                 return input_required(run.id, waiting)
             return await self._result(context, run)
         except asyncio.CancelledError:
-            # Otherwise the run continues, and is found by its id or its key.
+            # Where the gateway stops or the call has a key, the run continues, and is found by its id or its key.
             if not self._gateway.stopping.is_set() and _KEY not in (context.meta or {}):
                 await asyncio.shield(run.cancel())
             raise

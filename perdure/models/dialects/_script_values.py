@@ -77,7 +77,7 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
 
 
 def _note_read(reference: Reference, resolve: Resolve, like: ast.AST) -> None:
-    """Resolve the name that a reference to the state begins with, `x` of `†state.x`, because to read it may be refused."""
+    """Resolve the name at the beginning of a reference to the state, `x` of `†state.x`: reading it may be refused."""
     if reference.kind == "state" and reference.path:
         resolve(ast.copy_location(ast.Name(str(reference.path[0]), ast.Load()), like))
 
