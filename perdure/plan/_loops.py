@@ -21,6 +21,7 @@ from perdure.plan._calls import (
     Returned,
     Until,
 )
+from perdure.plan._dependency_graph import PARTS_DECIDED
 from perdure.plan._provenance import PlanProvenance, with_conditions
 from perdure.plan._scheduler import Slots
 from perdure.values.formulas import MissingValueError
@@ -354,6 +355,8 @@ class RunningLoop:
 
     def _count(self, call: Call, number: int) -> None:
         bad = call.state.error is not None and not call.state.writes
+        if bad and self._checks.is_patched(PARTS_DECIDED):  # the loop may fail by it, and then writes nothing
+            self.call.inputs.decided = join(self.call.inputs.decided, call.inputs.decided)
         self._ends["done"] = self._ends.get("done", 0) + (call.state.status == "done")
         if bad and call.state.error is not None:
             self._ends["error"] = self._ends.get("error", 0) + 1

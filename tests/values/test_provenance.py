@@ -194,6 +194,14 @@ SAME: dict[str, Any] = {"_tool": "t", "p": "†state.x", "_outputPath": "†stat
 IF_ON: dict[str, Any] = {"_tool": "t", "p": "†state.x", "_outputPath": "†state.y", "_if": "state.flag.on"}
 WHILE: dict[str, Any] = {"_tool": "_while", "_while": "index < 2", "_max": 4}
 MISSED: dict[str, Any] = {"_tool": "t", "p": "†state.y || †state.z", "_outputPath": "†state.y"}
+IF_ON_LOOP: dict[str, Any] = {
+    "_tool": "_while",
+    "_while": "state.flag.on and index < 2",
+    "_body": [{**SAME, "_outputPath": "†state.y"}],
+    "_max": 4,
+}
+READS_Y: dict[str, Any] = {"_tool": "t", "p": "†state.y", "_outputPath": "†state.x", "_if": "not state.flag.on"}
+FALLS_BACK: dict[str, Any] = {"_tool": "t", "p": "†state.x || †state.z", "_outputPath": "†state.x"}
 
 
 @settings(max_examples=300)
@@ -202,6 +210,7 @@ MISSED: dict[str, Any] = {"_tool": "t", "p": "†state.y || †state.z", "_outpu
 @example([SAME, {**WHILE, "_body": [{**IF_ON, "_outputPath": "†state.x"}]}])  # the loop hands on what was there
 @example([SAME, {**WHILE, "_body": [{**IF_ON, "p": "1", "_outputPath": "†state.x"}]}])  # the loop writes nothing
 @example([{**SAME, "_each": "†state.y.none || †state.flag.list"}, IF_ON, {**SAME, "_outputPath": "†state.y"}, MISSED])
+@example([SAME, IF_ON_LOOP, {"_tool": "_for", "_each": ["i"], "_body": [READS_Y]}, FALLS_BACK])  # the last loop fails
 def test_r15_1_what_is_another_value_for_what_others_wrote_has_their_sources(written: list[dict[str, Any]]) -> None:
     """The same plan twice, with other words from others: what differs then names them, also where only a condition reads them."""
     found = []
