@@ -202,10 +202,12 @@ async def test_a_cancelled_session_records_a_run_that_had_not_begun(dev_server: 
         await other.handle.cancel()
         with pytest.raises(WorkflowFailureError):
             await other.handle.result()
-        [message] = await other.read_entries()
+        message, run, reply = await other.read_entries()
         await check_replays(await other.handle.fetch_history())
         gate.open.set()
-    assert (message["text"], message["why"]) == ("second", "the session's workflow was cancelled")
+    why = "the session's workflow was cancelled"
+    assert (message["text"], message["why"], message["runId"]) == ("second", why, run["runId"])
+    assert (run["status"], run["error"], reply["why"]) == ("cancelled", why, why)
 
 
 async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server: WorkflowEnvironment) -> None:
