@@ -132,7 +132,8 @@ async def test_ten_thousand_tokens_add_the_events_of_one_request_and_few_actions
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = WORDS * (40_000 // len(WORDS))
-    script = [{"calls": [], "output": "short"}, Turn({"calls": [], "output": long})]
+    gate = asyncio.Event()
+    script = [{"calls": [], "output": "short"}, Turn({"calls": [], "output": long}, gate=gate, gate_after=39_000)]
     sent = beats(monkeypatch)
     lengths: list[int] = []
     async with harness(dev_server.client, [], script, chunk=4) as it:
@@ -144,6 +145,7 @@ async def test_ten_thousand_tokens_add_the_events_of_one_request_and_few_actions
             if lengths:
                 await handle.signal(WATCHED)
                 await until(dev_server.client, handle.id, lambda it: it.assistant.start > 0)
+                gate.set()
             result = await handle.result()
             took = asyncio.get_running_loop().time() - begun
             history = await handle.fetch_history()
