@@ -31,6 +31,7 @@ from perdure.runs.wire import REWRITE
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
+from tests.workflows.test_session import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 storage = storage_fixture()
@@ -54,7 +55,8 @@ async def working(server: WorkflowEnvironment, **options: Any) -> AsyncIterator[
     address = server.client.service_client.config.target_host
     namespace = await new_namespace(server.client)  # an erasure looks at all workflows
     client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
-    async with harness(client, [long, recall], lambda _: CALLS, **options) as it:
+    tools = [long, recall, *options.pop("tools", [])]
+    async with harness(client, tools, options.pop("script", lambda _: CALLS), **options) as it:
         yield Perdure(client, task_queue=it.task_queue), it, f"tenant-{uuid.uuid4().hex[:8]}"
 
 
@@ -387,6 +389,33 @@ async def test_r24_5_a_deleted_session_leaves_no_value(dev_server: WorkflowEnvir
         assert values(storage)
         await session.delete(sender="ann")
         assert not values(storage)
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r24_5_a_result_stays_while_an_open_session_replays_it(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+
+    def model(request: ChatRequest) -> dict[str, Any]:
+        return {"calls": [{"_tool": "hold"}], "output": None} if "bob: hold" in request.text else CALLS
+
+    document = agent("long", "hold", config={"max_requests": 1}, schema={"type": "integer"})
+    async with working(dev_server, script=model, tools=[gate.tool]) as (api, _, tenant):
+        session = api.session("team", tenant=tenant, agent=Agent.of(document))
+        receipt = await session.send("fetch it", sender="ann")
+        held = await session.send("hold", sender="bob", mode="followup")
+        await gate.asked.wait()
+        left: dict[str, str] = {}
+        async with asyncio.timeout(HANG):
+            while receipt.run_id not in left:  # the lists are a moment late
+                report = await api.erase(tenant=tenant, sender="ann")
+                assert report.session_runs == []
+                left = {each.id: each.why for each in report.remaining}
+        assert left[receipt.run_id].startswith(f"the workflow {session.id} is open and has its result")
+        gate.open.set()
+        await session.wait(held, HANG)
+        async with asyncio.timeout(HANG):
+            while not (await api.erase(tenant=tenant, sender="ann")).session_runs:
+                await asyncio.sleep(0.05)  # until the idle session has continued as new
 
 
 @pytest.mark.usefixtures("storage")
