@@ -124,22 +124,22 @@ def simulate_command(
     assume: Assume = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dry run: the levels of parallel calls, the calls that need approval, and the time. Exit with code 1 if a call is invalid, or a delegate has no agent file."""
+    """Show a dry run: the levels of parallel calls, the calls that need approval, and the time. Exit with code 1 if a call, the output or a delegate's agent file is invalid."""
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         simulation = _simulate(looked, durations, assume)
     if as_json:
-        problems: JsonObject = {"problems": looked.delegate_problems} if looked.delegate_problems else {}
+        problems: JsonObject = {"problems": looked.problems} if looked.problems else {}
         print(dumps({**_as_json(simulation), **problems}))
     else:
-        for line in looked.delegate_problems:
+        for line in looked.problems:
             print(line)
         _print_simulation(simulation)
         for verdict in looked.verdicts():
             print(verdict.line)
         _print_ways(looked.planned)
         _warn(looked.planned, input, _problems(step.call for step in simulation.steps))
-    if looked.delegate_problems or any(step.status == "invalid" for step in simulation.steps):
+    if looked.problems or any(step.status == "invalid" for step in simulation.steps):
         raise SystemExit(FAILED)
 
 

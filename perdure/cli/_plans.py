@@ -32,8 +32,6 @@ class CheckedPlan(NamedTuple):
     guard: Guard
     problems: list[str]
     rules: Sequence[Rule]
-    delegate_problems: list[str]
-    """A line for each delegate whose agent file is missing or invalid. `problems` has them too."""
 
     def verdicts(self) -> list[RuleVerdict]:
         """Return each rule's verdict on the plan before its first call."""
@@ -91,7 +89,7 @@ def check_plan_file(
     problems = [*delegate_problems, *output_problems(found, read, planned.checked()), *file_problems(found)]
     if complete:
         problems += _tool_problems(planned.context.tools, known)
-    return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules, delegate_problems)
+    return CheckedPlan(planned, Guard(found.config.approval), problems, found.config.rules)
 
 
 def _planned(

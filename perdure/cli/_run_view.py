@@ -255,6 +255,8 @@ def print_result(console: Console, view: RunView) -> None:
     console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
     if view.error:
         console.print(Text(view.error, style="red"))
+    if view.status == "failed" and (words := _last_problem(view)) not in (None, view.error):
+        console.print(Text(f"last error: {words}", style="red"))
     if isinstance(view.output, str):
         console.print(Text(without_media(view.output)))
     elif view.output is not None:
@@ -273,6 +275,15 @@ def print_result(console: Console, view: RunView) -> None:
             cost = "" if used.cost is None else f", ${used.cost:.4f}"
             line = f"  {model}: {pluralize(used.requests, 'Request')}, {_tokens(used)}{cost}"
             console.print(Text(line, style="dim"))
+
+
+def _last_problem(view: RunView) -> str | None:
+    """Return the message of the run's last error if it concerns no call, such as an output that breaks its schema."""
+    last: JsonObject = view.errors[-1] if view.errors else {}
+    error = last.get("error")
+    if last.get("call") is not None or not isinstance(error, dict):
+        return None
+    return one_visible_line(str(error.get("message"))[:500])
 
 
 def _tokens(usage: Usage) -> str:

@@ -266,9 +266,13 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
-    """Return a Request with its reasons other than calls: a wrong output, a person's change, a note of the engine."""
+    """Return a Request with its reasons other than calls: a wrong output, a person's change, a note of the engine.
+
+    The first Request has only the errors of a plan that the run began with.
+    """
     view.told = len(messages)
-    view.because = _reasons(messages[log[-1].told :]) if log else []
+    new = messages[log[-1].told :] if log else [each for each in messages if each["type"] == "error"]
+    view.because = _reasons(new)
     return view
 
 

@@ -102,6 +102,24 @@ async def test_show_says_why_each_request_was_asked(dev_server: WorkflowEnvironm
     assert 'because the output breaks its schema: $.n is "three"' in shown.out
 
 
+async def test_show_says_why_an_output_could_not_be_made(dev_server: WorkflowEnvironment) -> None:
+    @tool(safe=True)
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    plan = {"type": "plan", "plan": [{"_tool": "look"}], "output": {"n": "†state.missing"}}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    given = agent("look", context=[plan], schema=schema, config={"max_requests": 1})
+    async with harness(dev_server.client, [look], [{"calls": [], "output": {"n": "three"}}]) as it:
+        view = await it.run(given)
+        shown = await command("show", view.run_id, env=address(dev_server))
+    assert [len(request.because) for request in view.log] == [1], view.log
+    assert "because " in shown.out
+    assert "†state.missing" in shown.out
+    assert 'last error: the output breaks its schema: $.n is "three"' in shown.out
+
+
 async def test_a_port_that_is_taken_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     port = address(dev_server)["TEMPORAL_ADDRESS"].partition(":")[2]
     dev = await perdure("dev", "--port", port, cwd=tmp_path)

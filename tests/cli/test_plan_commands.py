@@ -316,9 +316,11 @@ async def test_r5_6_references_of_the_output_are_checked(tmp_path: Path) -> None
     }
     for output, problem in outputs.items():
         path = write(tmp_path, {"calls": calls, "output": {"n": output}})
-        found = await plan("validate", path, "--agent", str(tmp_path / "agent.json"), "--input", '{"team": "a"}')
-        assert found.code == bool(problem), (output, found.out, found.err)
+        given = (path, "--agent", str(tmp_path / "agent.json"), "--input", '{"team": "a"}')
+        found, simulated = await plan("validate", *given), await plan("simulate", *given)
+        assert found.code == simulated.code == bool(problem), (output, found.out, found.err)
         assert found.out.startswith(problem or "1 call, no problems"), output
+        assert simulated.out.startswith(problem), output
     item = {"type": "plan", "plan": calls, "output": {"n": "†state..n"}}
     (tmp_path / "agent.json").write_text(json.dumps(agent(context=[item])), encoding="utf-8")
     found = await perdure("agent", "check", str(tmp_path / "agent.json"))
