@@ -300,17 +300,8 @@ class Session:
         # R19.2
         run_id, is_heard, kinds = "", False, parse_topics(topics)
         since = receipt.accepted_at if receipt.done == "steered" else ""  # its run has begun before it
-
-        def is_settled(fate: Fate) -> bool:
-            # The session may learn later than this reader of a run's end, and gives the messages that it has not taken to the next one.
-            return fate.state in ("ended", "withdrawn") or (fate.state == "running" and fate.run_id != run_id)
-
-        while receipt.run_id is not None:
-            fate = await self._until(receipt.message_id, receipt.sender, is_settled)
-            if fate.state == "queued" or fate.run_id is None or fate.run_id == run_id:
-                return
-            run_id = fate.run_id
-            run, pause = Run(self._client, run_id), _PAUSE
+        while (run := await self.answering_run(receipt, run_id)) is not None:
+            run_id, pause = run.id, _PAUSE
             while await self._look(run_id, Run.started_at) is None:
                 await asyncio.sleep(pause)
                 pause = min(1.0, 2 * pause)
@@ -320,6 +311,27 @@ class Session:
                     is_heard = is_heard or (event.phase != "delta" and event.at >= since)
                     if is_heard and is_wanted(event, kinds):
                         yield event
+
+    async def answering_run(self, receipt: Receipt, ended: str) -> Run[Any] | None:
+        """Return the run that answers a message. `ended`: the id of a run that has ended; if that run has read the message,
+        return `None`. A command, or a message that was withdrawn, has no run either.
+
+        ```python
+        while (run := await session.answering_run(receipt, ended)) is not None:
+            ended = (await run.wait()).run_id
+        ```
+        """
+
+        def is_settled(fate: Fate) -> bool:
+            # The session may learn later than this reader of a run's end, and gives the messages that it has not taken to the next one.
+            return fate.state in ("ended", "withdrawn") or (fate.state == "running" and fate.run_id != ended)
+
+        if receipt.run_id is None:
+            return None
+        fate = await self._until(receipt.message_id, receipt.sender, is_settled)
+        if fate.state == "queued" or fate.run_id in (None, ended):
+            return None
+        return Run(self._client, fate.run_id)
 
     async def partial_output(self, receipt: Receipt) -> AsyncGenerator[Any, None]:
         """Yield the output of the run that answers a message, as `Run.partial_output` does; JSON if the session was

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Generic, TypeAlias
 
 from perdure.approvals.requests import WaitingView
@@ -21,6 +21,7 @@ from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_stream import EventAdapter, Form
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
+from perdure.sessions.wire import Receipt
 from perdure.values.json import JsonObject, loads
 from perdure.values.messages import Mode
 
@@ -187,6 +188,8 @@ class Delivery:
     """Requests of that run up to this number came before the input: its client has them already."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited."""
+    steer: Receipt | None = None
+    """The receipt of the input's message, if the message steers the run: the run may end without it."""
 
 
 async def deliver(
@@ -206,7 +209,7 @@ async def deliver(
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
     answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge_answers` and `send_decisions`.
     """
-    run_id, before = None, 0
+    run_id, before, steer = None, 0, None
     late: list[str] = []
     id, text = message or ("", "")
     content: MessageOptions = {
@@ -235,7 +238,8 @@ async def deliver(
         receipt = await session.send(text, sender=caller.sender, **content)
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
-    return Delivery(run_id, before, late)
+        steer = receipt if receipt.done == "steered" else None
+    return Delivery(run_id, before, late, steer)
 
 
 async def steer(session: Session, caller: Caller, run_id: str, text: str, id: str | None = None) -> str | None:
@@ -327,6 +331,10 @@ class AnswerEvents(EventAdapter[Form, RunView]):
         """Yield the result of the call with this client id. `data`: the call's data in the view or the event."""
         raise NotImplementedError
 
+    def leave(self, ended: RunView, run_id: str) -> Iterator[Form]:
+        """Yield the rest of a run that has ended without the client's message, and continue with the run that answers it."""
+        raise NotImplementedError
+
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Form]:
         """Yield the last events of an answer that waits. `waiting`: each request with its run's path."""
         raise NotImplementedError
@@ -411,6 +419,8 @@ class AnswerStream(Generic[Form]):
     """Whether the client may decide: then an approval request ends the answer, which otherwise continues."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited when they were answered."""
+    steer: Receipt | None = None
+    """As in `Delivery`: if the run ends without the message, the answer continues with the run that answers it."""
 
     async def frames(self) -> AsyncGenerator[str, None]:
         """Yield the answer's frames."""
@@ -430,6 +440,11 @@ class AnswerStream(Generic[Form]):
         """Yield the answer in the protocol's form. Errors are raised."""
         for form in self.events.begin():
             yield form
+        async with aclosing(self._run_forms()) as forms:
+            async for form in forms:
+                yield form
+
+    async def _run_forms(self) -> AsyncGenerator[Form, None]:
         view = await self._begun()
         for form in (*await self._state(view), *self.events.not_counted(self.late)):
             yield form
@@ -450,12 +465,33 @@ class AnswerStream(Generic[Form]):
                         for form in self.events.interrupt(waiting):
                             yield form
                         return
+        async with aclosing(self._end()) as forms:
+            async for form in forms:
+                yield form
+
+    async def _end(self) -> AsyncGenerator[Form, None]:
+        """Yield the end of the run, and the answer of the run that follows it."""
         view = await self.run.wait()
         tree = await self._tree(view)
         for form in (*await self._state(view), *self.events.below(tree.below)):
             yield form
-        for form in self.events.end(await with_output(self.run, view)):
+        view = await with_output(self.run, view)
+        if (following := await self._following()) is None:
+            for form in self.events.end(view):
+                yield form
+            return
+        for form in self.events.leave(view, following.run.id):
             yield form
+        async with aclosing(following._run_forms()) as forms:
+            async for form in forms:
+                yield form
+
+    async def _following(self) -> AnswerStream[Form] | None:
+        """Return the stream of the run that answers the message, if this run has ended without it."""
+        if self.session is None or self.steer is None:
+            return None
+        run = await self.session.answering_run(self.steer, self.run.id)
+        return None if run is None else replace(self, run=run, late=())
 
     @property
     def _looks_below(self) -> bool:

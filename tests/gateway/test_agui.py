@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from temporalio.client import Client as Temporal
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Perdure, tool
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.testing.scripted_model import ChatRequest, Script, Turn, cut
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
@@ -129,6 +129,42 @@ async def test_a_thread_is_a_session(dev_server: WorkflowEnvironment, tmp_path: 
         assert text(second) == "These."
         assert len(it.it.model.requests) == 2
         assert "Which colour?" in it.it.model.requests[1].text
+
+
+async def until_steered(it: Harness, thread: str) -> None:
+    """Until the thread's session has accepted two messages."""
+    session = Perdure(it.client, task_queue=it.task_queue).session(thread, tenant=EVERYTHING[0])
+    async with asyncio.timeout(HANG):
+        while True:
+            if sum(entry["type"] == "message" for entry in (await session.show()).entries) == 2:
+                return
+            await asyncio.sleep(0.02)
+
+
+LAST_REQUEST: list[dict[str, Any]] = [SHOPPER | {"config": {"max_requests": 2, "approval": {"ask": "never"}}}]
+"""An agent whose second Request is its last: the run reads no message after it has begun."""
+
+
+async def test_an_answer_continues_with_the_run_that_reads_its_message(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    last = Turn({"calls": [], "output": "Which colour?"}, gate=gate)
+    script = [PAYS[0], last, {"calls": [], "output": "These."}]
+    async with played(dev_server.client, tmp_path, script, documents=LAST_REQUEST) as it:
+        thread, shoes, red = some_name(), user("Shoes."), user("Red ones.", "m2")
+        first = asyncio.create_task(it.ask(threadId=thread, messages=[shoes]))
+        await it.it.model.wait_for_request(2)
+        second = asyncio.create_task(it.ask(threadId=thread, messages=[shoes, red]))
+        await until_steered(it.it, thread)
+        gate.set()
+        assert text(await first) == "Which colour?"
+        events = await second
+    assert text(events) == "Which colour?These."
+    assert (kinds(events)[0], kinds(events)[-1], events[-1]["result"]) == ("RUN_STARTED", "RUN_FINISHED", "These.")
+    assert kinds(events).count("RUN_FINISHED") == 1
+    assert kinds(events).count("TEXT_MESSAGE_END") == 2
+    assert kinds(events).count("STEP_STARTED") == kinds(events).count("STEP_FINISHED") == 3
 
 
 async def test_an_interrupt_outlives_its_connection(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

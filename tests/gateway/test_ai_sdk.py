@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.http_server import serve_app
 from perdure.testing.scripted_model import Turn
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
-from tests.gateway.test_agui import EVERYTHING, PAYS, SHOPPER, pay
+from tests.gateway.test_agui import EVERYTHING, LAST_REQUEST, PAYS, SHOPPER, pay, until_steered
 from tests.gateway.test_ai_sdk_events import UiPage, take
 from tests.support import Harness, harness
 from tests.timeouts import HANG
@@ -70,9 +71,10 @@ async def chats(
     folder: Path,
     script: Any,
     who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,),
+    documents: Sequence[dict[str, Any]] = (SHOPPER,),
 ) -> AsyncIterator[Chats]:
     tokens = write_tokens(folder / "tokens.json", *who)
-    agents = write_agents(folder / "agents", SHOPPER)
+    agents = write_agents(folder / "agents", *documents)
     given: dict[str, Any] = {"agents": agents, "gateway_tokens": folder / "tokens.json"}
     async with (
         harness(server.client, [pay], script) as it,
@@ -100,6 +102,27 @@ async def test_a_chat_is_a_session(dev_server: WorkflowEnvironment, tmp_path: Pa
         assert (await it.resumed(some_name())).status_code == 204
         command = await it.page([*second.messages, user("/new", "m3")], id=chat)
         assert command.parts == []
+
+
+async def test_an_answer_continues_with_the_run_that_reads_its_message(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    last = Turn({"calls": [], "output": "Which colour?"}, gate=gate)
+    script = [PAYS[0], last, {"calls": [], "output": "These."}]
+    async with chats(dev_server, tmp_path, script, documents=LAST_REQUEST) as it:
+        chat = some_name()
+        first = asyncio.create_task(it.page([user("Shoes.")], id=chat))
+        await it.it.model.wait_for_request(2)
+        second = asyncio.create_task(it.page([user("Shoes."), user("Red ones.", "m2")], id=chat))
+        await until_steered(it.it, chat)
+        gate.set()
+        assert (await first).texts == ["Which colour?"]
+        page = await second
+        assert page.texts == ["Which colour?", "These."]
+        assert page.message["metadata"]["perdure"]["runId"].endswith("-2")
+        again = await it.page([user("Shoes."), user("Red ones.", "m2")], id=chat, trigger="regenerate-message")
+        assert again.texts == page.texts
 
 
 @pytest.mark.parametrize("approved", [True, False])

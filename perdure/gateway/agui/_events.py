@@ -236,13 +236,15 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         results = (str(message.get("toolCallId")) for message in self._messages if message.get("role") == "tool")
         super().__init__(run, (str(call["id"]) for call in _calls_of(self._messages)), results)
         self._request = request
-        self._run_id = run_id
-        self._before = before
+        self._steps: dict[int, str] = {}
+        self._state: JsonObject | None = None
+        self._follow(run, run_id, before)
+
+    def _follow(self, run: str, run_id: str, before: int = 0) -> None:
+        self._run, self._run_id, self._before = run, run_id, before
         self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
         self._text = MessageTexts(f"{run}:msg", self._messages)
         self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
-        self._steps: dict[int, str] = {}
-        self._state: JsonObject | None = None
         self._output_name = "answer"
         """The name of the message that the run's output continues: of the text whose event has only its beginning."""
         self._answered = False
@@ -290,18 +292,26 @@ class AguiEvents(AnswerEvents[BaseEvent]):
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""
-        view, text = ended, output_text(ended)
-        if text and not self._answered:
-            if self._text.differs(self._output_name, text):
-                yield from self._drop(self._text, self._output_name.partition(".")[0])
-            yield from self._text.whole(self._output_name, text)
-        yield from self._close()
+        view = ended
+        yield from self._last_text(view)
         if view.status == "completed":
             yield self._finished(outcome=RunFinishedSuccessOutcome(), result=view.output)
         elif view.status == "cancelled":
             yield self._finished(outcome=RunFinishedCancelledOutcome())
         else:
             yield RunErrorEvent(message=failure_of(view), code=str(view.stop_reason or view.status))
+
+    def leave(self, ended: RunView, run_id: str) -> Iterator[BaseEvent]:
+        yield from self._last_text(ended)
+        self._follow(run_id.rpartition("/")[2], run_id)
+
+    def _last_text(self, ended: RunView) -> Iterator[BaseEvent]:
+        text = output_text(ended)
+        if text and not self._answered:
+            if self._text.differs(self._output_name, text):
+                yield from self._drop(self._text, self._output_name.partition(".")[0])
+            yield from self._text.whole(self._output_name, text)
+        yield from self._close()
 
     def problem(self, problem: HttpError) -> Iterator[BaseEvent]:
         """Yield the error that ends the answer."""

@@ -43,6 +43,10 @@ class _Texts:
     def _shown_of(self, name: str) -> str:
         return self._shown.get(f"{self._run}:{name}", "")
 
+    def follow(self, run: str) -> None:
+        """Continue with the texts of another run of the same answer."""
+        self._run = run
+
     def is_shown(self, name: str, text: str) -> bool:
         """Whether the page has the text already."""
         return self._shown_of(name) == text
@@ -101,7 +105,6 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         ended = (part for part in own if str(part.get("state")).startswith("output-"))
         # A result can be added to calls of the same message only.
         super().__init__(run, map(_call_of, own), map(_call_of, ended))
-        self._run_id, self._before = run_id, before
         self._continues = continued is not None
         self._message = str(continued["id"]) if continued is not None else _new_id(chat_request, run, run_id)
         shown = _shown_texts(chat_request.messages)
@@ -113,6 +116,10 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         """The parameters that the page shows, by call."""
         self._asked: dict[str, tuple[str, JsonObject]] = {}
         """Calls that wait for a person or the page, by id: tool and parameters."""
+        self._follow(run, run_id, before)
+
+    def _follow(self, run: str, run_id: str, before: int = 0) -> None:
+        self._run, self._run_id, self._before = run, run_id, before
         self._step = 0
         self._output_name = "answer"
         """The name of the text that the run's output continues: the one whose event has only its beginning."""
@@ -145,7 +152,29 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         yield from self._finish("tool-calls", "waiting")
 
     def end(self, ended: RunView) -> Iterator[JsonObject]:
-        view, text = ended, output_text(ended)
+        view = ended
+        yield from self._last_output(view)
+        if view.status == "completed":
+            output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
+            yield from self._finish("stop", view.status, **output)
+        elif view.status == "cancelled":
+            yield {"type": "abort"}
+            yield from self._finish("other", view.status)
+        else:
+            yield {"type": "error", "errorText": failure_of(view)}
+
+    def leave(self, ended: RunView, run_id: str) -> Iterator[JsonObject]:
+        yield from self._last_output(ended)
+        if self._step:
+            yield {"type": "finish-step"}
+        run = run_id.rpartition("/")[2]
+        self._continues = False
+        self._text.follow(run)
+        self._thought.follow(run)
+        self._follow(run, run_id)
+
+    def _last_output(self, ended: RunView) -> Iterator[JsonObject]:
+        text = output_text(ended)
         yield from self._thought.close()
         if self._output_name == "answer":
             yield from self._text.close()
@@ -155,15 +184,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield from self._begin_step()
             yield from self._text.whole(self._output_name, text)
         yield from self._close()
-        if view.status == "completed":
-            output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
-            yield from self._shown_output(output.get("output"))
-            yield from self._finish("stop", view.status, **output)
-        elif view.status == "cancelled":
-            yield {"type": "abort"}
-            yield from self._finish("other", view.status)
-        else:
-            yield {"type": "error", "errorText": failure_of(view)}
+        if ended.status == "completed" and not isinstance(ended.output, str):
+            yield from self._shown_output(ended.output)
 
     def problem(self, problem: HttpError) -> Iterator[JsonObject]:
         yield error_chunk(problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from perdure.gateway._idempotency import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame, error_chunk
 from perdure.gateway.ai_sdk._requests import PageChatRequest, read
-from perdure.gateway.answers import AnswerStream, FindRun, deliver
+from perdure.gateway.answers import AnswerStream, Delivery, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, log_problem
@@ -96,7 +96,7 @@ class _Chats:
             return yield_frames(*map(as_frame, UiMessageEvents(chat_request).done()))
         run = delivery.run_id.rpartition("/")[2]
         events = UiMessageEvents(chat_request, run, delivery.run_id, delivery.before)
-        return self._stream(delivery.run_id, session, events, delivery.late)
+        return self._stream(session, events, delivery)
 
     async def resume(self, chat: str) -> AsyncGenerator[str, None] | None:
         """Return the frames of the active answer, from its beginning; `None` without an active run in the chat."""
@@ -110,18 +110,19 @@ class _Chats:
             return None
         nothing = PageChatRequest(chat, ("", ""), [], [], [])
         events = UiMessageEvents(nothing, running.id.rpartition("/")[2], running.id)
-        return self._stream(running.id, session, events)
+        return self._stream(session, events, Delivery(running.id))
 
     async def _own_run(self, id: str) -> Run[Any]:
         if self.find_run is not None:
             return await self.find_run(id)
         return await self.perdure.find_run(id, tenant=self.caller.tenant)
 
-    def _stream(
-        self, run_id: str, session: Session, events: UiMessageEvents, late: Sequence[str] = ()
-    ) -> AsyncGenerator[str, None]:
-        run = self.perdure.get_run(run_id)
-        return AnswerStream(run, session, self.trees, events, as_frame, self.caller.may(APPROVE), late).frames()
+    def _stream(self, session: Session, events: UiMessageEvents, delivery: Delivery) -> AsyncGenerator[str, None]:
+        assert delivery.run_id is not None
+        run, may_decide = self.perdure.get_run(delivery.run_id), self.caller.may(APPROVE)
+        return AnswerStream(
+            run, session, self.trees, events, as_frame, may_decide, delivery.late, delivery.steer
+        ).frames()
 
 
 async def chat_response(
