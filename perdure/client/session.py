@@ -317,8 +317,7 @@ class Session:
         return `None`. A command, or a message that was withdrawn, has no run either.
 
         ```python
-        while (run := await session.answering_run(receipt, ended)) is not None:
-            ended = (await run.wait()).run_id
+        following = await session.answering_run(receipt, run.id)
         ```
         """
 
