@@ -646,12 +646,9 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
     approval, of_runs = config.get("approval"), config.get("rules")
     if not isinstance(approval, dict):
         approval = {}
-    if not approval and not of_runs:
-        return []
     rules, flows = approval.get("tools"), approval.get("flows")
     named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
-    names = [definition_name(tool) if isinstance(tool, dict) else tool for tool in named]
-    known = [name for name in names if isinstance(name, str)]
+    known = [name for message in context if (name := _tool_name(message)) is not None]
     prompt = config.get("prompt")
     known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # skills bring this tool
     delegates = any(isinstance(tool, dict) and "_delegate" in tool for tool in named)
@@ -673,6 +670,8 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
     tools = [*tools]
     with suppress(ValidationError):  # an invalid policy has problems of its own
         found += policy_parameter_problems(Policy.model_validate(approval), tools)
+    places = {name: place for place, message in enumerate(context) if (name := _tool_name(message)) is not None}
+    found += impossible_parameters(_own_conditions(tools, places), {tool.name: [tool] for tool in tools})
     return found + parameter_problems(parsed, tools)
 
 
@@ -681,6 +680,21 @@ def policy_parameter_problems(policy: Policy, tools: Iterable[Tool]) -> list[Pro
     it would never require an approval."""
     by_name = {tool.name: [tool] for tool in tools}
     return impossible_parameters(_named_parameters(policy, by_name), by_name)
+
+
+def _tool_name(message: Json) -> str | None:
+    tool = message.get("tool") if isinstance(message, dict) else None
+    name = definition_name(tool) if isinstance(tool, dict) else tool
+    return name if isinstance(name, str) else None
+
+
+def _own_conditions(
+    tools: Iterable[Tool], places: Mapping[str, int]
+) -> Iterator[tuple[ProblemPath, list[NamedParameter]]]:
+    """Yield the place of each parameter that a tool's own `_approval` names. `places`: of the tools in the context."""
+    for tool in tools:
+        for keys in condition_keys(tool.approval.get("when")) if isinstance(tool.approval, dict) else ():
+            yield ("context", places.get(tool.name, 0), "tool"), [(tool.name, keys)]
 
 
 def _named_parameters(policy: Policy, tools: Collection[str]) -> Iterator[tuple[ProblemPath, list[NamedParameter]]]:

@@ -147,6 +147,18 @@ def test_r7_1_an_approval_policy_names_parameters_that_its_tools_have(policy: di
     assert str(found).startswith(words)
 
 
+def test_r7_1_a_tools_own_condition_names_parameters_that_the_tool_has() -> None:
+    def pays(**condition: Any) -> Any:
+        found = closed("pay", euros={}).definition() | {"_approval": {"when": condition}}
+        return policy_problems(
+            {"context": [{"type": "text", "text": "Pay."}, {"tool": found}]}, [parse_tool(found, activities=["pay"])]
+        )
+
+    (found,) = pays(properties={"euro": {"minimum": 100}})
+    assert str(found) == '$.context[1].tool: "euro" is not a known parameter of pay; did you mean "euros"?'
+    assert pays(properties={"euros": {"minimum": 100}}) == []
+
+
 def test_a_policy_about_a_parameter_that_a_tool_may_have_is_no_problem() -> None:
     ends = ["*", "charge", "charge.euros", "charge._each", "bank.pay", "bank.pay.euros", "open.any", "elsewhere.x"]
     flows: Any = [{"from": "user", "to": to, "do": "ask"} for to in ends]
