@@ -639,7 +639,7 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
     agent's tools, as far as their definitions are known. `below`: the names of its delegates' tools; `None`: they are
     not known. Use it for an agent that runs by itself: a delegate may get tools from other agents.
     """
-    config = document.get("config") if isinstance(document, dict) else None
+    config = document.get("config", {}) if isinstance(document, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None
     if not isinstance(config, dict) or not isinstance(context, list):
         return []
