@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ class Endpoints:
         Requests repeat.
         """
         name, server = self._server(model)
-        left_out: list[str] = []
+        steps: list[Reduction] = []
         async with AsyncExitStack() as stack:
             while True:
                 sent = self.fitted(model, body)
@@ -86,10 +86,9 @@ class Endpoints:
                     refusal = refusal_in(error)
                     step = None if refusal is None else self.learn(model, body, sent, refusal)
                     if step is None:
-                        for file in left_out:  # in vain: the refusal may not have been about them
-                            self._refused_files.pop((model, file), None)
+                        self.restore_files(model, steps)
                         raise
-                    left_out += [step.file] if step.file else []
+                    steps.append(step)
                 else:
                     break
             yield answered
@@ -130,6 +129,12 @@ class Endpoints:
             _make_room(self._refused, key)
             self._refused.setdefault(key, set()).add(step.feature)
         return step
+
+    def restore_files(self, model: str, steps: Iterable[Reduction]) -> None:
+        """Send files again that the reductions left out in vain: the refusals may not have been about them."""
+        for step in steps:
+            self._refused_files.pop((model, step.file), None)
+            self._most_files.get(model, {}).pop(step.kinds, None)
 
     def not_understood(self, model: str) -> dict[str, list[str]]:
         """Return the refused features: `{"unknown": […], "refused": […]}`, of the server and of single schemas."""

@@ -32,7 +32,7 @@ from perdure.activities.secrets import known_secrets, mask_error, mask_text, mas
 from perdure.errors import RunError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
-from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
+from perdure.models.provider_errors import Reduction, Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import Capabilities
 from perdure.models.requests import (
@@ -506,12 +506,7 @@ class RequestActivity:
         async with self._underway.working(title), supervised_heartbeat() as heart, _leave_where_lacking():
             near = _near(request)
             seen = asyncio.create_task(fetch_attempt_state()) if near is None else None
-            # A query fetches the context: a history does not hold queries, so it does not grow with every context
-            # (R6.8). If the run is in this process, so is its context.
-            try:
-                context = await fetch_own(CONTEXT, str(request.number)) if near is None else near
-            except ApplicationError as error:
-                raise context_failure(error) from None
+            context = await _fetch_context(request) if near is None else near
             if context.released:
                 _log_interruption(request, context.released, "WorkerLost")
                 lost = RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
@@ -526,12 +521,14 @@ class RequestActivity:
             reporter = WritingReporter(heart, writing, seen, context, lambda: near is not None and _holds_run())
             if activity.info().heartbeat_details:
                 await reporter.supersede()
+            steps: list[Reduction] = []
             while True:
-                sent = self._endpoints.fitted(request.model, body)
+                sent, is_answered = self._endpoints.fitted(request.model, body), False
                 answer = ResponseStream(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
                     asking = self._endpoints.ask(request.model, body, stable)
                     async with Deliverer(send) as deliverer, asking as response:
+                        is_answered = True
                         if request.stream:
                             async with reporter.of(answer):
                                 await read_answer(response, answer, deliverer, reporter)
@@ -553,10 +550,25 @@ class RequestActivity:
                         return _with_spent(_masked(answer.refused(refusal.words)), reporter.spent)
                     reporter.spent = reporter.spent.plus(answer.usage)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
-                    learnt = None if refusal is None else self._endpoints.learn(request.model, body, sent, refusal)
-                    if learnt is not None and not reporter.told:  # else another attempt reports that the text changes
+                    step = None
+                    if refusal is not None and is_answered:  # `ask` has learnt from a refusal before the answer
+                        step = self._endpoints.learn(request.model, body, sent, refusal)
+                    if step is not None and not reporter.told:  # else another attempt reports that the text changes
+                        steps.append(step)
                         continue
+                    self._endpoints.restore_files(request.model, steps)
                     raise await reporter.give_up(within_patience(failure, request)) from None
+
+
+async def _fetch_context(request: RequestInput) -> RequestContext:
+    """Return the Request's context by a query: a history does not hold queries, so it does not grow with every context
+    (R6.8).
+    """
+    try:
+        context: RequestContext = await fetch_own(CONTEXT, str(request.number))
+    except ApplicationError as error:
+        raise context_failure(error) from None
+    return context
 
 
 @asynccontextmanager

@@ -341,9 +341,12 @@ _TOO_MANY: Final = re.compile(
 )
 _MOST: Final = re.compile(
     r"(?:\bat most|\bup to|\blimit(?: is| of)?|>|\bmax(?:imum)?(?: \w+){0,5}?|\bonly(?: \w+){0,2}?):? (\d{1,3}|one)\b"
-    r"(?! ?([kmg]?i?b|bytes|pixels|px|(pdf |document )?pages|tokens|\w*seconds|\w*minutes)\b)"
+    r"(?![.,]\d| ?([kmg]?i?b|bytes|pixels|px|(pdf |document )?pages|tokens|\w*seconds|\w*minutes)\b)"
 )
 """The limit in a refusal of a number of files."""
+_COUNTED: Final = re.compile(r"\btoo (many|much)\b|\bcount\b|\bper (request|prompt|message)\b")
+_FILE_NOUN: Final = re.compile(r" (\w+ )?(images?|pictures?|documents?|pdfs?|files?|audios?|attachments?)\b")
+"""A word after a number that makes it a number of files."""
 _FILE_STATUSES: Final = (400, 415, 422)
 """Statuses with which servers refuse a file."""
 _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
@@ -390,7 +393,12 @@ def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction 
     files = files_of(sent.get("messages", []), kinds)
     if not files:
         return None
-    limits = [1 if found == "one" else int(found) for found, *_ in _MOST.findall(text)]
+    counted = _COUNTED.search(text) is not None
+    limits = [
+        1 if found[1] == "one" else int(found[1])
+        for found in _MOST.finditer(text)
+        if counted or _FILE_NOUN.match(text, found.end())
+    ]
     most = max((limit for limit in limits if limit < len(files)), default=None)
     if most is None and len(files) > 1 and _TOO_MANY.search(text):
         most = len(files) - 1

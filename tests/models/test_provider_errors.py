@@ -664,6 +664,11 @@ WITH_FILES = [{"role": "user", "content": [{"type": "text", "text": "See"}, IMAG
         ("Invalid value at 'contents[0].parts[2].inline_data.data' (TYPE_BYTES), Base64 decoding failed", DOCUMENT),
         ("A maximum of 1 PDF pages may be provided.", DOCUMENT),
         ("The image has more than the maximum of 1 MB", LATER_IMAGE),
+        ("image size: at most 1.75 MB, got 4.2 MB", LATER_IMAGE),
+        ("image dimensions must be at most 1,000 x 8,000", LATER_IMAGE),
+        ("the image's aspect ratio must be at most 1", LATER_IMAGE),
+        ("images: only 1 format is supported", LATER_IMAGE),
+        ("file size limit of 1.0 MB per request", DOCUMENT),
     ],
 )  # fmt: skip
 def test_r20_3_a_file_that_a_server_refuses_is_left_out(words: str, file: Any) -> None:

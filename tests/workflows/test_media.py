@@ -305,3 +305,14 @@ async def test_r20_3_a_value_that_names_fewer_bytes_than_its_file_has_is_refused
         view = await it.run(agent("measure", context=[{"type": "data", "data": forged}]))
         assert pictures(it.model.requests[0]) == []
     assert f"has {len(PNG):,} bytes" in str(view.calls[0].error)
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_files_are_left_out_in_vain_once(dev_server: WorkflowEnvironment) -> None:
+    files = [Media(data=PNG + bytes([number]), name="a.png") for number in range(3)]
+    document = Agent.of(agent(config={"models": {"fast": "gpt-4.1"}}))
+    async with harness(await connect(dev_server), [], lambda _: Turn("Invalid argument: image.", status=400)) as it:
+        run = await Perdure(it.client, task_queue=it.task_queue).start(document, {"files": files})
+        view = await run.wait(HANG)
+        shown = [len(pictures(request)) for request in it.model.requests]
+    assert (view.status, shown) == ("failed", [3, 2, 1, 0])

@@ -361,9 +361,11 @@ async def test_r20_3_a_limit_of_the_number_of_files_is_remembered_for_the_model(
     ]
 
 
-async def test_r20_3_files_that_were_left_out_in_vain_are_sent_again() -> None:
-    refused = Turn("Request contains an invalid argument.", status=400)
-    async with ScriptedModel([refused, refused, refused, Turn("a")]) as model:
+@pytest.mark.parametrize(
+    ("words", "sent"), [("Request contains an invalid argument.", [2, 1, 0]), ("Too many images", [2, 1, 1, 0])]
+)
+async def test_r20_3_files_that_were_left_out_in_vain_are_sent_again(words: str, sent: list[int]) -> None:
+    async with ScriptedModel([*(Turn(words, status=400) for _ in sent), Turn("a")]) as model:
         client = AsyncOpenAI(base_url=model.base_url, api_key="any", max_retries=0)
         endpoints = Endpoints(client)
         body = {"messages": [{"role": "user", "content": [picture(0), picture(1)]}]}
@@ -374,7 +376,7 @@ async def test_r20_3_files_that_were_left_out_in_vain_are_sent_again() -> None:
             pass
         await client.close()
     model.check()
-    assert [len(files_of(asked.messages, ["images"])) for asked in model.requests] == [2, 1, 0, 2]
+    assert [len(files_of(asked.messages, ["images"])) for asked in model.requests] == [*sent, 2]
 
 
 async def test_r9_7_a_rate_limit_is_waited_for_as_the_words_say() -> None:
