@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
-    from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW, NEWEST
+    from perdure.runs.version_switches import COUNTS_EACH_DELEGATE, DEFAULTS_ASK, JUDGED_ANEW, NEWEST
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -274,6 +274,6 @@ def _set_guard(
         roles=roles_of(run_input.whose.context),
         prefix=f"{workflow.info().workflow_id}/",
         unlent=run_input.unlent_rules,
-        counts_loop_runs=prepared.follows(COUNTS_LOOP_RUNS),
+        counts_each=prepared.follows(COUNTS_EACH_DELEGATE),
     )
     people.begin(guard, prepared)

@@ -129,8 +129,8 @@ class RuleBook:
     """The rules of one run, with their record.
 
     `roles`: the roles of the person for whom the run works. `prefix`: the run's name in entries of its calls. `unlent`:
-    keys of rules whose calls the parent run keeps to itself. `counts_loop_runs`: whether a loop over a delegate counts
-    each of its runs. In runs of 0.2.0 it counts once.
+    keys of rules whose calls the parent run keeps to itself. `counts_each`: whether each run of a loop over a
+    delegate counts, and each delegate whose record is lost. In runs of 0.2.0 they count once.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class RuleBook:
         roles: Collection[str] = (),
         prefix: str = "",
         unlent: Collection[str] = (),
-        counts_loop_runs: bool = True,
+        counts_each: bool = True,
     ) -> None:
         self.rules = list(rules)
-        self._counts_loop_runs = counts_loop_runs
+        self._counts_each = counts_each
         self.record = record or RuleRecord()
         self.roles = frozenset(roles)
         self._prefix, self._unlent = prefix, frozenset(unlent)
@@ -319,7 +319,7 @@ class RuleBook:
         one = (
             Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, _params_of(call))
         )
-        if isinstance(one, str) or not self._counts_loop_runs or (runs := _max_runs(call)) == 1:
+        if isinstance(one, str) or not self._counts_each or (runs := _max_runs(call)) == 1:
             return one
         return one * runs
 
@@ -405,8 +405,11 @@ class RuleBook:
         for rule in lent if rules is None else rules:
             if isinstance(rule, AtMost | CountAtMost):
                 left = rule.limit - self.used(rule)
-                if left > 0:
-                    self.record.add(rule, f"{self._prefix}unknown", left)
+                entry = f"{self._prefix}unknown"
+                if left > 0 and self._counts_each:
+                    self.record.add(rule, entry, left)
+                elif left > 0:
+                    self.record.note(rule, entry, float(left))
             elif isinstance(rule, NeverAfter):
                 self.record.note(rule, _TOTAL, 1)
 

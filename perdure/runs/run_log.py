@@ -15,7 +15,7 @@ from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
 from perdure.plan import CODE_COUNTS
 from perdure.rules import Rule, RuleBook, merge_rules, roles_of
 from perdure.runs.limits import Limit
-from perdure.runs.version_switches import COUNTS_LOOP_RUNS, DEFAULTS_ASK, JUDGED_ANEW
+from perdure.runs.version_switches import COUNTS_EACH_DELEGATE, DEFAULTS_ASK, JUDGED_ANEW
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.values.limits import LIMITS_OF_CHILDREN
 
@@ -110,7 +110,7 @@ class RunStart:
             roles=roles_of(given.whose.context),
             prefix=self.prefix,
             unlent=given.unlent_rules,
-            counts_loop_runs=self.prepared.follows(COUNTS_LOOP_RUNS),
+            counts_each=self.prepared.follows(COUNTS_EACH_DELEGATE),
         )
 
 

@@ -42,8 +42,9 @@ CLOCK_FOLLOWS: Final = "clock-follows"
 DECIDED_CALLS_STOP: Final = "decided-calls-stop"
 """A call that a person removes from a continued plan does not run, even if it waits for its turn; a running call
 continues (R10.5)."""
-COUNTS_LOOP_RUNS: Final = "counts-loop-runs"
-"""A loop over a delegate counts each of its runs in `at_most` and `count_at_most`."""
+COUNTS_EACH_DELEGATE: Final = "counts-each-delegate"
+"""A loop over a delegate counts each of its runs in `at_most` and `count_at_most`, and each delegate whose record is lost counts with the rest
+of the limit (R23.1)."""
 DECISIONS_BEFORE_TIMEOUTS: Final = "decisions-before-timeouts"
 """A decision that came in time counts, even if it is known to count only after the timeout (R7.4)."""
 DEFAULTS_ASK: Final = "defaults-ask"
@@ -163,7 +164,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         CLIENT_TIMEOUT_ALONE: 9,
         CODE_COUNTS: 9,
         CONDITION_FIRST: 9,
-        COUNTS_LOOP_RUNS: 9,
+        COUNTS_EACH_DELEGATE: 9,
         DATA_KNOWN: 9,
         DECISIONS_BEFORE_TIMEOUTS: 9,
         EDITS_KEEP_AUTHORS: 9,

@@ -312,16 +312,17 @@ def test_r23_1_a_tool_that_never_comes_twice_may_come_once() -> None:
         assert (book.begin(calls[2]) is None) is (rule.same == "to")
 
 
-def test_r23_1_what_two_lost_runs_may_have_spent_adds_up() -> None:
+@pytest.mark.parametrize("counts_each", [True, False])
+def test_r23_1_what_two_lost_runs_may_have_spent_adds_up(*, counts_each: bool) -> None:
     rule = at_most("refund.euros", 100)
-    book = RuleBook([rule])
+    book = RuleBook([rule], counts_each=counts_each)
     held = ready({"_tool": "refund", "euros": 40})
     assert book.begin(held) is None
     book.take_back(None, [rule])  # the first may have spent the other 60
     book.note_held(held)
     book.take_back(None, [rule])  # and the second the 40 that were free again
-    assert book.used(rule) == 100
-    assert breach(book, {"_tool": "refund", "euros": 1}) is not None
+    assert book.used(rule) == (100 if counts_each else 40)
+    assert (breach(book, {"_tool": "refund", "euros": 1}) is not None) is counts_each
 
 
 def test_r23_1_what_a_lost_run_has_done_forbids_every_value() -> None:
