@@ -44,7 +44,7 @@ from perdure.errors import (
 from perdure.hosting.settings import in_force
 from perdure.queries import UNANSWERED, SessionReader, children_of, describe, read_memo, record_entries
 from perdure.queries.media_store import MediaStore, erasable
-from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, entry
+from perdure.runs.audit import AUDIT_WORKFLOW, AuditBatch, AuditData, audit_id, entry
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
@@ -171,8 +171,9 @@ async def retention_ends(client: Client, retention: Mapping[str, str], now: date
     ends = {tenant: now - timedelta(seconds=read_duration(age) or 0) for tenant, age in retention.items()}
     others = ends.pop("*", None)
     if others is not None:
-        types = f"'{AGENT_WORKFLOW}', '{SESSION_WORKFLOW}', '{EVALUATION_WORKFLOW}'"
-        async for each in client.list_workflows(f"WorkflowType IN ({types}) AND StartTime < '{others.isoformat()}'"):
+        # All sessions: a key rotation starts an idle session anew, which is no use of it.
+        old = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATION_WORKFLOW}') AND StartTime < '{others.isoformat()}'"
+        async for each in client.list_workflows(f"WorkflowType = '{SESSION_WORKFLOW}' OR ({old})"):
             known: str = await read_memo(each, TENANT_MEMO, "", str)
             ends.setdefault(each.typed_search_attributes.get(TENANT) or known, others)
     return ends
@@ -189,7 +190,7 @@ async def erase(
     shared: bool = False,
     by: str = "",
 ) -> ErasureReport:
-    """Carry out one erasure; the audit log of the task queue notes its start and its end. Raises `RunError` without
+    """Carry out one erasure; the audit log of the task queue, where it has one, notes its start and its end. Raises `RunError` without
     `sender` and `before`, and `ProtocolError` for a time without a time zone.
     """
     before = None if before is None else check_time_zone(before, "before")
@@ -198,7 +199,8 @@ async def erase(
             "sender and before are missing: name the sender, or give before=datetime.now(UTC) to erase all of the tenant's runs"
         )
     eraser = Eraser(client, tenant, sender, before, dry_run=dry_run, shared=shared)
-    if dry_run or in_force().audit is None:
+    # Workers may have an audit log that the caller's settings do not name.
+    if dry_run or (in_force().audit is None and await describe(client, audit_id(task_queue)) is None):
         return await eraser.erase()
     about: AuditData = {"by": by, "sender": sender, "before": eraser.report.before, "shared": shared}
     id = uuid.uuid4().hex
@@ -229,7 +231,7 @@ async def apply_retention(
         report = await erase(client, task_queue, tenant, None, before, dry_run=True)
         if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
             report = await erase(client, task_queue, tenant, None, before, by=by)
-        if report.executions:
+        if report.executions or report.remaining:
             reports.append(report)
     return reports
 
