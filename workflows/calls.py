@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         is_answered,
     )
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS
+    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS, STEERED_RUNS_GO_ON
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing
@@ -115,6 +115,7 @@ class CallRunner:
             usage=lambda: run.progress.usage,
             rivals=lambda: count_rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
+            returns=run.prepared.follows(STEERED_RUNS_GO_ON),
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:

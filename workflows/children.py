@@ -88,7 +88,8 @@ class BudgetShare:
     """Shares of a budget, in the order of requests for them.
 
     `usage` returns the usage so far, `worked` the seconds. `rivals` returns how many may run at once and have no share
-    yet; `None` while calls may still arrive.
+    yet; `None` while calls may still arrive. `returns`: whether a holder that is cancelled before it has its share returns
+    it. In runs of 0.2.0 it does not.
     """
 
     def __init__(
@@ -97,10 +98,13 @@ class BudgetShare:
         usage: Callable[[], RunUsage],
         rivals: Callable[[], int | None],
         worked: Callable[[], float] = lambda: 0.0,
+        *,
+        returns: bool = True,
     ) -> None:
         self._shares = shares
         self._usage = usage
         self._rivals = rivals
+        self._returns = returns
         self._worked = worked
         self._waiting: deque[tuple[str, asyncio.Future[Share]]] = deque()
 
@@ -111,7 +115,14 @@ class BudgetShare:
         share_future: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         self._waiting.append((name, share_future))
         self.hand_out()
-        return await share_future
+        try:
+            return await share_future
+        except asyncio.CancelledError:
+            # The caller may be cancelled in the task that gives it a share.
+            if self._returns and share_future.done() and not share_future.cancelled():
+                self._shares.release(name)
+                self.hand_out()
+            raise
 
     def settle(self, name: str, used: RunUsage | None) -> None:
         """Settle a share at its holder's end: others get the rest. `None` when the usage is unknown."""

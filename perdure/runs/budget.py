@@ -223,6 +223,10 @@ class BudgetPool:
         self.expected.lost_tokens += int(min(share.tokens, self.expected.tokens))
         self.expected.lost_cost += min(share.cost, self.expected.cost)
 
+    def release(self, name: str) -> None:
+        """Return the share of a holder that has used nothing of it."""
+        self._taken.pop(name, None)
+
     @property
     def _least(self) -> _Amount:
         return _Amount(self.expected.tokens if self.expected.known else 2 * ASSUMED, self.expected.cost)

@@ -43,6 +43,7 @@ from perdure.runs.version_switches import (
     RECALLED_SOURCES,
     RECORDED_CALLS_FIRST,
     REMARKS_END_NOTHING,
+    STEERED_RUNS_GO_ON,
 )
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
@@ -582,6 +583,8 @@ class RequestLoop:
         self._run.note("hold", limit, now)
         self._drop(limit.words, now, by="run")
         self._stage = RequestStage.DRAINING
+        if self._is_patched(STEERED_RUNS_GO_ON):
+            self.steered = False  # calls that a rule requires still start, also with effects
         self.plan.close()
         self._note_news()
 
@@ -756,7 +759,8 @@ class RequestLoop:
     def _shown(self, now: str) -> RequestStage:
         """Return the stage after the answer, and request approval of its plan if a person has to review it (R7.6)."""
         if self._shows_plan and self.result.problem:
-            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
+            begun = self._begun_before() if self._is_patched(STEERED_RUNS_GO_ON) else []
+            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now, but=begun)
         elif self._shows_plan:
             self._plan_request = self._run.approval_queue.add_plan(
                 self.plan, now, lambda: self._run.new_plan(self.plan.request)

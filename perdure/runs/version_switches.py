@@ -115,6 +115,9 @@ SESSION_KNOWS_DELEGATES: Final = "session-knows-delegates"
 """A delegate of a session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
+STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
+"""After a message an unreadable answer ends no running call, calls that a rule requires start before the last Request, and a dropped call returns its
+share of the budget (R9.6, R10.5, R23.2)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
@@ -186,6 +189,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OWN_DECIDES: 9,
         PARTS_DECIDED: 9,
         PERSISTS_IN_SESSIONS: 9,
+        STEERED_RUNS_GO_ON: 9,
         UNDO_FOLLOWS_POLICY: 9,
         WRITERS_STAY: 9,
     }

@@ -803,3 +803,37 @@ def test_r5_12_a_call_that_its_client_executes_occupies_its_slot_until_a_message
     world.steer("m")
     world.step()
     assert world.answer({"_tool": "act", "x": 1}) == ["2.0"], "the client may never return a result"
+
+
+def test_r10_5_an_unreadable_answer_ends_no_running_call_of_an_earlier_plan() -> None:
+    world = World(approval={"scope": "plan"})
+    world.answer(act("a"))
+    queue = world.run.approval_queue
+    world.loop.report(PlanDecided(queue.apply(queue.judge(parse_decision({"call": "1", "decision": "approve"})))))
+    assert world.step() == ["1.0"]
+    world.loop.running["1.0"].hold.queued = False
+    world.steer("m1")
+    world.step()
+    world.loop.answer(RequestResult(calls=[], problem={"code": "not_json", "message": "broken"}))
+    world.loop.work(world.task, "t")
+    assert world.run.plan is not None
+    assert (world.statuses["1.0"], world.run.plan.settled) == ("running", False)
+
+
+def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() -> None:
+    log = parse_tool({"name": "log", "properties": {"x": {}}, "_activity": "log"}, activities=["log"])
+    world = World(tools=[*TOOLS, log], rules=[{"rule": "followed_by", "call": "act", "then": "log"}])
+    world.run.rules = world.run.approval_queue.rules = RuleBook(world.run.agent.config.rules)
+    world.loop = RequestLoop(world.run)
+    assert world.answer(act("a"), {"_tool": "log", "x": "†state.a"}) == ["1.0"]
+    call = world.loop.running["1.0"]
+    assert world.loop.begin(call) is None
+    call.hold.queued = False
+    world.loop.steer()
+    world.loop.work(1, "")
+    assert world.run.plan is not None
+    world.run.close_request(world.run.plan, world.loop.result)
+    world.loop.hold_to(Limit("max_requests", "the run may ask 2 times"), "")
+    world.loop.report(CallEnded(call, Returned(1)))
+    world.loop.work(2, "")
+    assert [start.call.id for start in world.loop.starts("now") if isinstance(start, StartCall)] == ["1.1"]

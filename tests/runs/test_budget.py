@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from perdure.runs.limits import OUTAGE, Budget, Limit, WorkClock
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
 from perdure.values.state import State
+from perdure.workflows.children import BudgetShare
 
 
 def used(tokens: int) -> RunUsage:
@@ -169,6 +171,25 @@ def test_r18_7_what_is_left_and_does_for_no_request_starts_nobody() -> None:
     spent = shares.take("b", usage)
     assert isinstance(spent, Limit)
     assert spent.words == "the rest of the budget is not enough for one Request"
+
+
+async def test_a_holder_that_is_cancelled_as_it_gets_its_share_returns_it() -> None:
+    rivals: list[int | None] = [None]
+    pool = BudgetPool(Budget(tokens=34_000))
+    pool.expected.note_request(Usage(prompt_tokens=5_000), None)
+    delegate = RunUsage()
+    delegate.count("m", Usage(prompt_tokens=30_000), {})
+    pool.expected.note_usage(delegate)
+    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: rivals[0])
+    first, second = asyncio.create_task(shares.take("1.0")), asyncio.create_task(shares.take("2.0"))
+    await asyncio.sleep(0)
+    assert pool.holders == frozenset()
+    rivals[0] = 1
+    shares.level()
+    first.cancel()
+    share = await second
+    assert isinstance(share, Budget)
+    assert (share.tokens, pool.holders) == (34_000, frozenset({"2.0"}))
 
 
 def test_without_a_limit_everybody_has_none() -> None:
