@@ -39,11 +39,17 @@ class Cpu:
         return spent / max(self._lap, lap())
 
 
+def in_one_try(measure: Callable[[], bool]) -> bool:
+    """Whether one of three measurements is within its bounds: neighbours can only add time."""
+    return any(measure() for _ in range(3))
+
+
 def takes_less(work: Callable[[], object], laps: float) -> bool:
-    """Whether one of three tries takes less: neighbours can only add to it."""
-    for _ in range(3):
+    """Whether one of three tries takes less than these laps."""
+
+    def measure() -> bool:
         cpu = Cpu()
         work()
-        if cpu.laps() < laps:
-            return True
-    return False
+        return cpu.laps() < laps
+
+    return in_one_try(measure)

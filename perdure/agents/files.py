@@ -383,6 +383,6 @@ def _reference_problems(output: Json, plan: Plan) -> list[str]:
         return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
 
     problems = [f"{json_path(each.path)}: {each.error}" for each in malformed]
-    for site in template.missing(lookup):
+    for site in template.find_missing(lookup):
         problems.append(missing_path(site.missing_reference(lookup), json_path(site.path), known).message)
     return problems

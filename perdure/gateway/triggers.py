@@ -175,7 +175,7 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
         return get(given.get(reference.kind, MISSING), reference.path)
 
     template, _ = parse_template(trigger.mapping())
-    for site in template.missing(lookup):
+    if (site := next(template.find_missing(lookup), None)) is not None:
         raise MappingError(f"{_place(site.path)} reads {site.expression}, which is missing in this body")
     try:
         found = template.resolve(lookup)

@@ -285,7 +285,7 @@ class Until:
         """Whether the condition is true; a reference is true for every value except null and false. Without a value
         that it needs, it is false. Raises `FormulaError`.
         """
-        if any(self.template.missing(lookup)):
+        if any(self.template.find_missing(lookup)):
             return False
         value = self.template.resolve(lookup)
         return bool(value) if self.formula else value is not None and value is not False

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PARTS_DECIDED: Final = "parts-decided"
-"""A value has the sources of each condition that kept a call from changing a part of it or from adding to it, or that
-kept an earlier call from writing it before a later call did (R15.1)."""
+"""A condition that skips a call is a source of each value that the call would have changed in part, or added to (R15.1).
+
+It is also a source of a value that a later call wrote, if it kept an earlier call from writing the value.
+"""
 LETS_LOOK_BACK: Final = "lets-look-back"
-"""Patch: in runs of 0.2.0 a `_let` of a path that it reads itself waits for a later writer if the path has no value."""
+"""Patch: in runs of 0.2.0 a `_let` that reads and writes one path waits for a later writer if the path has no value."""
 
 
 class PathIndex(Generic[T]):

@@ -330,7 +330,7 @@ class RunningLoop:
             writes = [write for call in plan.calls for write in call.state.writes]
             try:
                 self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
-            except StateError:  # a path into a value that a call has replaced, for which the order of the ends is right
+            except StateError:  # a path leads into a value that another call has replaced: only the order of ends fits
                 self._carried, writes = State(plan.state.writes, self._sizes), plan.state.writes[1:]
             for write in writes:
                 self._labels.write(write.path, write.value, write.method, write.sources)
@@ -355,7 +355,7 @@ class RunningLoop:
 
     def _count(self, call: Call, number: int) -> None:
         bad = call.state.error is not None and not call.state.writes
-        if bad and self._checks.is_patched(PARTS_DECIDED):  # the loop may fail by it, and then writes nothing
+        if bad and self._checks.is_patched(PARTS_DECIDED):  # it may make the loop fail, which then writes nothing
             self.call.inputs.decided = join(self.call.inputs.decided, call.inputs.decided)
         self._ends["done"] = self._ends.get("done", 0) + (call.state.status == "done")
         if bad and call.state.error is not None:
@@ -414,7 +414,7 @@ class RunningLoop:
             known = own if reference.kind in own else self._around
             return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
 
-        absent = next((str(site.expression) for site in until.template.missing(lookup)), None)
+        absent = next((str(site.expression) for site in until.template.find_missing(lookup)), None)
         try:
             holds = until.holds(lookup)
         except MissingValueError as error:

@@ -607,7 +607,9 @@ class Plan:
         return [*self._own_edges(), *(edge for plan in inside for edge in plan.named_edges())]
 
     def _own_edges(self) -> list[tuple[str, str, str]]:
-        """Return the edges without those of iterations. A person's edit has read values now, so it has waited for none."""
+        """Return the edges outside of iterations. They include the reads of people's edits, which are no dependencies:
+        the values existed at the time of the edit.
+        """
         own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
         return [*dict.fromkeys([*own, *self._read_by_edits])] if self._read_by_edits else own
 

@@ -166,7 +166,7 @@ class _Judging:
 
     def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value; for parameters an object
         if MISSING in self.found.values():
-            for site in template.missing(self.found.__getitem__):
+            for site in template.find_missing(self.found.__getitem__):
                 return self._unreadable(site.expression, json_path((*where, *site.path)))
         if self.dry is not None:
             return UNKNOWN
@@ -180,7 +180,7 @@ class _Judging:
         return value
 
     def _unevaluated(self, error: FormulaError, template: Template, where: Path) -> CallEnd:
-        """Return the end of a call whose formula has failed, such as by a value that no call has written."""
+        """Return the end of a call whose formula has failed, or has read a value that no call wrote."""
         if not isinstance(error, MissingValueError):
             return CallEnd("invalid", CallError("invalid_expression", str(error)))
         site = next(site for site in template.sites if site.optional and error.reference in references(site.expression))
@@ -208,7 +208,7 @@ class _Judging:
             return USER
         binding = self.node.bindings[reference]
         alone = binding.deciding_write(self.calls)
-        # A later call has written the value, because nothing did before: a condition may have kept an earlier call from it.
+        # The binding reads a later call's value. A condition may have kept an earlier call from writing one.
         later = binding.forward and self.checks.is_patched(PARTS_DECIDED)
         if alone is not None and not (binding.turned or later):
             return alone.sources

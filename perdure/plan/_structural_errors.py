@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from perdure.errors import CallError, StateError, clip
@@ -34,8 +35,11 @@ OWN_DECIDES: Final = "own-decides"
 CONDITION_FIRST: Final = "condition-first"
 """Patch: in runs of 0.2.0 a call is refused for a key that its data lacks, although its condition does not hold."""
 LAZY_READS: Final = "lazy-reads"
-"""Patch: in runs of 0.2.0 a call without a value that its formula would not evaluate is skipped, and an iteration that
-reads a name without a value is refused, also where its condition is false."""
+"""Patch: runs of 0.2.0 need each value that a formula names, also in parts that it does not evaluate.
+
+In these runs, a call without such a value is skipped. An iteration that reads a missing name is refused, even if its
+condition is false.
+"""
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""
 
@@ -86,12 +90,11 @@ def unknown_branch(call: Call, addressed: str) -> CallError:
 
 
 def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference, str]]:
-    """Return the expressions of a call that can never have a value: the reference that is the cause, and its place
+    """Return the expressions of a call that can never have a value: the missing reference of each, and its place
     (R5.5, R5.11).
 
-    A condition may ask whether data has a key. So the scheduler judges parameters that read a key of existing data once
-    the condition holds. An iteration of a loop does not see names that branches around the loop left out. So what it
-    reads under a condition is judged then, too.
+    The scheduler judges two kinds of reads later, once the condition holds: keys of existing data, because the condition
+    may ask whether the key exists; and in an iteration, names that no call around the loop has written.
     """
     found: list[tuple[Reference, str]] = []
     if not [binding for binding in node.all_bindings() if not binding.possible]:
@@ -104,24 +107,21 @@ def find_impossible(node: CallNode, checks: CheckBudget) -> list[tuple[Reference
         (node.call.spec.after.paths, node.order, "$._after"),
         (node.call.spec.after_end.paths, node.ends, "$._after"),
     ):
-        if not template.sites:
-            continue
-
         for site in template.sites:
             judged_later = site.optional or (asks and template is node.call.spec.template)
-
-            def possible(
-                reference: Reference,
-                bindings: Mapping[Reference, Binding] = bindings,
-                judged_later: bool = judged_later,
-            ) -> Json | Missing:
-                binding = bindings[reference]
-                later = binding.reads_data or (is_inside and binding.base is not MISSING)
-                return True if binding.possible or (judged_later and later) else MISSING
-
-            if evaluate(site.expression, possible) is MISSING:
-                found.append((site.missing_reference(possible), where or json_path(site.path)))
+            lookup = partial(_possible, bindings, judged_later=judged_later, is_inside=is_inside)
+            if evaluate(site.expression, lookup) is MISSING:
+                found.append((site.missing_reference(lookup), where or json_path(site.path)))
     return found
+
+
+def _possible(
+    bindings: Mapping[Reference, Binding], reference: Reference, *, judged_later: bool, is_inside: bool
+) -> Json | Missing:
+    """Return `True` for a reference that may have a value, or that the scheduler judges later; else `MISSING`."""
+    binding = bindings[reference]
+    later = binding.reads_data or (is_inside and binding.base is not MISSING)
+    return True if binding.possible or (judged_later and later) else MISSING
 
 
 def state_shape(state: JsonObject, calls: Iterable[Call]) -> JsonObject:

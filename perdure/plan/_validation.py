@@ -425,7 +425,7 @@ def revise(
         return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
 
     read = revised.spec.template if kept is None else revised.spec.template.without({*kept, "_each"})
-    for site in read.missing(lookup):
+    if (site := next(read.find_missing(lookup), None)) is not None:
         raise DecisionError(
             f"{call.id} would not be valid: {json_path(site.path)}: {site.expression} does not exist now"
         )

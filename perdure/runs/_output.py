@@ -114,7 +114,7 @@ def resolve_output(
 
     wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
     try:
-        for site in template.missing(lookup):
+        for site in template.find_missing(lookup):
             wrong.append(_missing(site.missing_reference(lookup), json_path(site.path), values))
         return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
     except MissingValueError as error:

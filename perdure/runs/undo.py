@@ -344,8 +344,10 @@ class _Order:
 
 
 def _continuations(plan: Plan, start: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs of nodes for each later Request that continues the plan: calls that had ended, a barrier, and its own
-    calls. These read the results in the state, without an edge.
+    """Yield pairs of nodes for each later Request that continues the plan.
+
+    A barrier is after the calls that had ended, and before the Request's own calls. These may have read results in the
+    state, and such a read is no edge of the plan.
     """
     last, known = "", set[str]()
     ends = [first for first, _ in plan.continuations[1:]]

@@ -106,7 +106,7 @@ class Nodes:
         self.bound: list[str] = []
         self._depth = 0
         self.needed: set[Reference] = set()
-        """The references that every evaluation reads. Any other may stand in a part that is not evaluated."""
+        """The references that every evaluation reads. An evaluation may skip the parts that read the others."""
         self._perhaps = 0
         """Above 0 in a part that is evaluated only under a condition: `rows[0].n if rows else 0`."""
         self._per_item = 0
@@ -148,12 +148,14 @@ class Nodes:
         return counted
 
     def _read_perhaps(self, node: ast.expr) -> FormulaStep:
+        """Read a part that is evaluated only under a condition."""
         self._perhaps += 1
         step = self.read(node)
         self._perhaps -= 1
         return step
 
     def _read_per_item(self, node: ast.expr) -> FormulaStep:
+        """Read a part that is evaluated for each item of a list, which may be empty."""
         self._per_item += 1
         step = self.read(node)
         self._per_item -= 1

@@ -239,7 +239,7 @@ class TemplateSite(NamedTuple):
     """Whether it needs no value, because its formula may not evaluate it: `d.n if r.ok else 0`."""
 
     def missing_reference(self, lookup: Lookup) -> Reference:
-        """Return the first reference without a value, of a site that `Template.missing` yields."""
+        """Return the first reference without a value, of a site that `Template.find_missing` yields."""
         return next(each for each in references(self.expression) if lookup(each) is MISSING)
 
 
@@ -273,15 +273,15 @@ class Template(NamedTuple):
     """Whether it contains a formula, perhaps one without references."""
 
     def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Any:  # of an object an object
-        """Return the value with every reference replaced. Call it only when no expression is `missing`.
+        """Return the value with every reference replaced. Call it only when `find_missing` yields nothing.
 
         `texts` makes the texts with embedded values; all formulas share one budget of steps. Raises `TooLargeError`,
         with the embedded text, and `FormulaError`.
         """
         return _resolve(self.node, lookup, TextBudget() if texts is None else texts, EvaluationSteps(), 0)
 
-    def missing(self, lookup: Lookup) -> Iterator[TemplateSite]:
-        """Yield the sites without a value, except optional ones."""
+    def find_missing(self, lookup: Lookup) -> Iterator[TemplateSite]:
+        """Yield the sites whose expression has no value, except optional sites."""
         return (site for site in self.sites if not site.optional and evaluate(site.expression, lookup) is MISSING)
 
     def with_all_needed(self) -> Template:
