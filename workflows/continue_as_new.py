@@ -50,7 +50,11 @@ def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = F
 
 
 def _read_memo(unused: bool) -> dict[str, Any] | None:
-    """Return the memo with the time of the last use, so that the codec encodes it under the newest key. `None`: a value cannot be read, so the memo stays as it is (R24.9)."""
+    """Return the memo for the next execution, so that the codec encodes it under the newest key (R24.9).
+
+    If the session is `unused`, the memo has the time of the last use. Else it has none: the next execution's start is
+    that time. Return `None` if a value cannot be read; then the memo stays as it is.
+    """
     try:
         memo = dict(workflow.memo())
     except Exception:  # a converter may raise anything

@@ -377,7 +377,7 @@ class SessionWorkflow:
     def anything(self, _: str, __: Sequence[RawValue]) -> None:
         """Ignore a signal that is not the engine's. Continue-as-new drops its history when the session idles (R10.13)."""
         if self._session is not None:
-            self._session.ignored()
+            self._session.note_unused()
 
     @payloads_query
     def payloads(self, kind: str, names: list[str]) -> JsonObject:

@@ -121,7 +121,7 @@ class SessionDriver:
         """Cancellation of the session's workflow by a Temporal command."""
         self._arrivals = 0
         """Number of arrivals, for tasks that wait for the next one."""
-        self._ignored = 0
+        self._unused = 0
         """Number of arrivals that do not use the session, such as a `REWRITE`."""
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
@@ -138,10 +138,10 @@ class SessionDriver:
         """Record an arrival that may change the next step."""
         self._arrivals += 1
 
-    def ignored(self) -> None:
-        """Record an arrival that leaves only its events in the history."""
+    def note_unused(self) -> None:
+        """Record an arrival that does not use the session: a signal that is ignored, such as a `REWRITE`."""
         self.arrived()
-        self._ignored += 1
+        self._unused += 1
 
     def take_turn(self, run_id: Sent[str]) -> None:
         """Give the run that a signal names its turn."""
@@ -320,7 +320,7 @@ class SessionDriver:
             return
         carried = self.kept.carried()
         if len(carried.model_dump_json().encode()) <= MAX_PAYLOAD:
-            go_on_anew(carried, unused=self._arrivals == self._ignored and not self._stepped)
+            go_on_anew(carried, unused=self._arrivals == self._unused and not self._stepped)
 
     async def _run(self, running: ActiveRun) -> None:
         """Run one run, from its start to its records in the transcript."""

@@ -78,22 +78,22 @@ class Flow(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """A tool as flow rules name it. `code`: the names of its code, for the rules of a worker's floor.
+    """A tool under the names that flow rules may use. `code_names`: those of its code, for a worker's floor.
 
     A rule to ask or refuse applies to each name of a tool or source. A rule to allow applies to the code's names only:
     an agent file could otherwise use another tool's name, and so its permission.
     """
 
     name: str
-    code: tuple[str, ...] = ()
+    code_names: tuple[str, ...] = ()
 
     def names(self, do: str) -> tuple[str, ...]:
-        """Return the names of the tool for a rule that does this."""
-        return self.code if do == "allow" and self.code else (self.name, *self.code)
+        """Return the tool's names for a rule with this `do`."""
+        return self.code_names if do == "allow" and self.code_names else (self.name, *self.code_names)
 
     def source_names(self, do: str, name: str) -> tuple[str, ...]:
-        """Return the names of a source for a rule that does this."""
-        code = code_sources(name) if self.code else ()
+        """Return a source's names for a rule with this `do`."""
+        code = code_sources(name) if self.code_names else ()
         return code if do == "allow" and code else (rule_name(name), *code)
 
 
@@ -451,7 +451,7 @@ class Guard:
     def refuses(self, call: Call) -> str | None:
         """Return the reason why the call may not run: a flow rule refuses one of its values (R15.5)."""
         tool = call.spec.known_tool
-        layers = [(self.floor_flows, self._at_floor(tool))]
+        layers = [(self.floor_flows, self._floor_tool(tool))]
         layers += [(policy.flows, FlowTool(tool.name)) for policy in self._policies(tool)]
         found = (judge_flows(flows, named, call.inputs.origins).refuse for flows, named in layers if flows)
         return next((why for why in found if why is not None), None)
@@ -491,14 +491,14 @@ class Guard:
 
     def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
         unknown = "" if tool.code_known else ", and the tool's code is unknown"
-        flows = _judged(self.floor, self.floor_flows, self._at_floor(tool), origins)
+        flows = _judged(self.floor, self.floor_flows, self._floor_tool(tool), origins)
         if _level_asks(self.floor, safe=tool.code_safe, dangerous=tool.code_dangerous, tainted=bool(flows.tainted)):
             others = f": {flows.why_tainted}" if self.floor == UNTRUSTED else ""
             return f"the worker's floor asks about every call that is {_LEVELS[self.floor]}{unknown}{others}"
         return flows.ask and f"the worker's rule: {flows.ask}"
 
-    def _at_floor(self, tool: Tool) -> FlowTool:
-        """Return the tool as the floor's rules name it."""
+    def _floor_tool(self, tool: Tool) -> FlowTool:
+        """Return the tool under the names that the floor's rules may use."""
         return FlowTool(tool.name, code_names(tool) if self._code_counts else ())
 
 
@@ -676,8 +676,10 @@ def policy_problems(document: Json, tools: Iterable[Tool] = (), below: Collectio
 
 
 def policy_parameter_problems(policy: Policy, tools: Iterable[Tool]) -> list[Problem]:
-    """Return a problem for each parameter that a policy's flow rule or condition names and its tool's schema forbids:
-    it would never require an approval."""
+    """Return a problem for each parameter that a policy's flow rule or condition names, and that its tool cannot have.
+
+    The rule or condition would never require an approval.
+    """
     by_name = {tool.name: [tool] for tool in tools}
     return impossible_parameters(_named_parameters(policy, by_name), by_name)
 
@@ -701,10 +703,11 @@ def _named_parameters(policy: Policy, tools: Collection[str]) -> Iterator[tuple[
     """Yield the place of each parameter that the policy names, with all tools and keys that it can mean."""
     at: ProblemPath = ("config", "approval")
     for place, flow in enumerate(policy.flows):
-        ends = [(name, flow.to[len(name) + 1 :]) for name in tools if flow.to.startswith(f"{name}.")]
-        meant: list[NamedParameter] = [(name, (param,)) for name, param in ends if param != EACH]
-        if flow.to not in tools and len(meant) == len(ends):
-            yield (*at, "flows", place, "to"), meant
+        readings = [(name, flow.to[len(name) + 1 :]) for name in tools if flow.to.startswith(f"{name}.")]
+        parameters: list[NamedParameter] = [(name, (param,)) for name, param in readings if param != EACH]
+        # A flow to a whole tool, or to the items of its loop (`_each`), names no parameter.
+        if flow.to not in tools and len(parameters) == len(readings):
+            yield (*at, "flows", place, "to"), parameters
     for name, rule in policy.tools.items():
         for keys in condition_keys(rule.get("when")) if isinstance(rule, dict) else ():
             yield (*at, "tools", name, "when"), [(name, keys)]

@@ -24,7 +24,7 @@ from perdure.queries.media_store import MediaStore
 from perdure.runs.agent import parse_agent
 from perdure.runs.fork import FORK_FORM, ForkRecord
 from perdure.runs.wire import RunInput
-from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport, leave_behind
+from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport, remove_unexported
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import SESSION_FORM, SegmentSpan, SessionSnapshot
 from perdure.sessions.wire import SHOW, SessionInput, SessionView
@@ -102,7 +102,7 @@ async def export_session(session: Address) -> Exported:
         if carried is not None:
             assert carried.snapshot is not None
             snapshot = carried.snapshot.read(SessionSnapshot, SESSION_FORM, f"the session {session.key!r}")
-            leave_behind(snapshot)
+            remove_unexported(snapshot)
             carried = carried.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
             spans = [await _segments(client, span) for span in snapshot.transcript.spans]
             exported.restore_session = SessionExport(id=session.id, input=carried, spans=spans)

@@ -447,17 +447,17 @@ class RunState:
             text_answers = self.output.text_answers
             count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
             self.journal.request_ended(view, result, has_text=self.output.text(result) is not None, cut=cut)
-
             if result.spent is not None:
-                self._count_beside(view.model, result.spent, requests=0)
+                self._count_usage(view.model, result.spent, requests=0)
 
     def count_reported(self, model: str, usage: Usage, *, requests: int) -> None:
-        """Count usage that no answer to a Request has: that of tools, and of attempts without an answer (R9.6)."""
+        """Count usage outside of the run's answers: of tools, of samples, and of failed attempts (R9.6)."""
         if usage.tokens or requests:
             self.note("reported", model, usage, requests)
-            self._count_beside(model, usage, requests=requests)
+            self._count_usage(model, usage, requests=requests)
 
-    def _count_beside(self, model: str, usage: Usage, *, requests: int) -> None:
+    def _count_usage(self, model: str, usage: Usage, *, requests: int) -> None:
+        """Add usage to the run, and to the shared budgets if it has any."""
         self.progress.usage.count(model, usage, self.prepared.prices, requests=requests)
         if self.shared_budgets:
             self.progress.unsettled.count(model, usage, self.prepared.prices, requests=requests)

@@ -27,7 +27,7 @@ from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, LIMITS_OF_CHILDREN, 
 ADDED_ONE_BY_ONE: Final = "added-one-by-one"
 """A new call that adds to a value replaces one held call with the same parameters, not all of its path (R10.5)."""
 ALL_USAGE_COUNTS: Final = "all-usage-counts"
-"""A run counts the usage of an answer that came too late to count, and cache writes of samples for MCP servers (R9.6)."""
+"""A run counts the usage of an answer that came too late for its Request, and cache writes of samples for MCP servers (R9.6)."""
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """After its start a run uses no local activities: commands after a local activity may have another order in a replay.
 """

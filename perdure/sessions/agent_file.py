@@ -41,16 +41,17 @@ def document(
     return agent | {"context": made}
 
 
-def with_messages(agent: JsonObject, messages: Sequence[JsonObject]) -> JsonObject:
-    """Return the agent file of a run without a session that answers these messages of a client."""
+def with_client_messages(agent: JsonObject, messages: Sequence[JsonObject]) -> JsonObject:
+    """Return the agent file of a run without a session that answers a client's messages."""
     metadata = {**(agent.get("metadata") or {}), CLIENT_MESSAGES: len(messages)}
     return agent | {"context": [*(agent.get("context") or []), *messages], "metadata": metadata}
 
 
 def split_conversation(agent: JsonObject, *, of_session: bool) -> tuple[JsonObject, list[JsonObject]]:
-    """Return the agent file of a run without the conversation with which the run began, and that conversation: the
-    history, the messages to answer, and the session's state. A run without a session has one only by `with_messages`:
-    other messages of its file are the agent's. An agent file without any message has none.
+    """Return a run's agent file without its conversation, and the conversation: history, messages to answer, state.
+
+    `of_session`: whether the run belongs to a session. Without one, only messages that `with_client_messages` has added
+    are a conversation; the file's other messages are the agent's. A file without messages has an empty conversation.
     """
     context: list[JsonObject] = [*(agent.get("context") or [])]
     if not of_session:
@@ -74,9 +75,10 @@ def split_conversation(agent: JsonObject, *, of_session: bool) -> tuple[JsonObje
 
 
 def with_conversation(agent: JsonObject, conversation: Sequence[JsonObject]) -> JsonObject:
-    """Return the agent file with the conversation of another run, as `split_conversation` returns it. Messages that the
-    agent file already has are not added again. Raise `AgentError` for an invalid message, because people edit cases, and
-    `MessageRefusedError` if the agent's input needs more than a text.
+    """Return the agent file with the conversation of another run, as `split_conversation` returns it.
+
+    Messages that the file already has are not added again. Raise `AgentError` for an invalid message, because people
+    edit cases. Raise `MessageRefusedError` if the agent's input needs more than one text.
     """
     if not conversation:
         return agent

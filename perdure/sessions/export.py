@@ -35,8 +35,8 @@ class SessionExport(WireModel):
     spans: list[ExportedSegments] = Field(default_factory=list)
 
 
-def leave_behind(snapshot: SessionSnapshot) -> None:
-    """Remove what stays in the old namespace: events, and status webhooks with the credentials of their clients."""
+def remove_unexported(snapshot: SessionSnapshot) -> None:
+    """Remove the data that no export has: events, and status webhooks with the credentials of their clients."""
     snapshot.events, snapshot.webhooks = CarriedEvents(), []
 
 
@@ -61,7 +61,7 @@ class RestoredSession:
         exported = self._exported.input
         assert exported.snapshot is not None
         snapshot = exported.snapshot.read(SessionSnapshot, SESSION_FORM, "the exported session")
-        leave_behind(snapshot)  # an export of an earlier version has them
+        remove_unexported(snapshot)  # exports of earlier versions have these data
         MessageQueue(self.id, exported.rules, snapshot.message_queue).import_runs(self._born)
         self._rename(snapshot.transcript.entries)
         for span in snapshot.transcript.spans:

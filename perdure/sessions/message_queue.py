@@ -578,16 +578,16 @@ class MessageQueue:
         return waiting[0]
 
     def separate_steered(self) -> None:
-        """Separate the messages that steered the run from its first ones: it ends before it has begun."""
+        """Separate the run's first messages from those that steered it. The run ends before it has begun."""
         running = self.state.running
         assert running is not None
 
-        def steered(message: Queued) -> bool:
+        def is_steered(message: Queued) -> bool:
             known = self.state.known.get(message.key)
             return known is not None and known.done == "steered" and known.promised == running.number
 
-        running.steered = [each for each in running.messages if steered(each)]
-        running.messages = [each for each in running.messages if not steered(each)]
+        running.steered = [each for each in running.messages if is_steered(each)]
+        running.messages = [each for each in running.messages if not is_steered(each)]
 
     def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
         """Record the run's end, with any outcome. Return the messages that no Request held.

@@ -74,7 +74,7 @@ class SessionState:
     """The state of a session, without its active run.
 
     `born` separates its runs from those of an earlier session with its key. `at` is the time when this execution began.
-    `follows_rules`: whether the execution follows the rules since 0.2.0.
+    `follows_rules`: whether the execution follows rules that are newer than 0.2.0.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class SessionState:
             self.transcript.append(RunEntry(at=at, run_id=run_id, status="cancelled", error=why))
             self.transcript.append(ReplyEntry(at=at, run_id=run_id, why=why))
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
-        self._assign_lost(self.message_queue.ended())
+        self._assign_unread(self.message_queue.ended())
 
     def run_input(self, running: ActiveRun) -> RunInput:
         """Return the input of a run: its agent with the conversation of its messages' branch, and the messages to
@@ -392,7 +392,7 @@ class SessionState:
         self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why, sent=sent))
         self.notes.run_ended(running, run_id, result, why, at)
         self.notes.replied(run_id, reply, why, at)
-        self._assign_lost(self.message_queue.ended(held))
+        self._assign_unread(self.message_queue.ended(held))
         return deliveries(
             result, reply, running, held, self.message_queue.rules.verbose or (), speaker=self._speaker(run_id)
         )
@@ -400,9 +400,9 @@ class SessionState:
     def separate(self, messages: Collection[Queued]) -> None:
         """Assign runs of their own to waiting messages whose run begins, or has ended, without them."""
         self.message_queue.promise_anew({message.key for message in messages})
-        self._assign_lost(messages)
+        self._assign_unread(messages)
 
-    def _assign_lost(self, messages: Iterable[Queued]) -> None:
+    def _assign_unread(self, messages: Iterable[Queued]) -> None:
         """Assign messages that no Request held to the runs that they begin."""
         for message in messages:
             assert message.number is not None

@@ -89,8 +89,10 @@ def without_code(name: str) -> str:
 
 
 def code_sources(name: str) -> tuple[str, ...]:
-    """Return the names of a tool's code as a rule writes them; for another source, and a tool that is named as its
-    code, its own name."""
+    """Return the names of a tool's code as rules write them, `tool:read_mail`.
+
+    A source that is no tool, and a tool with the name of its code, has its own name here.
+    """
     return tuple(f"{TOOL}{each}" for each in name.split(_CODE)[1:]) or (rule_name(name),)
 
 

@@ -13,8 +13,8 @@ from perdure.sessions.agent_file import (
     RECALL,
     document,
     split_conversation,
+    with_client_messages,
     with_conversation,
-    with_messages,
 )
 from perdure.sessions.transcript import EARLIER
 
@@ -72,7 +72,7 @@ def test_messages_of_the_agents_own_file_are_there_once() -> None:
 @pytest.mark.parametrize("own", [agent(), agent(*SHOWN), agent(STATE), {"name": "desk"}])
 def test_the_messages_of_a_client_without_a_session_are_apart_from_its_agent(own: dict[str, Any]) -> None:
     said = [{"role": "system", "content": "Be brief."}, *TALK, {"role": "user", "content": "Refund A7"}]
-    whole = with_messages(own, said)
+    whole = with_client_messages(own, said)
     without, conversation = split_conversation(whole, of_session=False)
     assert (without.get("context"), without["metadata"], conversation) == (own.get("context", []), {}, said)
     assert with_conversation(own, conversation)["context"] == whole["context"]

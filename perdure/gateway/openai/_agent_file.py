@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from perdure.gateway.openai._requests import Changes, ClientInput, ClientRequest, read_input, refused
-from perdure.sessions.agent_file import input_name, with_messages
+from perdure.sessions.agent_file import input_name, with_client_messages
 from perdure.sessions.wire import SETTINGS, digest
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.messages import is_message
@@ -133,7 +133,7 @@ def with_history(document: JsonObject, client_input: ClientInput, source: str = 
     now: list[JsonObject] = [{"role": "user", "content": text} for text in texts]
     if name is not None:
         now = [{"type": "input", "input": {name: "\n\n".join(texts)}}]
-    return with_messages(document, [*before, *now])
+    return with_client_messages(document, [*before, *now])
 
 
 def messages_of(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
