@@ -18,7 +18,7 @@ def read_json(path: Path) -> Json:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file. Raise `SettingsError`."""
+    """Return the bytes of a file. Raise `SettingsError` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -26,7 +26,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_json(data: bytes, path: Path) -> Json:
-    """Parse the bytes of a file as `read_json` does."""
+    """Return the JSON of a file's bytes, with comments if there are any (R2.9). Raise `SettingsError`."""
     try:
         return loads_commented(data, source=str(path))
     except JsonError as error:

@@ -360,7 +360,7 @@ class Eraser:
             found = await self._without_ongoing(found, self._before)
         tops = [id for id in found if id in alone or not any(id[:n] in found for n in _slashes(id))]
         if self._storage is not None:
-            tops = await self._without_awaited(tops)
+            tops = await self._without_replayed(tops)
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
         in_sessions = (id for id in tops if id.startswith(SESSION_PREFIX) and id.partition("/")[0] not in sessions)
         self.report.session_runs += sorted(in_sessions)
@@ -390,38 +390,42 @@ class Eraser:
             kept |= more
         return {id: outer for id, outer in found.items() if id not in kept}
 
-    async def _without_awaited(self, ids: Iterable[str]) -> list[str]:
-        """Leave out runs whose stored result is in the history of an open parent: its replay reads the result again.
-
-        A result belongs to the parent only where the run has completed in its first execution.
-        """
+    async def _without_replayed(self, ids: Iterable[str]) -> list[str]:
+        """Leave out runs whose stored result an open workflow reads again in a replay, and report them as remaining."""
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def reader(id: str) -> str | None:
+        async def find(id: str) -> str | None:
             async with limit:
-                ended = await describe(self._client, id)
-                if ended is None or ended.parent_id is None or ended.parent_id.startswith(f"{id}/"):
-                    return None  # a workflow below the run leaves with it
-                first = ended.raw_description.workflow_execution_info.first_run_id == ended.run_id
-                if ended.status is WorkflowExecutionStatus.RUNNING or (
-                    first and ended.status is WorkflowExecutionStatus.COMPLETED
-                ):
-                    return None
-                parent = await describe(self._client, ended.parent_id)
-                if parent is None or parent.close_time is not None or parent.run_id != ended.parent_run_id:
-                    return None
-                handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=ended.run_id)
-                end = await handle.fetch_history(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-                stored = (each.external_payloads for event in end.events for each in payloads_of(event))
-                return parent.id if any(stored) else None
+                return await self._find_replaying_parent(id)
 
         ids = [*ids]
-        readers = dict(zip(ids, await asyncio.gather(*map(reader, ids)), strict=True))
-        for id, parent in readers.items():
+        parents = dict(zip(ids, await asyncio.gather(*map(find, ids)), strict=True))
+        for id, parent in parents.items():
             if parent is not None:
-                words = f"the workflow {parent} is open and has its result: erase again when it has ended or continued as new"
+                words = f"the open workflow {parent} reads this run's result in a replay: erase again when {parent} has ended or continued as new"
                 self.report.remaining.append(Remaining("run", id, words))
-        return [id for id, parent in readers.items() if parent is None]
+        return [id for id, parent in parents.items() if parent is None]
+
+    async def _find_replaying_parent(self, id: str) -> str | None:
+        """Return the id of the open parent whose history refers to a stored result of the run; `None` without one.
+
+        If the run completed in its first execution, the result is stored for the parent, and stays after an erasure.
+        """
+        ended = await describe(self._client, id)
+        if ended is None or ended.parent_id is None or ended.parent_id.startswith(f"{id}/"):
+            return None  # a parent below the run is erased with the run
+        is_first = ended.raw_description.workflow_execution_info.first_run_id == ended.run_id
+        if ended.status is WorkflowExecutionStatus.RUNNING:
+            return None
+        if is_first and ended.status is WorkflowExecutionStatus.COMPLETED:
+            return None
+        parent = await describe(self._client, ended.parent_id)
+        if parent is None or parent.close_time is not None or parent.run_id != ended.parent_run_id:
+            return None
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=ended.run_id)
+        end = await handle.fetch_history(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+        stored = (each.external_payloads for event in end.events for each in payloads_of(event))
+        return parent.id if any(stored) else None
 
     async def _evaluations(self) -> list[_Target]:
         """Return the evaluations of the person's cases, and their runs. An evaluation that also has cases of others

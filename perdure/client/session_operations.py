@@ -298,10 +298,9 @@ async def fetch_start_time(client: Client, run_id: str) -> str | None:
 
 
 async def forget(client: Client, id: str) -> None:
-    """Delete a session that ends, and its runs, from the server, and their values from external storage. Raises
-    `ServerError` if the server does not answer in time.
+    """Delete a session and its runs from the server, and their values from external storage.
 
-    Deletion terminates a session. So wait first for its last hooks and the ends of its calls, for `ANSWERS_WITHIN` at
+    Raise `ServerError` if the server does not answer in time. Deletion terminates a session. So wait first for its last hooks and the ends of its calls, for `ANSWERS_WITHIN` at
     most.
     """
     with contextlib.suppress(TimeoutError, WorkflowFailureError, RPCError):
@@ -311,7 +310,7 @@ async def forget(client: Client, id: str) -> None:
     async with _expect_answer(client):
         found = [each for query in queries async for each in client.list_workflows(query)]
     storage = erasable(client.data_converter)
-    if storage is not None:  # before the histories, without which nothing finds their values
+    if storage is not None:  # first: no erasure finds these values once the histories are deleted
         for workflow_id in sorted({each.id for each in found}):
             await storage.erase_owned(client.namespace, workflow_id)
     async with _expect_answer(client):
@@ -417,7 +416,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
     sources = {str(place): ["!tool:fork"] for place in places}
     snapshot = SessionSnapshot(message_queue=message_queue, transcript=carried, state=state or None, sources=sources)
-    if given.snapshot is not None:  # the worker is not of 0.2.0
+    if given.snapshot is not None:  # a worker of 0.2.0 returns no snapshot
         snapshot.rule_record = given.snapshot.read(SessionSnapshot, SESSION_FORM, source.key).rule_record
     begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
     title = await described.memo_value(TITLE_MEMO, "", type_hint=str)

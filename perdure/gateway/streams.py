@@ -161,22 +161,22 @@ class EventStream(Response):
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
                     if not self._host.guards.is_valid(self._caller):
-                        await write(self._cut_off())
+                        await write(self._last_frames())
                         return
                 if coming.next.done():
                     if (text := coming.take()) is None:
                         return
                     await write(text)
                 elif stops.done():
-                    await write(self._cut_off())
+                    await write(self._last_frames())
                     return
                 elif not left.done():
                     await write(": still here\n\n")
         finally:
             await cancel_all(left, stops)
 
-    def _cut_off(self) -> str:
-        """Return the last frames of an answer that is not complete."""
+    def _last_frames(self) -> str:
+        """Return the frames that end an incomplete answer, with the reason."""
         words = "the gateway is stopping, or the token has ended: the answer is not complete, and the run continues"
         return "".join(self._problem(HttpError(503, words, kind="still-running")))
 

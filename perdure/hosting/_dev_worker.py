@@ -32,9 +32,11 @@ FAULT: Final = 2
 _NUMBER: Final = 8
 """The length in bytes of a message with a process id or an exit code."""
 _START: Final = b"+"
+"""Request to the fork server: start a worker."""
 _GUARD: Final = b"s"
+"""Request to the fork server: kill the Temporal server whose process id follows, if `perdure dev` is killed."""
 _CLOSE: Final = b"."
-"""Requests to the fork server, of one byte: start a worker, guard the Temporal server, end."""
+"""Request to the fork server: end."""
 
 
 class WorkerProcess:

@@ -87,7 +87,7 @@ def with_newest(messages: Sequence[JsonObject], kinds: Collection[str], most: in
     return _with_line(
         messages,
         lambda part: bool(files_of([{"content": [part]}], kinds)) and next(places) < 0,
-        f"the model's server accepts {most} at most",
+        f"the model's server accepts at most {most} such files",
     )
 
 

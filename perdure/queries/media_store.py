@@ -157,7 +157,8 @@ class MediaStore:
     async def delete(self, digest: str, *, dry_run: bool = False) -> bool:
         """Remove the file of this digest, and return whether it existed. With `dry_run` remove nothing.
 
-        Raises `MediaError` without a tenant for bytes of another digest: a tenant's file may have the name.
+        Raises `MediaError` if, without a tenant, the stored bytes have another digest: the name may be that of a
+        tenant's file.
         """
         if not isinstance(self._storage, ErasableStorage):
             return False
@@ -169,7 +170,10 @@ class MediaStore:
             with contextlib.suppress(Exception):  # a codec may raise anything
                 found = await self._decode(stored, digest)
             if found is None:
-                raise MediaError("its bytes have another digest: it is damaged, its key is gone, or it is a tenant's")
+                raise MediaError(
+                    "the stored bytes have another digest: the file is damaged, its key is gone, or it belongs to a"
+                    " tenant. To erase a tenant's file, name the tenant"
+                )
         return dry_run or await self._storage.delete_named(name)
 
     async def _decode(self, stored: bytes, digest: str) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,19 @@ def test_a_recorded_run_is_a_case_with_evaluators_of_what_it_did(tmp_path: Path)
     assert len(load_evaluators(case.evaluators)) == 3
 
 
-@pytest.mark.parametrize("edited", [{"messages": "Hi"}, {"messages": ["Hi"]}, {"evaluators": 3}])
-def test_a_recorded_run_that_somebody_has_edited_is_refused_by_its_file(tmp_path: Path, edited: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("edited", "words"),
+    [
+        ({"messages": "Hi"}, 'must be a list, not "Hi" at $.messages'),
+        ({"messages": ["Hi"]}, 'must be an object, not "Hi" at $.messages[0]'),
+        ({"evaluators": 3}, "must be a list, not 3 at $.evaluators"),
+    ],
+)
+def test_a_recorded_run_that_somebody_has_edited_is_refused_with_its_place(
+    tmp_path: Path, edited: dict[str, Any], words: str
+) -> None:
     (tmp_path / "order-17.json").write_text(json.dumps(RECORD | edited))
-    with pytest.raises(SettingsError, match=r"order-17\.json: .*"):
+    with pytest.raises(SettingsError, match=re.escape(f"order-17.json: {words}")):
         read_dataset(tmp_path / "order-17.json")
 
 

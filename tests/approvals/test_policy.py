@@ -111,7 +111,7 @@ MAIL: dict[str, dict[str, Any]] = {
 
 
 def sent_from_mail(reader: str, sender: str) -> Call:
-    """A call that sends what a mail says, by two tools of an agent file with these names over the worker's code."""
+    """Return a call that sends a mail's text, by two tools with these names over the worker's code."""
     named = {reader: MAIL["read_mail"], sender: MAIL["send_money"]}
     definitions: list[str | JsonObject] = [
         {"name": name, "properties": code["properties"], "_activity": code["name"]} for name, code in named.items()

@@ -428,7 +428,7 @@ async def test_r24_5_a_result_stays_while_an_open_session_replays_it(dev_server:
                 report = await api.erase(tenant=tenant, sender="ann")
                 assert report.session_runs == []
                 left = {each.id: each.why for each in report.remaining}
-        assert left[receipt.run_id].startswith(f"the workflow {session.id} is open and has its result")
+        assert left[receipt.run_id].startswith(f"the open workflow {session.id} reads this run's result")
         gate.open.set()
         await session.wait(held, HANG)
         async with asyncio.timeout(HANG):
@@ -441,7 +441,7 @@ async def test_r24_5_a_key_rotation_is_no_use_of_a_session(dev_server: WorkflowE
     async with working(dev_server) as (api, _, tenant):
         session = api.session("idle", tenant=tenant, agent=Agent.of(agent("long")))
 
-        async def anew(known: str) -> str:
+        async def wait_for_next_execution(known: str) -> str:
             """Return the newest execution once the lists have it, and it is not the known one."""
             async with asyncio.timeout(HANG):
                 while True:
@@ -451,25 +451,25 @@ async def test_r24_5_a_key_rotation_is_no_use_of_a_session(dev_server: WorkflowE
                         return found[0]
                     await asyncio.sleep(0.05)
 
-        async def old(before: datetime) -> list[str]:
+        async def old_sessions(before: datetime) -> list[str]:
             return (await api.erase(tenant=tenant, before=before, dry_run=True)).sessions
 
         await session.ask("hello", sender="ann", timeout=HANG)
         described = await session.handle.describe()
-        newest = await anew(described.raw_description.workflow_execution_info.first_run_id)
+        newest = await wait_for_next_execution(described.raw_description.workflow_execution_info.first_run_id)
         await until_listed(api, tenant, 1)
         before = datetime.now(UTC)
-        assert await old(before) == ["idle"]
+        assert await old_sessions(before) == ["idle"]
         for _ in range(2):
             await session.handle.signal(REWRITE)
-            newest = await anew(newest)
-            assert await old(before) == ["idle"]
+            newest = await wait_for_next_execution(newest)
+            assert await old_sessions(before) == ["idle"]
         await until_only(api.client, newest)  # as after the namespace's retention
         age = timedelta(seconds=1)
         assert await retention_ends(api.client, {"*": "1s"}, before + age) == {tenant: before}
         await session.ask("hello again", sender="ann", timeout=HANG)
-        await anew(newest)
-        assert await old(before) == []
+        await wait_for_next_execution(newest)
+        assert await old_sessions(before) == []
 
 
 async def test_r24_5_an_erasure_without_a_person_and_a_time_is_refused(dev_server: WorkflowEnvironment) -> None:

@@ -57,7 +57,7 @@ async def test_r24_5_a_digest_without_a_tenant_removes_no_file_of_a_tenant(tmp_p
     await acme.save([file])
     [stored] = files_in(tmp_path)
     for dry_run in (True, False):
-        with pytest.raises(MediaError, match="its bytes have another digest"):
+        with pytest.raises(MediaError, match="the stored bytes have another digest"):
             await nobody.delete(f"sha256:{stored.name}", dry_run=dry_run)
     await nobody.save([file])
     assert await nobody.delete(file.digest, dry_run=True)

@@ -172,7 +172,7 @@ def test_r23_4_calls_after_a_message_are_undone_before_those_that_had_ended() ->
 
 
 def undone(plan: Plan, calls: list[str] | None) -> list[str]:
-    """The calls that an undo run takes back, in their order; `calls`: those that it is asked for."""
+    """Return the calls that an undo run takes back, in their order. `calls`: the requested ones; `None`: all."""
     log = EffectLog(TOOLS.values(), [UNDO], Sizes())
     log.add(plan)
     chunk, base = log.chunk(0, None), UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None)

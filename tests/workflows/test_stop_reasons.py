@@ -231,7 +231,7 @@ async def test_no_known_price_is_no_cost(dev_server: WorkflowEnvironment) -> Non
 
 
 async def test_deadline(dev_server: WorkflowEnvironment) -> None:
-    """While a tool runs, while the model writes, and in a call that was approved: all at once, for each waits seconds."""
+    """Reach the deadline while a tool runs, while the model writes, and in an approved call: at once, for each waits."""
     await asyncio.gather(*(reached(dev_server) for reached in (_in_a_tool, _in_an_answer, _once_approved)))
 
 

@@ -241,12 +241,13 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         self._follow(run, run_id, before)
 
     def _follow(self, run: str, run_id: str, before: int = 0) -> None:
+        """Reset what belongs to one run, for the next run of the same answer."""
         self._run, self._run_id, self._before = run, run_id, before
         self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
         self._text = MessageTexts(f"{run}:msg", self._messages)
         self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
         self._output_name = "answer"
-        """The name of the message that the run's output continues: of the text whose event has only its beginning."""
+        """The name of the message that the run's output completes: its event was cut. `answer` if no event was cut."""
         self._answered = False
         """Whether the run's output was sent as a message."""
 

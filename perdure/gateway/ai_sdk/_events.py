@@ -119,10 +119,11 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._follow(run, run_id, before)
 
     def _follow(self, run: str, run_id: str, before: int = 0) -> None:
+        """Reset what belongs to one run, for the next run of the same answer."""
         self._run, self._run_id, self._before = run, run_id, before
         self._step = 0
         self._output_name = "answer"
-        """The name of the text that the run's output continues: the one whose event has only its beginning."""
+        """The name of the text that the run's output completes: its event was cut. `answer` if no event was cut."""
         self._answered = False
         """Whether the run's output was sent as a text."""
         self._outputs = PartialOutputEvents()

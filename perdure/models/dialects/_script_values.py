@@ -35,16 +35,18 @@ _COMPUTES: Final = (
 )
 
 
-def is_computed(node: ast.expr) -> bool:
+def _is_computed(node: ast.expr) -> bool:
     """Whether the node is computed: neither a reference, nor references joined by `or` and `and`, which are looked up
     (R3.3)."""
     if isinstance(node, ast.BoolOp):
-        return any(is_computed(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values)
+        return any(
+            _is_computed(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values
+        )
     if isinstance(node, ast.Subscript):
         fixed = isinstance(node.slice, ast.Constant) and not isinstance(node.slice.value, float | bool)
-        return not fixed or is_computed(node.value)
+        return not fixed or _is_computed(node.value)
     if isinstance(node, ast.Attribute):
-        return is_computed(node.value)
+        return _is_computed(node.value)
     if isinstance(node, ast.List | ast.Tuple):
         return any(isinstance(item, ast.Starred) for item in node.elts)
     if isinstance(node, ast.Dict):
@@ -76,8 +78,9 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
     return ast.fix_missing_locations(ast.copy_location(node, like))
 
 
-def _note_read(reference: Reference, resolve: Resolve, like: ast.AST) -> None:
-    """Resolve the name at the beginning of a reference to the state, `x` of `†state.x`: reading it may be refused."""
+def _check_read(reference: Reference, resolve: Resolve, like: ast.AST) -> None:
+    """Raise `NotAllowedError` if the script may not read the name `x` of a reference `†state.x` here. `resolve` records
+    the read."""
     if reference.kind == "state" and reference.path:
         resolve(ast.copy_location(ast.Name(str(reference.path[0]), ast.Load()), like))
 
@@ -100,7 +103,7 @@ class _NameRewriter(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.value.id not in self._bound:
-            _note_read(Reference(node.value.id, (node.attr,)), self._resolve, node)
+            _check_read(Reference(node.value.id, (node.attr,)), self._resolve, node)
         node.value = self.visit(node.value)
         return node
 
@@ -115,7 +118,7 @@ class _NameRewriter(ast.NodeTransformer):
         except ReferenceSyntaxError as error:
             raise NotAllowedError(node, str(error)) from None
         if isinstance(text, Reference):
-            _note_read(text, self._resolve, node)
+            _check_read(text, self._resolve, node)
             return path_node(text, node)
         parts: list[ast.expr] = []
         for part in getattr(text, "parts", [text]):  # without parts: references joined by || or &&
@@ -123,7 +126,7 @@ class _NameRewriter(ast.NodeTransformer):
                 message = "a text inside an expression cannot join references by || or &&: write an f-string, such as "
                 raise NotAllowedError(node, message + 'f"Dear {user.name or user.mail}"')
             if isinstance(part, Reference):
-                _note_read(part, self._resolve, node)
+                _check_read(part, self._resolve, node)
             value = ast.Constant(part) if isinstance(part, str) else ast.FormattedValue(path_node(part, node), -1)
             parts.append(value)
         return ast.fix_missing_locations(ast.copy_location(ast.JoinedStr(parts), node))
@@ -236,7 +239,7 @@ class ScriptValues:
             return CONSTANTS[node.id]
         if isinstance(node, ast.Dict):
             self._check_keys(node)
-        if is_computed(node):
+        if _is_computed(node):
             return {EXPR: self.formula(node)}
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value(child) for child in node.elts]
@@ -258,7 +261,7 @@ class ScriptValues:
         value = node.value
         if isinstance(value, str):
             for reference in parse_template(value)[0].references():
-                _note_read(reference, self._resolve, node)
+                _check_read(reference, self._resolve, node)
         if isinstance(value, str | bool) or value is None:
             return value
         if isinstance(value, int | float):
@@ -301,7 +304,7 @@ class ScriptValues:
         path.reverse()
         root = self._resolve(node)
         if not root.path:
-            _note_read(Reference(root.kind, tuple(path)), self._resolve, node)
+            _check_read(Reference(root.kind, tuple(path)), self._resolve, node)
         return Reference(root.kind, (*root.path, *path))
 
     def output_path(self, targets: Sequence[ast.expr]) -> str:

@@ -127,7 +127,7 @@ def _bedrock(name: str) -> Capabilities:
         nova = _NOVA.search(name) is not None
         found = Capabilities(images=nova, documents=nova, caching="marked" if nova else "none")
     else:
-        caching: Caching = "marked" if claude.bedrock_caches else "none"
+        caching: Caching = "marked" if claude.has_bedrock_cache else "none"
         found = Capabilities(images=True, documents=True, caching=caching, thinking=claude.thinking)
     return replace(found, strict_schemas=False, image_addresses=False, max_documents=_BEDROCK_DOCUMENTS)
 

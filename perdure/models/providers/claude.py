@@ -53,15 +53,16 @@ class Claude:
     @property
     def hosts_tools(self) -> bool:
         """Whether Anthropic runs tools for it."""
-        return self._is_late
+        return self._is_from_haiku_3_5
 
     @property
-    def bedrock_caches(self) -> bool:
-        """Whether Bedrock caches its prompts. It refuses a mark for any other model."""
-        return self._is_late
+    def has_bedrock_cache(self) -> bool:
+        """Whether Bedrock caches its prompts. Bedrock refuses cache marks for any other Claude model."""
+        return self._is_from_haiku_3_5
 
     @property
-    def _is_late(self) -> bool:
+    def _is_from_haiku_3_5(self) -> bool:
+        """Whether it is Claude 3.5 Haiku, or of version 3.7 or later."""
         return self.version >= (3, 7) or self.name.startswith("claude-3-5-haiku")
 
     @property
