@@ -431,3 +431,8 @@ def test_r21_2_commands_take_an_agent_of_a_module(arguments: list[str], line: st
         warnings.simplefilter("ignore")
         ended = CliRunner().invoke(app, [each.format(plan=plan) for each in arguments])
     assert line in ended.output + str(ended.exception or "")
+
+
+def test_a_context_that_is_no_function_is_refused() -> None:
+    with pytest.raises(AgentError, match="context=5 is not a function: give one that makes the context"):
+        of(foreign.support, name="support", context=5)
