@@ -36,7 +36,7 @@ from perdure.tools.frameworks import (
     overridden_methods,
     pydantic_ai_context,
 )
-from perdure.values.json import JsonObject, dumps, shorten
+from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import HostedTool
 from perdure.values.problems import first_problem
 
@@ -195,7 +195,7 @@ def read_framework_agents(target: object, name: str, make_context: MakeContext |
     """
     if make_context is not None and not callable(make_context):
         raise AgentError(
-            f"context={shorten(str(make_context), 40)} is not a function: give one that makes the context from the JSON of a run"
+            f"context={repr(make_context)[:40]} is not a function: give one that makes the context from the JSON of a run"
         )
     if framework_of(target) == PYDANTIC_AI:
         return [_read_pydantic_ai(target, name, make_context)]
