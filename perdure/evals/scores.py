@@ -17,6 +17,7 @@ from pydantic_evals.otel.span_tree import SpanNode
 
 from perdure.errors import SettingsError, clip
 from perdure.evals.evaluators import OURS, RUN
+from perdure.plan import INVALID_WRITE
 from perdure.runs.evaluation import LONGEST_OUTPUT, LONGEST_REASON, EvaluationCase, RunScore
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, dumps, shorten
@@ -94,11 +95,12 @@ def span_tree(view: RunView) -> SpanTree:
         for number, each in enumerate(asked, 1)
     ]
     for number, call in enumerate(view.calls, len(nodes) + 1):
-        if call.started_at is None or call.status in _NOT_BEGUN:
+        unwritten = call.error is not None and call.error.get("code") == INVALID_WRITE
+        if call.started_at is None or (call.status in _NOT_BEGUN and not unwritten):
             continue
         about = {"gen_ai.tool.name": call.tool, "gen_ai.tool.call.arguments": dumps(call.params)}
         node = _node(number, f"execute_tool {call.tool}", about, call.started_at, call.ended_at)
-        nodes.append(dataclasses.replace(node, status="error" if call.status == "failed" else "ok"))
+        nodes.append(dataclasses.replace(node, status="error" if unwritten or call.status == "failed" else "ok"))
     tree.add_spans(nodes)
     return tree
 

@@ -326,6 +326,11 @@ whether it took effect.
 HELD: Final = "held"
 """The status that is shown for a held call: it had not begun when a new message came, and no Request has kept it yet
 (R10.5)."""
+EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
+"""Patch: in runs of 0.2.0 a call that ran, and whose result cannot be written, counts as one that never ran. So does a
+call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran."""
+INVALID_WRITE: Final = "invalid_write"
+"""Code of a call that ran, and whose result cannot be written to the state."""
 ENDED: Final[frozenset[CallStatus]] = frozenset(
     {"done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"}
 )
@@ -526,6 +531,8 @@ class CallState:
     attempts: int = 0
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
+    unwritten: bool = False
+    """Whether it was carried out, although it is `invalid`: its result cannot be written."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False
@@ -534,6 +541,11 @@ class CallState:
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def executed(self) -> bool:
+        """Whether its tool has returned a result, even one that cannot be written."""
+        return self.status == "done" or self.unwritten
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from perdure.errors import CallError, StateError, clip
-from perdure.plan._calls import Call, Failed, Returned, find_branch
+from perdure.plan._calls import EXECUTED_CALLS_COUNT, INVALID_WRITE, Call, Failed, Returned, find_branch
 from perdure.plan._structural_errors import unknown_branch
 from perdure.values.json import Json
 from perdure.values.limits import CheckBudget
@@ -39,7 +39,9 @@ class StateWriter:
         call.state.result, call.state.status = outcome.value, "done"
         self._state.sizes.of(outcome.value)  # also of a value without a path: the end of a plan measures none
         if problem := self._append(call, alternative, outcome.value, time, outcome.parts):
-            call.state.status, call.state.error = "invalid", CallError.of("invalid_write", [problem])
+            call.state.unwritten = self._checks.is_patched(EXECUTED_CALLS_COUNT)
+            words = "the call was carried out, but its result cannot be written: " if call.state.unwritten else ""
+            call.state.status, call.state.error = "invalid", CallError.of(INVALID_WRITE, [words + problem])
 
     def _write_error(self, call: Call, error: CallError, time: str) -> None:
         """Mark the call failed, and write the error if the call has a path for errors."""

@@ -40,6 +40,8 @@ from perdure.values.references import MISSING
 
 RULE_BROKEN: Final = "rule_broken"
 """Code of the error of a call that a rule forbids."""
+_NEVER_RAN: Final = ("skipped", "rejected", "invalid")
+"""Statuses of calls that never ran, unless they were executed."""
 _TOTAL: Final = ""
 """Key of the entry that holds the sum of older entries."""
 
@@ -259,11 +261,11 @@ class RuleBook:
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
-        if call.state.status == "done" and call.state.started is not None:
+        if call.state.executed and call.state.started is not None:
             self._note_event(call, "done", self.record)
         elif call.state.status == "failed":
             self._note_event(call, "failed", self.record)
-        elif call.id in self._begun and call.state.status in ("skipped", "rejected", "invalid"):  # it never ran
+        elif call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
 
     def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:

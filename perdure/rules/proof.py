@@ -222,7 +222,7 @@ class PlanJudge:
         for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
             for use in self._uses_under(rule):
                 home = self._plan.calls[use.home]
-                begun = home.state.status == "done" or (home.state.status == "running" and not home.hold.queued)
+                begun = home.state.executed or (home.state.status == "running" and not home.hold.queued)
                 follower = self._follower(rule, use)[0] if begun and _may_cover(rule, use) else None
                 if follower is not None:
                     required[follower, rule.key] = self._plan.calls[follower], rule

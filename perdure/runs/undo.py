@@ -225,7 +225,7 @@ class EffectLog:
         return EffectChunk(effects=effects[begin:end], order=order[begin:end], more=more_left)
 
     def _of(self, plan: Plan) -> tuple[list[Effect], list[tuple[str, str]]]:
-        calls = [call for call in plan.every_call() if call.state.status != "invalid"]
+        calls = [call for call in plan.every_call() if call.state.status != "invalid" or call.state.executed]
         effects = [effect for call in calls if (effect := self._effect(call)) is not None]
         start, end = f"plan {self._plans}", f"plan {self._plans + 1}"
         order = plan_order(plan, calls, {each.call for each in effects}, start, end)

@@ -115,6 +115,15 @@ async def test_evaluators_of_plans(evaluator: Evaluator[Any, Any, Any], holds: b
     assert (score.assertions, score.reasons) == ({name: holds}, {name: reason})
 
 
+@pytest.mark.parametrize(("code", "executed"), [("invalid_write", True), ("rule_broken", False)])
+async def test_an_invalid_call_counts_as_made_if_only_its_result_could_not_be_written(
+    code: str, *, executed: bool
+) -> None:
+    invalid = call("1.5", "pay", "invalid", error={"code": code, "message": ""})
+    view = VIEW.model_copy(update={"calls": [*VIEW.calls, invalid]})
+    assert await held(MaxToolCalls(4), view=view) == {"MaxToolCalls": not executed}
+
+
 async def test_a_run_without_a_price_does_not_pass_a_limit_of_cost() -> None:
     free = VIEW.model_copy(update={"usage": RunUsage()})
     assert await held(MaxCost(1.0), view=free) == {"MaxCost": False}

@@ -837,3 +837,36 @@ def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() 
     world.loop.report(CallEnded(call, Returned(1)))
     world.loop.work(2, "")
     assert [start.call.id for start in world.loop.starts("now") if isinstance(start, StartCall)] == ["1.1"]
+
+
+def paying(activity: str) -> World:
+    """A run that may pay 100 euros, and ship only after a payment."""
+    pay = {"name": "pay", "properties": {"euros": {}}, "_activity": activity, "_undo": "refund"}
+    ship = {"name": "ship", "_activity": "ship"}
+    known = ["pay", "refund", "ship"]
+    rules = [
+        {"rule": "at_most", "of": "pay.euros", "sum": 100},
+        {"rule": "precedes", "first": "pay", "then": "ship"},
+    ]
+    world = World(tools=[*TOOLS, *(parse_tool(each, activities=known) for each in (pay, ship))], rules=rules)
+    world.run.rules = world.run.approval_queue.rules = RuleBook(world.run.agent.config.rules)
+    world.loop = RequestLoop(world.run)
+    return world
+
+
+def test_r23_1_a_call_that_ran_counts_although_its_result_cannot_be_written() -> None:
+    pays: JsonObject = {"_tool": "pay", "euros": 60, "_outputPath": "†state.m.x"}
+    world = paying("pay")
+    world.answer({"_tool": "_let", "value": "text", "_outputPath": "†state.m"})
+    for id in ("2.0", "3.0"):
+        world.answer(pays)
+        if (call := world.loop.running.get(id)) is not None:
+            assert world.loop.begin(call) is None
+            world.end(id)
+    assert [world.statuses[id] for id in ("2.0", "3.0")] == ["invalid", "invalid"]
+    shown = "\n".join(world.shown)
+    assert "the call was carried out, but its result cannot be written" in shown
+    assert "the sum of pay.euros would be 120; the limit is 100" in shown
+    effects = world.run.records.effects.chunk(0, world.run.plan).effects
+    assert [(each.call, each.status) for each in effects] == [("2.0", "cannot be undone")]
+    assert world.answer({"_tool": "ship"}) == ["4.0"], "a payment was done before"
