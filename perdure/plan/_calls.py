@@ -320,8 +320,8 @@ def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
 CallStatus: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
 ]
-"""`waiting`: the call is ready and needs approval. `unknown`: the run ended while the call ran, and it is unknown
-whether it took effect.
+"""`waiting`: the call is ready and needs approval. `unknown`: the run ended while the call ran, or the call was
+dropped while its client had it. It is unknown whether it took effect.
 """
 HELD: Final = "held"
 """The status that is shown for a held call: it had not begun when a new message came, and no Request has kept it yet
@@ -593,6 +593,11 @@ class Call:
     def copy_state(self) -> Call:
         """Return a copy, which the call's further progress does not change."""
         return replace(self, state=copy(self.state), approval=copy(self.approval))
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its tool may be at work: the driver has scheduled it, or its client has it."""
+        return self.hold.with_client or (self.state.status == "running" and not self.hold.queued)
 
     @property
     def title(self) -> str:

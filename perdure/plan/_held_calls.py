@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.plan._calls import BODY, EACH, UNTIL, WHILE, Call, Failed, Outcome, Returned
+from perdure.plan._calls import (
+    BODY,
+    EACH,
+    EXECUTED_CALLS_COUNT,
+    UNTIL,
+    WHILE,
+    Call,
+    CallStatus,
+    Failed,
+    Outcome,
+    Returned,
+)
 from perdure.plan._dependency_graph import DependencyGraph
 from perdure.plan._loops import Loops
 from perdure.plan._scheduler import Scheduler, Slots
@@ -96,7 +107,7 @@ class HeldCalls:
         """Drop these held calls, by default all, without running them. Return the calls dropped, those in loops
         included.
 
-                A loop whose calls still run ends with them.
+        A loop whose calls still run ends with them. A call that its client has is `unknown`.
         """
         gone = self.held if calls is None else list(calls)
         keeps_others = self._checks.is_patched(WRITERS_STAY)
@@ -110,30 +121,34 @@ class HeldCalls:
             if self._loops.end_early(call.index, reason):
                 continue
             call.state.ended_at = time
-            self._scheduler.give_up(call, reason)
+            self._scheduler.give_up(call, *self.without_outcome(call, "skipped", reason))
             dropped.append(call)
         return dropped
 
     def break_off(self, reason: str, time: str) -> None:
         """End the plan with the run. It is unknown whether running calls took effect (R10.6); other calls do not run."""
         for call in self._scheduler.calls:
-            inside = list(self._inside(call))
-            for inner in inside:
+            for inner in self._inside(call):
                 inner.break_off(reason, time)
             if call.state.ended:
                 continue
             call.state.ended_at = time
-            runs = call.hold.with_client or (call.state.status == "running" and not call.hold.queued)
-            words = f"{reason} while it ran" if runs else reason
-            unknown = (
-                any(inner.any_unknown for inner in inside)
-                if call.spec.loop is not None
-                else runs and not call.spec.safe
-            )
-            if unknown:
-                self._scheduler.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
-            else:
-                self._scheduler.end(call, "skipped", reason=words)
+            status, words = self._uncertain(call, "skipped", f"{reason} while it ran" if call.is_under_way else reason)
+            self._scheduler.end(call, status, reason=words)
+
+    def without_outcome(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
+        """Return the status and the reason of a call that ends without an outcome, although it may be under way."""
+        if call.spec.loop is not None or not call.is_under_way or not self._checks.is_patched(EXECUTED_CALLS_COUNT):
+            return status, reason
+        return self._uncertain(call, status, f"{reason} while it ran")
+
+    def _uncertain(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
+        """Return the status and the reason. Both say that it is unknown whether an unsafe call took effect."""
+        if call.spec.loop is not None:
+            unknown = any(inner.any_unknown for inner in self._inside(call))
+        else:
+            unknown = call.is_under_way and not call.spec.safe
+        return ("unknown", f"{reason}: whether it took effect is not known") if unknown else (status, reason)
 
     @property
     def any_unknown(self) -> bool:

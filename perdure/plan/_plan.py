@@ -651,7 +651,8 @@ class Plan:
         self, status: Literal["rejected", "skipped"], reason: str, time: str = "", *, but: Collection[str] = ()
     ) -> None:
         """End every unfinished call without running it: a person rejects all of them (R7.6), or there is no time
-        (R9.5). `but`: ids of calls that continue. A loop around such calls ends with them.
+        (R9.5). `but`: ids of calls that continue. A loop around such calls ends with them. A call that its client has
+        is `unknown`.
         """
         self._scheduler.ready.clear()
         for call in self.calls:
@@ -666,7 +667,8 @@ class Plan:
                 continue
             self._loops.stop(call.index)
             call.state.ended_at = time
-            self._scheduler.end(call, status, reason=reason)
+            ends, words = self.held_calls.without_outcome(call, status, reason)
+            self._scheduler.end(call, ends, reason=words)
 
     def _begin_loop(self, loop: RunningLoop) -> None:
         self._loops.begin(loop)

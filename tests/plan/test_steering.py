@@ -870,3 +870,25 @@ def test_r23_1_a_call_that_ran_counts_although_its_result_cannot_be_written() ->
     effects = world.run.records.effects.chunk(0, world.run.plan).effects
     assert [(each.call, each.status) for each in effects] == [("2.0", "cannot be undone")]
     assert world.answer({"_tool": "ship"}) == ["4.0"], "a payment was done before"
+
+
+@pytest.mark.parametrize("how", ["dropped", "rejected with its plan"])
+def test_r10_6_a_call_that_its_client_has_when_it_is_dropped_is_unknown(how: str) -> None:
+    world = paying("perdure.client")
+    assert world.answer({"_tool": "pay", "euros": 60}) == ["1.0"]
+    assert world.run.plan is not None
+    if how == "dropped":
+        world.steer("m1")
+        world.step()
+        world.answer(keep(drop=["1.0"]))
+    else:
+        world.run.plan.end_all("rejected", "a person has rejected the plan")
+        world.step()
+    reason = next(call.reason for call in run_view(world.run, "r").calls if call.id == "1.0")
+    assert world.statuses["1.0"] == "unknown"
+    assert reason is not None
+    assert reason.endswith("while it ran: whether it took effect is not known")
+    effects = world.run.records.effects.chunk(0, world.run.plan).effects
+    assert [(each.call, each.status) for each in effects] == [("1.0", "unknown")]
+    world.answer({"_tool": "pay", "euros": 70})
+    assert "the sum of pay.euros would be 130; the limit is 100" in "\n".join(world.shown)
