@@ -403,10 +403,12 @@ class Plan:
         """Whether calls that read results of the same plan are left for the next Request (R5.10)."""
         return self._step and not self.drained
 
-    def refuse(self, call: Call, error: CallError, time: str = "") -> None:
+    def refuse(
+        self, call: Call, error: CallError, time: str = "", *, status: Literal["invalid", "skipped"] = "invalid"
+    ) -> None:
         """End a call that has not begun, because it may not run; its readers do not run either."""
         call.state.ended_at = time
-        self._scheduler.refuse(call, error)
+        self._scheduler.refuse(call, error, status)
         self._slots.give_back(call)
         self._scheduler.go_on()
         self._carry_out_keeps()

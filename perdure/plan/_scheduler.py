@@ -384,13 +384,13 @@ class Scheduler:
             self.ready.remove(call)
         self.end(call, status, reason=reason)
 
-    def refuse(self, call: Call, error: CallError) -> None:
+    def refuse(self, call: Call, error: CallError, status: CallStatus) -> None:
         """End a waiting, ready or taken call with an error."""
         if call.state.status in ("waiting", "running"):
             self.running -= 1
         elif call in self.ready:
             self.ready.remove(call)
-        self.end(call, "invalid", error=error)
+        self.end(call, status, error=error)
 
     @property
     def held_back(self) -> bool:

@@ -24,7 +24,18 @@ from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
-from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned, take_changed, written_anew
+from perdure.plan import (
+    EXECUTED_CALLS_COUNT,
+    Call,
+    Failed,
+    Outcome,
+    Plan,
+    RefusedByRule,
+    Rejected,
+    Returned,
+    take_changed,
+    written_anew,
+)
 from perdure.rules import RULE_BROKEN, FollowedBy, PlanJudge, RuleBook, names_of
 from perdure.runs.context import ended_badly
 from perdure.runs.delegates import tools_below, tools_of_delegate
@@ -561,14 +572,20 @@ class RequestLoop:
         return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
-        """Settle the Request: cancelled calls have failed, unless they ended in time, and waiting calls are skipped."""
+        """Settle the Request: cancelled calls have failed, unless they ended in time. Calls that had not begun are
+        skipped.
+        """
         self._run.note("stop", limit, now)
         self.limit = limit
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
             self._take(event, now)
         self._left.clear()
         for call in self.running.values():
-            self.plan.home(call).end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
+            home = self.plan.home(call)
+            if call.is_under_way or not self._is_patched(EXECUTED_CALLS_COUNT):
+                home.end(call, Failed(CallError(limit.reason, f"cancelled, because {limit.words}")), now)
+            else:
+                home.refuse(call, CallError(limit.reason, f"not run, because {limit.words}"), now, status="skipped")
         self.running.clear()
         if self._stage is RequestStage.STREAMING:
             self.result = self.intake.interrupted(limit.words)

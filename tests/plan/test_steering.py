@@ -18,7 +18,7 @@ from perdure.errors import CallError, DecisionError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
-from perdure.rules import RuleBook, count_at_most
+from perdure.rules import AtMost, RuleBook, count_at_most
 from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
@@ -892,3 +892,31 @@ def test_r10_6_a_call_that_its_client_has_when_it_is_dropped_is_unknown(how: str
     assert [(each.call, each.status) for each in effects] == [("1.0", "unknown")]
     world.answer({"_tool": "pay", "euros": 70})
     assert "the sum of pay.euros would be 130; the limit is 100" in "\n".join(world.shown)
+
+
+def test_r9_5_a_call_that_had_not_begun_at_the_deadline_is_skipped() -> None:
+    world = paying("pay")
+    assert world.answer({"_tool": "pay", "euros": 60}, {"_tool": "pay", "euros": 40}) == ["1.0", "1.1"]
+    for call in world.loop.running.values():
+        assert world.loop.begin(call) is None
+    world.loop.running["1.1"].hold.queued = True  # it waits for room
+    world.loop.stop(Limit("deadline", "the run has worked for 600 s"), "t")
+    assert world.run.plan is not None
+    world.run.close_request(world.run.plan, world.loop.result)
+    assert world.statuses == {"1.0": "failed", "1.1": "skipped"}
+    effects = world.run.records.effects.chunk(0, world.run.plan).effects
+    assert [(each.call, each.status) for each in effects] == [("1.0", "unknown")]
+    assert [float(world.run.rules.used(rule)) for rule in world.run.rules.rules if isinstance(rule, AtMost)] == [60]
+    world.ask()
+    assert "not run, because the run has worked for 600 s" in "\n".join(world.shown), "the model reads the reason"
+
+
+def test_r9_5_an_output_beside_a_call_that_had_not_begun_at_the_deadline_is_not_returned() -> None:
+    world = World()
+    world.loop.answer(RequestResult(calls=[act("a")], output="paid"))
+    world.loop.work(1, "")
+    assert len(world.loop.starts("")) == 1
+    world.loop.running["1.0"].hold.queued = True
+    world.loop.stop(Limit("deadline", "the run has worked for 600 s"), "t")
+    assert world.run.plan is not None
+    assert (world.statuses, world.run.close_request(world.run.plan, world.loop.result)) == ({"1.0": "skipped"}, False)
