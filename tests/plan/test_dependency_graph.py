@@ -97,7 +97,9 @@ def test_r4_3_an_output_path_of_several_is_written_whole_or_not_at_all() -> None
     plan = played([twice, READ | {"p": "†state.a"}])
     assert (statuses(plan), plan.state.snapshot()) == (["invalid", "skipped"], {})
     assert [call.id for call in errors_of(plan.calls)] == ["1.0"]
-    assert error(plan, 0) == '†state.a is "1.0", so †state.a.x cannot be written into it'
+    assert error(plan, 0) == (
+        'the call was carried out, but its result cannot be written: †state.a is "1.0", so †state.a.x cannot be written into it'
+    )
     plan = played([twice], {"1.0": Returned({"x": 1})})
     assert plan.state.snapshot() == {"a": {"x": {"x": 1}}}
 
