@@ -378,8 +378,8 @@ class WritingReporter:
         """Withdraw the text that an earlier attempt has reported."""
         await self._heart.send(self._writing.written(self.spent))
 
-    async def give_up(self, failure: ApplicationError) -> ApplicationError:
-        """Return the attempt's failure with the usage so far, which it also reports to the next attempt."""
+    async def report_failure(self, failure: ApplicationError) -> ApplicationError:
+        """Report the usage so far to the next attempt, if there is one. Return the failure with this usage."""
         if self.spent.tokens and not failure.non_retryable:
             await self._heart.send(self._writing.written(self.spent))
         return with_spent(failure, self.spent)
@@ -510,7 +510,7 @@ class RequestActivity:
             if context.released:
                 _log_interruption(request, context.released, "WorkerLost")
                 lost = RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
-                return _with_spent(lost, read_spent(activity.info().heartbeat_details))
+                return _add_spent(lost, read_spent(activity.info().heartbeat_details))
             messages, stable = await _with_media(context, self._endpoints.capabilities(request.model))
             body = _body(context, request, messages)
             counted = await self._rates.begin(body)
@@ -538,16 +538,16 @@ class RequestActivity:
                         trace.finish_reason = answer.finish_reason
                     result = answer.result()
                     await self._rates.settle(counted, result.usage)
-                    return _with_spent(_masked(result), reporter.spent)
+                    return _add_spent(_masked(result), reporter.spent)
                 except ApplicationError:
                     raise
                 except Exception as error:
                     if deliverer.calls:  # after any error, also one of the engine: the released calls stay
                         _log_interruption(request, len(deliverer.calls), type(error).__name__)
-                        return _with_spent(_masked(answer.interrupted(deliverer.calls, _words(error))), reporter.spent)
+                        return _add_spent(_masked(answer.interrupted(deliverer.calls, _words(error))), reporter.spent)
                     refusal = refusal_in(error)
                     if refusal is not None and refusal.kind == "filtered":
-                        return _with_spent(_masked(answer.refused(refusal.words)), reporter.spent)
+                        return _add_spent(_masked(answer.refused(refusal.words)), reporter.spent)
                     reporter.spent = reporter.spent.plus(answer.usage)
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     step = None
@@ -557,7 +557,7 @@ class RequestActivity:
                         steps.append(step)
                         continue
                     self._endpoints.restore_files(request.model, steps)
-                    raise await reporter.give_up(within_patience(failure, request)) from None
+                    raise await reporter.report_failure(within_patience(failure, request)) from None
 
 
 async def _fetch_context(request: RequestInput) -> RequestContext:
@@ -618,7 +618,8 @@ def _holds_run() -> bool:
     return NEIGHBOURS.holds(info.workflow_id or "", info.workflow_run_id or "")
 
 
-def _with_spent(result: RequestResult, spent: Usage) -> RequestResult:
+def _add_spent(result: RequestResult, spent: Usage) -> RequestResult:
+    """Return the result with the usage of earlier attempts, if a server has reported any (R9.6)."""
     return result.model_copy(update={"spent": spent}) if spent.tokens else result
 
 

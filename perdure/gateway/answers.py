@@ -188,7 +188,7 @@ class Delivery:
     """Requests of that run up to this number came before the input: its client has them already."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited."""
-    steer: Receipt | None = None
+    steered: Receipt | None = None
     """The receipt of the input's message, if the message steers the run: the run may end without it."""
 
 
@@ -209,7 +209,7 @@ async def deliver(
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
     answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge_answers` and `send_decisions`.
     """
-    run_id, before, steer = None, 0, None
+    run_id, before, steered = None, 0, None
     late: list[str] = []
     id, text = message or ("", "")
     content: MessageOptions = {
@@ -238,8 +238,8 @@ async def deliver(
         receipt = await session.send(text, sender=caller.sender, **content)
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
-        steer = receipt if receipt.done == "steered" else None
-    return Delivery(run_id, before, late, steer)
+        steered = receipt if receipt.done == "steered" else None
+    return Delivery(run_id, before, late, steered)
 
 
 async def steer(session: Session, caller: Caller, run_id: str, text: str, id: str | None = None) -> str | None:
@@ -419,7 +419,7 @@ class AnswerStream(Generic[Form]):
     """Whether the client may decide: then an approval request ends the answer, which otherwise continues."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited when they were answered."""
-    steer: Receipt | None = None
+    steered: Receipt | None = None
     """As in `Delivery`: if the run ends without the message, the answer continues with the run that answers it."""
 
     async def frames(self) -> AsyncGenerator[str, None]:
@@ -448,7 +448,9 @@ class AnswerStream(Generic[Form]):
         view = await self._begun()
         for form in (*await self._state(view), *self.events.not_counted(self.late)):
             yield form
-        looks = _Looks({call.id for call in view.calls if call.status == "running"} if self._looks_below else None)
+        looks = _Looks(
+            {call.id for call in view.calls if call.status == "running"} if self._can_answer_delegates else None
+        )
         async with aclosing(with_pauses(self.run.events(topics=self.events.topics), looks.pauses)) as events:
             async for event in events:
                 if event is not None:
@@ -488,13 +490,13 @@ class AnswerStream(Generic[Form]):
 
     async def _following(self) -> AnswerStream[Form] | None:
         """Return the stream of the run that answers the message, if this run has ended without it."""
-        if self.session is None or self.steer is None:
+        if self.session is None or self.steered is None:
             return None
-        run = await self.session.answering_run(self.steer, self.run.id)
+        run = await self.session.answering_run(self.steered, self.run.id)
         return None if run is None else replace(self, run=run, late=())
 
     @property
-    def _looks_below(self) -> bool:
+    def _can_answer_delegates(self) -> bool:
         """Whether the client can answer requests of delegates' runs."""
         return self.approves or self.events.runs_tools
 
@@ -515,7 +517,7 @@ class AnswerStream(Generic[Form]):
 
     async def _tree(self, view: RunView) -> RunTree:
         """Return the run's tree. Query delegates' runs only if one may wait, or has a result that the client lacks."""
-        busy = self._looks_below and any(call.status == "running" for call in view.calls)
+        busy = self._can_answer_delegates and any(call.status == "running" for call in view.calls)
         if not busy and not self.events.lacks_below:
             return RunTree(view)
         return RunTree(view, await self.trees.below(self.run, asked=True))

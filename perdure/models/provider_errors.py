@@ -282,9 +282,9 @@ class Reduction:
     file: str = ""
     """The digest of the file to leave out; empty for every other feature."""
     kinds: tuple[str, ...] = ()
-    """The kinds of `files` that the server accepts up to a number."""
+    """For the feature `files`: the kinds of files whose number the server limits."""
     most: int = 0
-    """That number: older files are left out."""
+    """For the feature `files`: the number of files that the server accepts. Older files are left out."""
 
 
 def remove_features(body: JsonObject, refused: Set[str]) -> JsonObject:
@@ -372,7 +372,7 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
         return Reduction(min(signed), always=False)
     form = sent.get("response_format")
     if form is None or not _ABOUT_FORM.search(text):
-        return _without_file(refusal.status, text, sent)
+        return _file_reduction(refusal.status, text, sent)
     always = not _ABOUT_SCHEMA.search(text) and bool(_UNKNOWN.search(text))
     if form["type"] == "json_object":
         return Reduction("json_object", always)
@@ -381,9 +381,11 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
     return Reduction("strict", always)
 
 
-def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
-    """Return the reduction without the newest file of the kinds that a refusal names; `None` if there is none. The
-    server has accepted the older files before. After a refusal of their number it leaves out the oldest files.
+def _file_reduction(status: int | None, text: str, sent: JsonObject) -> Reduction | None:
+    """Return the files to leave out after a refusal of files; `None` if the refusal concerns none.
+
+    A refusal of the number of files leaves out the oldest files. Any other refusal leaves out the newest file, because
+    the server has accepted the older files before.
     """
     if status not in _FILE_STATUSES:
         return None
@@ -393,18 +395,23 @@ def _without_file(status: int | None, text: str, sent: JsonObject) -> Reduction 
     files = files_of(sent.get("messages", []), kinds)
     if not files:
         return None
+    most = _limit_of_files(text, len(files))
+    if most is not None:
+        return Reduction("files", always=True, kinds=kinds, most=most)
+    return Reduction("file", always=False, file=part_digest(files[-1]))
+
+
+def _limit_of_files(text: str, count: int) -> int | None:
+    """Return the number of files that a refusal of `count` files allows; `None` if it does not concern the number."""
     counted = _COUNTED.search(text) is not None
     limits = [
         1 if found[1] == "one" else int(found[1])
         for found in _MOST.finditer(text)
         if counted or _FILE_NOUN.match(text, found.end())
     ]
-    most = max((limit for limit in limits if limit < len(files)), default=None)
-    if most is None and len(files) > 1 and _TOO_MANY.search(text):
-        most = len(files) - 1
-    if most is not None:
-        return Reduction("files", always=True, kinds=kinds, most=most)
-    return Reduction("file", always=False, file=part_digest(files[-1]))
+    if allowed := [limit for limit in limits if limit < count]:
+        return max(allowed)
+    return count - 1 if count > 1 and _TOO_MANY.search(text) else None
 
 
 def refuses_parameter(words: str, name: str) -> bool:
