@@ -38,12 +38,11 @@ from perdure.hosting.connection import data_converter, with_converter, with_perd
 from perdure.hosting.equipment import check_agents, keep_mcp_tools, registry_of
 from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, apply_settings, in_force, replace_settings
-from perdure.hosting.worker_group import model_rates
+from perdure.hosting.worker_group import limited_queues
 from perdure.models.requests import Endpoint
 from perdure.runs.wire import PREPARED_BY_ACTIVITY
 from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.frameworks import tool_functions
-from perdure.tools.invocation import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
 from perdure.workflows.versioning import WORKFLOWS
@@ -108,7 +107,7 @@ class PerdurePlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See `temporalio.worker.Plugin`."""
         queue = config["task_queue"]
-        if any(queue in _limited_queues(part.settings, name) for name, part in self._parts.items()):
+        if any(queue in limited_queues(part.settings, name) for name, part in self._parts.items()):
             return config  # one of Perdure's own workers, which is complete
         config = super().configure_worker(config)
         client = with_converter(config["client"])
@@ -248,8 +247,3 @@ def _activation(
         return theirs is None or theirs(patch)
 
     return activates
-
-
-def _limited_queues(settings: Settings, queue: str) -> set[str]:
-    models = {model_queue(queue, name) for name in model_rates(settings)}
-    return models | {tool_queue(queue, name) for name in settings.tool_limits}

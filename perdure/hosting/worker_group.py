@@ -94,6 +94,15 @@ def model_rates(settings: Settings) -> dict[str, tuple[float | None, float | Non
     return {name: (requests.get(name), tokens.get(name)) for name in limited_names(requests, tokens)}
 
 
+def limited_queues(settings: Settings, task_queue: str) -> set[str]:
+    """Return the queues of all `limited_workers`."""
+    queues = {tool_queue(task_queue, name) for name in settings.tool_limits}
+    if not settings.tools_only:
+        queues |= {model_queue(task_queue, name) for name in model_rates(settings)}
+        queues |= {runs_queue(task_queue)} if settings.session_runs else set()
+    return queues
+
+
 def limited_workers(
     client: Client,
     settings: Settings,

@@ -15,6 +15,9 @@ from openai import AsyncOpenAI
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from temporalio import activity
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.contrib.opentelemetry import OpenTelemetryPlugin, create_tracer_provider
@@ -114,6 +117,26 @@ async def test_a_plugin_of_the_worker_alone_also_serves_limited_queues_and_large
         async with Worker(plain, task_queue=queue, workflows=[Shopping], activities=[ship], plugins=[plugin]):
             perdure = Perdure(plain, task_queue=queue)
             assert await perdure.run(counter, text, id=unique("count"), timeout=HANG) == len(text)
+
+
+async def test_r10_3_a_clients_plugin_starts_one_worker_for_turns(dev_server: WorkflowEnvironment) -> None:
+    queue = unique("shop")
+    async with ScriptedModel([{"calls": [], "output": "Hello."}]) as model:
+        plugin = PerdurePlugin(model=asking(model), session_runs=2)
+        client = await connected(dev_server, plugin)
+
+        async def pollers(name: str) -> int:
+            request = DescribeTaskQueueRequest(
+                namespace=client.namespace,
+                task_queue=TaskQueue(name=name),
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+            )
+            return len((await client.workflow_service.describe_task_queue(request)).pollers)
+
+        async with Worker(client, task_queue=queue, workflows=[Shopping], activities=[ship]):
+            session = Perdure(client, task_queue=queue).session(unique("ann"), agent=Agent("greeter"))
+            assert await session.ask("Hello?", sender="ann", timeout=HANG) == "Hello."
+            assert (await pollers(f"{queue}/runs"), await pollers(f"{queue}/runs/runs")) == (1, 0)
 
 
 async def test_what_becomes_of_an_agent_is_told_the_workflow_by_errors(dev_server: WorkflowEnvironment) -> None:
