@@ -31,8 +31,8 @@ from perdure.runs.wire import RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RUN_ACTIVITY, RunUpdate, RunUpdateResult
 
 _UPDATE_WITHIN: Final = timedelta(seconds=5)
-_LOOK: Final = 10.0
-"""Seconds between two heartbeats of a turn: a session's cancellation is noticed no sooner."""
+_LOOK: Final = 40.0
+"""Seconds between two heartbeats of a turn whose run works. Each is a billed Action, and the heartbeat timeout is 60 s."""
 _UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 
 
