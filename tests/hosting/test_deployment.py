@@ -230,6 +230,9 @@ def test_versions_are_the_controllers() -> None:
     scaling = manifests["WorkerResourceTemplate", "shop-scaling"]["spec"]
     assert scaling["temporalWorkerDeploymentRef"]["name"] == "shop"
     assert scaling["template"]["spec"]["scaleTargetRef"] == {}, "the controller sets it"
+    assert "replicas" not in spec, "the controller would undo each step of the autoscaler"
+    fixed = rendered(*values("versions"), "--set", "autoscaling.kind=none")
+    assert fixed["WorkerDeployment", "shop"]["spec"]["replicas"] == 2
 
 
 @pytest.mark.parametrize(
