@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
-from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import GONE, ask_other, client, fetch, other_run, own_run
 from perdure.errors import RunError
-from perdure.queries import cancellable, list_standing_approvals, read_effects, update_ledger
+from perdure.queries import cancel_all, cancellable, list_standing_approvals, read_effects, update_ledger
 from perdure.runs.claim_check import CHILD, USAGE
 from perdure.runs.delegates import GIVEN_ACTIVITY, SPENT_ACTIVITY, GivenInput, SpentBudget
 from perdure.runs.ledger import RESERVE, RESERVE_ACTIVITY, ReservationAnswer, ReserveInput
@@ -31,8 +32,8 @@ from perdure.runs.wire import RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RUN_ACTIVITY, RunUpdate, RunUpdateResult
 
 _UPDATE_WITHIN: Final = timedelta(seconds=5)
-_LOOK: Final = 40.0
-"""Seconds between two heartbeats of a turn whose run works. Each is a billed Action, and the heartbeat timeout is 60 s."""
+_HANDED_OVER: Final = timedelta(seconds=1)
+"""Time until the next attempt of a turn. Without it, each further deploy would double the time."""
 _UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 
 
@@ -80,15 +81,29 @@ async def read_result(run_id: str) -> RunResult:
 
 @activity.defn(name=TURN_ACTIVITY)
 async def hold_turn(run_id: str) -> None:
-    """Signal the session that there is room for its run, and hold the place until the run has ended (R10.3)."""
-    await own_run().signal(TURN, run_id)
-    run, pause = other_run(run_id), 0.05
-    while True:
-        activity.heartbeat()
+    """Signal the session that there is room for its run, and hold the place until the run has ended (R10.3).
+
+    A turn is no work: when its worker shuts down, it fails at once, so that another worker holds the place.
+    """
+    async with supervised_heartbeat():
+        await own_run().signal(TURN, run_id)
+        ended = asyncio.create_task(_until_ended(other_run(run_id)))
+        leaving = asyncio.create_task(activity.wait_for_worker_shutdown())
         try:
-            await asyncio.wait_for(run.result(), _LOOK)
-        except TimeoutError:
-            continue
+            await asyncio.wait({ended, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return ended.result()
+        finally:
+            await cancel_all(ended, leaving)
+    words = f"another worker holds the place of {run_id}, because this one was shut down"
+    raise ApplicationError(words, next_retry_delay=_HANDED_OVER, category=ApplicationErrorCategory.BENIGN)
+
+
+async def _until_ended(run: WorkflowHandle[Any, Any]) -> None:
+    pause = 0.05
+    while True:
+        try:
+            await run.result()
         except WorkflowFailureError:
             return
         except RPCError as error:  # the run has not started yet, or the server is unavailable

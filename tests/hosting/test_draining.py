@@ -10,13 +10,14 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
 from temporalio.client import Client
@@ -24,7 +25,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
-from perdure import Run, ToolContext, ToolError, tool
+from perdure import Agent, Perdure, Run, ToolContext, ToolError, tool
 from perdure.activities.active_executions import ActiveExecutions, report_begun
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
@@ -356,6 +357,41 @@ async def test_a_tool_that_its_runs_own_worker_lacks_is_asked_of_others(dev_serv
         async with harness(other, [pay], [], task_queue=it.task_queue, tools_only=True, activity_pollers=20):
             result = await asyncio.wait_for(handle.result(), HANG)
     assert (paid, result.errors) == ([1], [])
+
+
+async def test_a_turn_is_handed_over_at_once_and_another_worker_holds_the_place(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """A run that waits for a person is no work of its worker."""
+
+    @tool(dangerous=True)
+    def pay() -> str:
+        return "paid"
+
+    document, queue = agent("pay"), f"test-{uuid.uuid4().hex[:8]}"
+    perdure = Perdure(dev_server.client, task_queue=queue)
+    first, second = (perdure.session(f"{queue}-{n}", agent=Agent.of(document)) for n in range(2))
+    options: dict[str, Any] = {"task_queue": queue, "session_runs": 1}
+    async with AsyncExitStack() as ending:
+        script = [{"calls": [{"_tool": "pay"}]}]
+        it = await ending.enter_async_context(harness(dev_server.client, [pay], script, grace=2 * HANG, **options))
+        receipt = await first.send("pay", sender="ann")
+        assert receipt.run_id is not None
+        await it.until_waiting(receipt.run_id, "1.0")
+        async with asyncio.timeout(HANG):
+            await ending.aclose()
+    async with harness(dev_server.client, [pay], [DONE, DONE], **options):
+        async with asyncio.timeout(HANG):
+            while not any(
+                each.attempt > 1 and each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+                for each in (await first.handle.describe()).raw_description.pending_activities
+            ):
+                pass
+        waits = await second.send("hello", sender="bob")
+        assert (await second.show()).status == "waiting"
+        await decide(dev_server.client, receipt.run_id, {"call": "1.0", "decision": "approve"})
+        for session, each in ((first, receipt), (second, waits)):
+            await session.reply(each, HANG)
 
 
 class NotesLacking(Registry):
