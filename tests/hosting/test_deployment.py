@@ -228,7 +228,7 @@ def test_versions_are_the_controllers() -> None:
         "--build-id=$(TEMPORAL_WORKER_BUILD_ID)",
     ]
     scaling = manifests["WorkerResourceTemplate", "shop-scaling"]["spec"]
-    assert scaling["temporalWorkerDeploymentRef"]["name"] == "shop"
+    assert scaling["workerDeploymentRef"]["name"] == "shop"
     assert scaling["template"]["spec"]["scaleTargetRef"] == {}, "the controller sets it"
     assert "replicas" not in spec, "the controller would undo each step of the autoscaler"
     fixed = rendered(*values("versions"), "--set", "autoscaling.kind=none")
