@@ -33,7 +33,7 @@ from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RU
 
 _UPDATE_WITHIN: Final = timedelta(seconds=5)
 _HANDED_OVER: Final = timedelta(seconds=1)
-"""Time until the next attempt of a turn. Without it, each further deploy would double the time."""
+"""Time until the next attempt of a turn. By default the server doubles the time with each attempt, so with each deploy."""
 _UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 
 
@@ -87,7 +87,7 @@ async def hold_turn(run_id: str) -> None:
     """
     async with supervised_heartbeat():
         await own_run().signal(TURN, run_id)
-        ended = asyncio.create_task(_until_ended(other_run(run_id)))
+        ended = asyncio.create_task(_wait_for_end(other_run(run_id)))
         leaving = asyncio.create_task(activity.wait_for_worker_shutdown())
         try:
             await asyncio.wait({ended, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ async def hold_turn(run_id: str) -> None:
     raise ApplicationError(words, next_retry_delay=_HANDED_OVER, category=ApplicationErrorCategory.BENIGN)
 
 
-async def _until_ended(run: WorkflowHandle[Any, Any]) -> None:
+async def _wait_for_end(run: WorkflowHandle[Any, Any]) -> None:
     pause = 0.05
     while True:
         try:

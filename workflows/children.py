@@ -88,8 +88,8 @@ class BudgetShare:
     """Shares of a budget, in the order of requests for them.
 
     `usage` returns the usage so far, `worked` the seconds. `rivals` returns how many may run at once and have no share
-    yet; `None` while calls may still arrive. `returns`: whether a holder that is cancelled before it has its share returns
-    it. In runs of 0.2.0 it does not.
+    yet; `None` while calls may still arrive. `returns`: whether a caller of `take` that is cancelled returns the share that
+    it gets in the same task. In runs of 0.2.0 it keeps the share.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class BudgetShare:
         try:
             return await share_future
         except asyncio.CancelledError:
-            # The caller may be cancelled in the task that gives it a share.
+            # The caller was cancelled in the workflow task that gave it a share: nobody would settle that share.
             if self._returns and share_future.done() and not share_future.cancelled():
                 self._shares.release(name)
                 self.hand_out()

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from perdure.agents.options import AgentOptions
-from perdure.errors import AgentError, ToolDefinitionError
+from perdure.errors import AgentError, ToolDefinitionError, clip
 from perdure.hooks.answers import Refused, refuse
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import BeforeAgentStart, BeforeToolCall, HookEvent, HookRef, MessageReceived
@@ -195,7 +195,7 @@ def read_framework_agents(target: object, name: str, make_context: MakeContext |
     """
     if make_context is not None and not callable(make_context):
         raise AgentError(
-            f"context={repr(make_context)[:40]} is not a function: give one that makes the context from the JSON of a run"
+            f"context={clip(repr(make_context), 40)} is not a function: give one that makes the context from the JSON of a run"
         )
     if framework_of(target) == PYDANTIC_AI:
         return [_read_pydantic_ai(target, name, make_context)]

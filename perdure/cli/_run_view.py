@@ -18,7 +18,7 @@ from rich.text import Text
 from perdure.approvals.requests import WaitingEntry, WaitingView
 from perdure.cli._console import get_console, make_table, strip_control_characters, wait_line
 from perdure.cli._execute import FAILED, connected
-from perdure.errors import pluralize
+from perdure.errors import clip, pluralize
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
@@ -283,7 +283,7 @@ def _last_problem(view: RunView) -> str | None:
     error = last.get("error")
     if last.get("call") is not None or not isinstance(error, dict):
         return None
-    return one_visible_line(str(error.get("message"))[:500])
+    return one_visible_line(clip(str(error.get("message")), 500))
 
 
 def _tokens(usage: Usage) -> str:

@@ -190,8 +190,9 @@ async def erase(
     shared: bool = False,
     by: str = "",
 ) -> ErasureReport:
-    """Carry out one erasure; the audit log of the task queue, where it has one, notes its start and its end. Raises `RunError` without
-    `sender` and `before`, and `ProtocolError` for a time without a time zone.
+    """Carry out one erasure. If the task queue has an audit log, the log notes the start and the end.
+
+    Raises `RunError` without `sender` and `before`, and `ProtocolError` for a time without a time zone.
     """
     before = None if before is None else check_time_zone(before, "before")
     if sender is None and before is None:
@@ -415,9 +416,8 @@ class Eraser:
         if ended is None or ended.parent_id is None or ended.parent_id.startswith(f"{id}/"):
             return None  # a parent below the run is erased with the run
         is_first = ended.raw_description.workflow_execution_info.first_run_id == ended.run_id
-        if ended.status is WorkflowExecutionStatus.RUNNING:
-            return None
-        if is_first and ended.status is WorkflowExecutionStatus.COMPLETED:
+        is_completed = ended.status is WorkflowExecutionStatus.COMPLETED
+        if ended.close_time is None or (is_first and is_completed):
             return None
         parent = await describe(self._client, ended.parent_id)
         if parent is None or parent.close_time is not None or parent.run_id != ended.parent_run_id:

@@ -313,8 +313,10 @@ class Session:
                         yield event
 
     async def answering_run(self, receipt: Receipt, ended: str) -> Run[Any] | None:
-        """Return the run that answers a message. `ended`: the id of a run that has ended; if that run has read the message,
-        return `None`. A command, or a message that was withdrawn, has no run either.
+        """Wait for the run that answers a message, and return it. It may not have begun.
+
+        `ended`: the id of a run that has ended, or an empty text. Return `None` if that run has read the message, or if
+        no run answers it: it is a command, or was withdrawn.
 
         ```python
         following = await session.answering_run(receipt, run.id)

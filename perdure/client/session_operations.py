@@ -300,8 +300,8 @@ async def fetch_start_time(client: Client, run_id: str) -> str | None:
 async def forget(client: Client, id: str) -> None:
     """Delete a session and its runs from the server, and their values from external storage.
 
-    Raise `ServerError` if the server does not answer in time. Deletion terminates a session. So wait first for its last hooks and the ends of its calls, for `ANSWERS_WITHIN` at
-    most.
+    The server terminates a session that it deletes. So this function first waits for the session's last hooks and the
+    ends of its calls, for at most `ANSWERS_WITHIN`. Raise `ServerError` if the server does not answer in time.
     """
     with contextlib.suppress(TimeoutError, WorkflowFailureError, RPCError):
         async with asyncio.timeout(ANSWERS_WITHIN):

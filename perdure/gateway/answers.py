@@ -445,6 +445,7 @@ class AnswerStream(Generic[Form]):
                 yield form
 
     async def _run_forms(self) -> AsyncGenerator[Form, None]:
+        """Yield the answer without its beginning."""
         view = await self._begun()
         for form in (*await self._state(view), *self.events.not_counted(self.late)):
             yield form
@@ -472,13 +473,13 @@ class AnswerStream(Generic[Form]):
                 yield form
 
     async def _end(self) -> AsyncGenerator[Form, None]:
-        """Yield the end of the run, and the answer of the run that follows it."""
+        """Yield the end of the run, or its rest and the answer of the run that follows it."""
         view = await self.run.wait()
         tree = await self._tree(view)
         for form in (*await self._state(view), *self.events.below(tree.below)):
             yield form
         view = await with_output(self.run, view)
-        if (following := await self._following()) is None:
+        if (following := await self._find_following()) is None:
             for form in self.events.end(view):
                 yield form
             return
@@ -488,7 +489,7 @@ class AnswerStream(Generic[Form]):
             async for form in forms:
                 yield form
 
-    async def _following(self) -> AnswerStream[Form] | None:
+    async def _find_following(self) -> AnswerStream[Form] | None:
         """Return the stream of the run that answers the message, if this run has ended without it."""
         if self.session is None or self.steered is None:
             return None

@@ -96,11 +96,21 @@ def model_rates(settings: Settings) -> dict[str, tuple[float | None, float | Non
 
 def limited_queues(settings: Settings, task_queue: str) -> set[str]:
     """Return the queues of all `limited_workers`."""
-    queues = {tool_queue(task_queue, name) for name in settings.tool_limits}
-    if not settings.tools_only:
-        queues |= {model_queue(task_queue, name) for name in model_rates(settings)}
-        queues |= {runs_queue(task_queue)} if settings.session_runs else set()
-    return queues
+    models, tools = _rates_by_queue(settings, task_queue)
+    return {*models, *tools, *([runs_queue(task_queue)] if _gives_turns(settings) else [])}
+
+
+def _rates_by_queue(settings: Settings, task_queue: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rates of limited models, and the rates of limited tools, by queue."""
+    models = {} if settings.tools_only else model_rates(settings)
+    return (
+        {model_queue(task_queue, name): initial_rate(*limit) for name, limit in models.items()},
+        {tool_queue(task_queue, name): rate / MINUTE for name, rate in settings.tool_limits.items()},
+    )
+
+
+def _gives_turns(settings: Settings) -> bool:
+    return settings.session_runs > 0 and not settings.tools_only
 
 
 def limited_workers(
@@ -112,21 +122,22 @@ def limited_workers(
     turn: Callable[..., Any],
     options: Mapping[str, Any],
 ) -> Iterator[Worker]:
-    """Yield a worker for each limited model and tool. The server keeps the rate, for any number of workers."""
-    models = {} if settings.tools_only else model_rates(settings)
-    found = [(model_queue(task_queue, name), initial_rate(*limit), request) for name, limit in models.items()]
+    """Yield a worker for each limited model and tool, and one for turns of sessions' runs.
+
+    The server keeps the rates, for any number of workers.
+    """
+    models, tools = _rates_by_queue(settings, task_queue)
     counted = {model_queue(task_queue, name) for name in settings.model_token_limits}
-    found += [(tool_queue(task_queue, name), rate / MINUTE, tool) for name, rate in settings.tool_limits.items()]
-    for queue, rate, activity in found:
+    for queue, rate in {**models, **tools}.items():
         yield _LimitedWorker(
             client,
             set_rate=rate if queue in counted else None,
             task_queue=queue,
-            activities=[activity],
+            activities=[request if queue in models else tool],
             max_task_queue_activities_per_second=rate,
             **{**options, "activity_task_poller_behavior": _POLLERS},
         )
-    if settings.session_runs and not settings.tools_only:
+    if _gives_turns(settings):
         # Each active run of a session holds one slot (R10.3).
         own = {key: value for key, value in options.items() if key not in ("tuner", "max_concurrent_activities")}
         yield Worker(

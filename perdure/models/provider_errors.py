@@ -345,6 +345,7 @@ _MOST: Final = re.compile(
 )
 """The limit in a refusal of a number of files."""
 _COUNTED: Final = re.compile(r"\btoo (many|much)\b|\bcount\b|\bper (request|prompt|message)\b")
+"""Words of a refusal that concerns the number of files."""
 _FILE_NOUN: Final = re.compile(r" (\w+ )?(images?|pictures?|documents?|pdfs?|files?|audios?|attachments?)\b")
 """A word after a number that makes it a number of files."""
 _FILE_STATUSES: Final = (400, 415, 422)

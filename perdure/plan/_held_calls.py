@@ -121,7 +121,7 @@ class HeldCalls:
             if self._loops.end_early(call.index, reason):
                 continue
             call.state.ended_at = time
-            self._scheduler.give_up(call, *self.without_outcome(call, "skipped", reason))
+            self._scheduler.give_up(call, *self.judge_unfinished(call, "skipped", reason))
             dropped.append(call)
         return dropped
 
@@ -133,16 +133,18 @@ class HeldCalls:
             if call.state.ended:
                 continue
             call.state.ended_at = time
-            status, words = self._uncertain(call, "skipped", f"{reason} while it ran" if call.is_under_way else reason)
+            status, words = self._judge_effect(
+                call, "skipped", f"{reason} while it ran" if call.is_under_way else reason
+            )
             self._scheduler.end(call, status, reason=words)
 
-    def without_outcome(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
+    def judge_unfinished(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
         """Return the status and the reason of a call that ends without an outcome, although it may be under way."""
         if call.spec.loop is not None or not call.is_under_way or not self._checks.is_patched(EXECUTED_CALLS_COUNT):
             return status, reason
-        return self._uncertain(call, status, f"{reason} while it ran")
+        return self._judge_effect(call, status, f"{reason} while it ran")
 
-    def _uncertain(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
+    def _judge_effect(self, call: Call, status: CallStatus, reason: str) -> tuple[CallStatus, str]:
         """Return the status and the reason. Both say that it is unknown whether an unsafe call took effect."""
         if call.spec.loop is not None:
             unknown = any(inner.any_unknown for inner in self._inside(call))

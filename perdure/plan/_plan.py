@@ -669,7 +669,7 @@ class Plan:
                 continue
             self._loops.stop(call.index)
             call.state.ended_at = time
-            ends, words = self.held_calls.without_outcome(call, status, reason)
+            ends, words = self.held_calls.judge_unfinished(call, status, reason)
             self._scheduler.end(call, ends, reason=words)
 
     def _begin_loop(self, loop: RunningLoop) -> None:

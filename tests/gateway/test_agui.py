@@ -132,7 +132,7 @@ async def test_a_thread_is_a_session(dev_server: WorkflowEnvironment, tmp_path: 
 
 
 async def until_steered(it: Harness, thread: str) -> None:
-    """Until the thread's session has accepted two messages."""
+    """Wait until the thread's session has accepted two messages."""
     session = Perdure(it.client, task_queue=it.task_queue).session(thread, tenant=EVERYTHING[0])
     async with asyncio.timeout(HANG):
         while True:

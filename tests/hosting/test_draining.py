@@ -382,11 +382,11 @@ async def test_a_turn_is_handed_over_at_once_and_another_worker_holds_the_place(
             await ending.aclose()
     async with harness(dev_server.client, [pay], [DONE, DONE], **options):
         async with asyncio.timeout(HANG):
-            while not any(
+            while not any(  # noqa: ASYNC110
                 each.attempt > 1 and each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
                 for each in (await first.handle.describe()).raw_description.pending_activities
             ):
-                pass
+                await asyncio.sleep(0.05)
         waits = await second.send("hello", sender="bob")
         assert (await second.show()).status == "waiting"
         await decide(dev_server.client, receipt.run_id, {"call": "1.0", "decision": "approve"})

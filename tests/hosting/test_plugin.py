@@ -35,7 +35,7 @@ from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from perdure.workflows.versioning import WORKFLOWS
 from tests.client.test_run_lists import until_found
-from tests.docs.test_readme import DOCS, blocks, write
+from tests.docs.test_readme import DOCS, blocks, on_path, write
 from tests.timeouts import HANG
 from tests.user_workflows import SHOPPER, Minding, Order, Receipt, Shopping, price, ship
 
@@ -238,13 +238,17 @@ async def test_the_page_on_embedding_is_python_that_runs(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, *blocks("python", DOCS["embedding.md"]))
-    monkeypatch.syspath_prepend(tmp_path)
-    working, tools = map(importlib.import_module, ("working", "tools"))
-    assert [function.name for function in tools.seller.functions] == ["send", "invoice", "order", "left"]
-    plan = {"calls": [{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}], "output": "†state.one"}
-    async with ScriptedModel([plan]) as model:
-        monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "scripted")
-        assert (
-            await working.main(dev_server.client.service_client.config.target_host, unique("order")) == "sent for 0.5"
-        )
+    with on_path(tmp_path):
+        working, tools = map(importlib.import_module, ("working", "tools"))
+        assert [function.name for function in tools.seller.functions] == ["send", "invoice", "order", "left"]
+        plan = {
+            "calls": [{"_tool": "price", "fruit": "†input.fruit", "_outputPath": "†state.one"}],
+            "output": "†state.one",
+        }
+        async with ScriptedModel([plan]) as model:
+            monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
+            monkeypatch.setenv("OPENAI_API_KEY", "scripted")
+            assert (
+                await working.main(dev_server.client.service_client.config.target_host, unique("order"))
+                == "sent for 0.5"
+            )

@@ -231,11 +231,12 @@ async def test_no_known_price_is_no_cost(dev_server: WorkflowEnvironment) -> Non
 
 
 async def test_deadline(dev_server: WorkflowEnvironment) -> None:
-    """Reach the deadline while a tool runs, while the model writes, and in an approved call: at once, for each waits."""
-    await asyncio.gather(*(reached(dev_server) for reached in (_in_a_tool, _in_an_answer, _once_approved)))
+    """A tool runs at the deadline, or the model writes, or an approved call runs. The three runs share the waiting time."""
+    reached = await asyncio.gather(*(run(dev_server) for run in (_in_a_tool, _in_an_answer, _once_approved)))
+    assert reached == ["deadline"] * 3
 
 
-async def _in_a_tool(dev_server: WorkflowEnvironment) -> None:
+async def _in_a_tool(dev_server: WorkflowEnvironment) -> str | None:
     calls = [
         {"_tool": "look", "at": "it", "_outputPath": "†state.seen"},
         {"_tool": "sleep", "seconds": 60, "_outputPath": "†state.slept"},
@@ -248,6 +249,7 @@ async def _in_a_tool(dev_server: WorkflowEnvironment) -> None:
     assert [call.status for call in view.calls] == ["done", "failed", "skipped"]
     assert view.calls[1].error == {"code": "deadline", "message": f"cancelled, because {DEADLINE}"}
     assert DEADLINE in last
+    return view.stop_reason
 
 
 async def slow_choice(situation: Situation) -> str:
@@ -328,7 +330,7 @@ async def test_r18_4_the_clock_goes_on_over_continue_as_new(eager_server: Workfl
 DEADLINE = "the run has worked for 3 s, which is its deadline"
 
 
-async def _in_an_answer(dev_server: WorkflowEnvironment) -> None:
+async def _in_an_answer(dev_server: WorkflowEnvironment) -> str | None:
     gate = asyncio.Event()
     text = '{"calls":[{"_tool":"look","at":"it","_outputPath":"†state.seen"},{"_tool":"look","at":"†state.seen"}]}'
     first = Turn(text, gate=gate, gate_after=text.index(",{"))
@@ -339,6 +341,7 @@ async def _in_an_answer(dev_server: WorkflowEnvironment) -> None:
     assert (view.status, view.stop_reason, view.requests) == ("completed", "deadline", 2)
     assert (view.calls[0].status, view.errors[-1]["error"]["code"]) == ("done", "interrupted")
     assert "the run has worked for 10 s, which is its deadline" in last
+    return view.stop_reason
 
 
 async def test_a_last_answer_that_does_not_fit_fails_and_says_which_limit(dev_server: WorkflowEnvironment) -> None:
@@ -394,7 +397,7 @@ async def test_r9_5_in_whatever_order_nothing_but_the_runs_own_work_counts(
     assert view.worked < 60
 
 
-async def _once_approved(dev_server: WorkflowEnvironment) -> None:
+async def _once_approved(dev_server: WorkflowEnvironment) -> str | None:
     plan = {"calls": [{"_tool": "sleep", "seconds": 30}]}
     config = {"deadline": 3, "approval": {"ask": "always"}}
     async with harness(dev_server.client, [sleep], [plan, BEST]) as it:
@@ -403,6 +406,7 @@ async def _once_approved(dev_server: WorkflowEnvironment) -> None:
         await Perdure(it.client).get_run(handle.id).approve("1.0")
         result = await asyncio.wait_for(handle.result(), HANG)
     assert (result.status, result.stop_reason) == ("completed", "deadline")
+    return result.stop_reason
 
 
 def child(**config: Any) -> dict[str, Any]:

@@ -293,14 +293,13 @@ class AguiEvents(AnswerEvents[BaseEvent]):
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""
-        view = ended
-        yield from self._last_text(view)
-        if view.status == "completed":
-            yield self._finished(outcome=RunFinishedSuccessOutcome(), result=view.output)
-        elif view.status == "cancelled":
+        yield from self._last_text(ended)
+        if ended.status == "completed":
+            yield self._finished(outcome=RunFinishedSuccessOutcome(), result=ended.output)
+        elif ended.status == "cancelled":
             yield self._finished(outcome=RunFinishedCancelledOutcome())
         else:
-            yield RunErrorEvent(message=failure_of(view), code=str(view.stop_reason or view.status))
+            yield RunErrorEvent(message=failure_of(ended), code=str(ended.stop_reason or ended.status))
 
     def leave(self, ended: RunView, run_id: str) -> Iterator[BaseEvent]:
         yield from self._last_text(ended)

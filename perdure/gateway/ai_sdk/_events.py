@@ -153,16 +153,15 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         yield from self._finish("tool-calls", "waiting")
 
     def end(self, ended: RunView) -> Iterator[JsonObject]:
-        view = ended
-        yield from self._last_output(view)
-        if view.status == "completed":
-            output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
-            yield from self._finish("stop", view.status, **output)
-        elif view.status == "cancelled":
+        yield from self._last_output(ended)
+        if ended.status == "completed":
+            output: JsonObject = {} if isinstance(ended.output, str) else {"output": ended.output}
+            yield from self._finish("stop", ended.status, **output)
+        elif ended.status == "cancelled":
             yield {"type": "abort"}
-            yield from self._finish("other", view.status)
+            yield from self._finish("other", ended.status)
         else:
-            yield {"type": "error", "errorText": failure_of(view)}
+            yield {"type": "error", "errorText": failure_of(ended)}
 
     def leave(self, ended: RunView, run_id: str) -> Iterator[JsonObject]:
         yield from self._last_output(ended)
