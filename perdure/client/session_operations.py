@@ -144,6 +144,8 @@ async def send(
                     raise
                 given = _input(session, message, agent, rules, searchable)
                 message = message.model_copy(update={"document": given.document, "delegates": given.delegates})
+                # The session did not accept this message, but the server may have recorded its failure under the id.
+                id = uuid.uuid4().hex
     raise AssertionError
 
 

@@ -13,6 +13,7 @@ from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, hook, refuse
+from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
 from perdure.hooks import (
     AfterCompaction,
@@ -143,6 +144,44 @@ async def test_a_message_that_no_hook_could_look_at_is_not_accepted_and_order_is
         said = [entry["text"] for entry in (await session.show()).entries if entry["type"] == "message"]
     assert said[0] == "first"
     assert sorted(said[1:]) == ["next 0", "next 1", "next 2"]
+
+
+async def test_a_message_is_accepted_though_another_has_changed_the_agent_while_it_waited_for_a_hook(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """Its failure was recorded under its update's id, and each attempt with the agent file got that failure."""
+    looks, goes_on, gate = asyncio.Event(), asyncio.Event(), Gate()
+
+    @hook("message_received")
+    async def slow(event: MessageReceived) -> None:
+        if event.text == "new":
+            looks.set()
+            await goes_on.wait()
+
+    async with desk(dev_server, gate.answer, HOLD, [slow, gate.tool], rules={"mode": "followup"}) as (session, it):
+        # Its run goes on: the next execution of the session does not know the updates of this one.
+        receipts = [await session.send("hold", sender="ann", rights=ALL)]
+        newer = Agent.of({**HOLD, "context": [*HOLD["context"], {"type": "system", "text": "Be short."}]})
+        other = Perdure(it.client, task_queue=it.task_queue).session(session.key, agent=newer, tenant="acme")
+        sent = [asyncio.create_task(other.send("new", sender="bob", rights=ALL))]
+        await asyncio.wait_for(looks.wait(), HANG)
+        sent.append(asyncio.create_task(session.send("old", sender="ann", rights=ALL)))
+        await until_accepted(session, 2)
+        goes_on.set()
+        receipts += await asyncio.gather(*sent)
+        gate.open.set()
+        assert (await answers(session, *receipts))[1:] == ["re: bob: new", "re: ann: old"]
+
+
+async def until_accepted(session: Session, count: int) -> None:
+    """Until so many updates of this execution are accepted and have no answer."""
+    async with asyncio.timeout(HANG):
+        while True:
+            found = Counter(event.event_type for event in (await session.handle.fetch_history()).events)
+            accepted = found[EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED]
+            if accepted - found[EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED] >= count:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def test_a_session_that_is_deleted_has_ended(dev_server: WorkflowEnvironment) -> None:
