@@ -68,6 +68,8 @@ class Plan:
         """The time of the current task."""
         self.closed = False
         self.drained = False  # closed, to run to its end with any `execution`
+        self.rejected = False
+        """Whether a decision has rejected it as a whole. Calls of earlier Requests may run on."""
         self.state = state
         self.checks = CheckBudget() if inside is None else inside.checks
         """The cache of schema checks for its calls; the driver reports the beginning of each task to it."""
@@ -473,7 +475,7 @@ class Plan:
 
     def reopen(self, known: KnownSources | None = None) -> None:
         """Reopen the list for more calls."""
-        self.closed = self.drained = False
+        self.closed = self.drained = self.rejected = False
         self._scheduler.reopen(known)
 
     def _carry_out_keeps(self) -> None:

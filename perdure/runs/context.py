@@ -215,7 +215,8 @@ def ended_badly(call: Call) -> bool:
 
 
 def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
-    """Return the reason why an output is held: calls beside it did not succeed, and no branch handled that.
+    """Return the reason why an output is held: calls beside it did not succeed, and no branch handled that, or the
+    plan was rejected.
 
     A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
     is always reported.
@@ -224,8 +225,10 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
     own = set(map(id, plan.calls))
     bad += [call for call in plan.every_call() if call.state.status == "rejected" and id(call) not in own]
     which = ", ".join(f"{call.id} {call.spec.tool_name} ({call.state.status})" for call in bad[:5])
-    held = "The output was not returned, because calls beside it did not succeed"
-    return f"{held}: {which}. Answer again." if bad else None
+    if not (bad or plan.rejected):
+        return None
+    why = f"calls beside it did not succeed: {which}" if bad else "its plan was rejected"
+    return f"The output was not returned, because {why}. Answer again."
 
 
 def request_problems(

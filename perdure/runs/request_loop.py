@@ -673,10 +673,11 @@ class RequestLoop:
             self._note_news()
             keeps_authors = self._is_patched(EDITS_KEEP_AUTHORS)
             self._run.plan = edited_plan(self.plan, verdict.plan, now, keeps_authors=keeps_authors)
-        if isinstance(verdict.outcome, Rejected):
-            self.plan.end_all("rejected", verdict.outcome.reason, now, but=self._begun_before())
-        elif isinstance(verdict.outcome, Failed):
-            self.plan.end_all("rejected", verdict.outcome.error.message, now, but=self._begun_before())
+        outcome = verdict.outcome
+        if isinstance(outcome, Rejected | Failed):
+            reason = outcome.error.message if isinstance(outcome, Failed) else outcome.reason
+            self.plan.end_all("rejected", reason, now, but=self._begun_before())
+            self.plan.rejected = self._is_patched(STEERED_RUNS_GO_ON)
         else:  # the person has seen the held calls too, in the whole plan
             for call in self.plan.held_calls.held:
                 self.plan.held_calls.release(call)

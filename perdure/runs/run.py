@@ -477,7 +477,7 @@ class RunState:
     def _known_text(self, plan: Plan, result: RequestResult) -> KnownText:
         value: Json = None
         streams = self.agent.config.stream and plan.request and self.prepared.follows(OUTPUT_BINDS_AT_END)
-        fails = result.problem is not None or result.anew or any(map(ended_badly, plan.calls))
+        fails = result.problem is not None or result.anew or plan.rejected or any(map(ended_badly, plan.calls))
         if streams and not fails and not self._is_to_refine(self.progress.wants):
             value = self.output.text_value(plan, result)
         texts = TextBudget(self.prepared.max_payload, self.sizes, total=MAX_OUTPUT_TEXTS)

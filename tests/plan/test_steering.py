@@ -585,6 +585,33 @@ def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
             assert reason == "dropped by Request 2 after 1 of 3 iterations"
 
 
+def decide(world: World, id: str, decision: str = "approve", **more: Any) -> list[str]:
+    """A person decides on a plan; what starts."""
+    queue = world.run.approval_queue
+    verdict = queue.apply(queue.judge(parse_decision({"call": id, "decision": decision, **more})))
+    world.loop.report(PlanDecided(verdict))
+    return world.step()
+
+
+@pytest.mark.parametrize("activity", ["act", "perdure.client"])
+def test_r7_6_an_output_of_a_rejected_plan_is_held_whatever_becomes_of_its_calls(activity: str) -> None:
+    tool = parse_tool({"name": "act", "properties": {"x": {}}, "_activity": activity}, activities=["act"])
+    world = World(tools=[tool], approval={"scope": "plan"})
+    world.answer(act("a"))
+    assert decide(world, "1") == ["1.0"]
+    world.loop.running["1.0"].hold.queued = False  # it runs, or its client has it
+    world.steer("m1")
+    world.step()
+    world.answer(*([keep("1.0")] if activity == "perdure.client" else []), output="all paid")
+    decide(world, "2", "reject", reason="do not pay")
+    if activity == "act":
+        world.end("1.0")
+    assert (world.statuses["1.0"], world.over, world.number) == ("done" if activity == "act" else "unknown", False, 3)
+    shown = "\n".join(world.shown)
+    assert "The output was not returned, because its plan was rejected. Answer again." in shown
+    assert "do not pay" in shown
+
+
 def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
     world = World(approval={"scope": "plan"})
     world.answer(act("a"), act("b"))
@@ -808,9 +835,7 @@ def test_r5_12_a_call_that_its_client_executes_occupies_its_slot_until_a_message
 def test_r10_5_an_unreadable_answer_ends_no_running_call_of_an_earlier_plan() -> None:
     world = World(approval={"scope": "plan"})
     world.answer(act("a"))
-    queue = world.run.approval_queue
-    world.loop.report(PlanDecided(queue.apply(queue.judge(parse_decision({"call": "1", "decision": "approve"})))))
-    assert world.step() == ["1.0"]
+    assert decide(world, "1") == ["1.0"]
     world.loop.running["1.0"].hold.queued = False
     world.steer("m1")
     world.step()
