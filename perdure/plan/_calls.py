@@ -328,7 +328,8 @@ HELD: Final = "held"
 (R10.5)."""
 EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
 """Patch: in runs of 0.2.0 a call that ran, and whose result cannot be written, counts as one that never ran. So does a
-call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran."""
+call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran. A call that a
+client or a person answers is not done for rules, and the model may drop a call that has to follow it."""
 INVALID_WRITE: Final = "invalid_write"
 """Code of a call that ran, and whose result cannot be written to the state."""
 ENDED: Final[frozenset[CallStatus]] = frozenset(

@@ -23,7 +23,17 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.plan import AnyOf, Call, EachOf, Plan, Requirement, Requirements, WritersOf, body_requirements
+from perdure.plan import (
+    EXECUTED_CALLS_COUNT,
+    AnyOf,
+    Call,
+    EachOf,
+    Plan,
+    Requirement,
+    Requirements,
+    WritersOf,
+    body_requirements,
+)
 from perdure.rules.enforcement import Breach, RuleBook, exceeded_reason
 from perdure.rules.rules import (
     AtMost,
@@ -222,11 +232,18 @@ class PlanJudge:
         for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
             for use in self._uses_under(rule):
                 home = self._plan.calls[use.home]
-                begun = home.state.executed or (home.state.status == "running" and not home.hold.queued)
-                follower = self._follower(rule, use)[0] if begun and _may_cover(rule, use) else None
+                follower = self._follower(rule, use)[0] if self._has_begun(home) and _may_cover(rule, use) else None
                 if follower is not None:
                     required[follower, rule.key] = self._plan.calls[follower], rule
         return [*required.values()]
+
+    def _has_begun(self, call: Call) -> bool:
+        """Whether the call has been executed, or may be under way: on a worker, or with the client or person that
+        answers it.
+        """
+        if call.state.status == "waiting":
+            return self._book.has_begun(call) and self._plan.checks.is_patched(EXECUTED_CALLS_COUNT)
+        return call.state.executed or (call.state.status == "running" and not call.hold.queued)
 
     def is_open(self, call: Call) -> bool:
         """Whether the call may have to wait for calls that have not arrived."""

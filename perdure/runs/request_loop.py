@@ -396,7 +396,7 @@ class RequestLoop:
             if what == "began":
                 self._run.journal.call_began(call)
             else:
-                self._rules.note_ended(call)
+                self._rules.note_ended(call, self.plan.checks)
                 self._run.journal.call_ended(call)
                 if call.state.status == "done":
                     self._run.records.note_done(call)

@@ -864,6 +864,19 @@ def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() 
     assert [start.call.id for start in world.loop.starts("now") if isinstance(start, StartCall)] == ["1.1"]
 
 
+def ruled(rules: list[JsonObject], **tools: str) -> World:
+    """A run with these rules, and with tools of these names and activities beside `act` and `see`."""
+    properties = {"question": {"type": "string"}, "x": {}}
+    more = [
+        parse_tool({"name": name, "properties": properties, "_activity": activity}, activities=["act", "q", *tools])
+        for name, activity in tools.items()
+    ]
+    world = World(tools=[*TOOLS, *more], rules=rules)
+    world.run.rules = world.run.approval_queue.rules = RuleBook(world.run.agent.config.rules)
+    world.loop = RequestLoop(world.run)
+    return world
+
+
 def paying(activity: str) -> World:
     """A run that may pay 100 euros, and ship only after a payment."""
     pay = {"name": "pay", "properties": {"euros": {}}, "_activity": activity, "_undo": "refund"}
@@ -895,6 +908,39 @@ def test_r23_1_a_call_that_ran_counts_although_its_result_cannot_be_written() ->
     effects = world.run.records.effects.chunk(0, world.run.plan).effects
     assert [(each.call, each.status) for each in effects] == [("2.0", "cannot be undone")]
     assert world.answer({"_tool": "ship"}) == ["4.0"], "a payment was done before"
+
+
+@pytest.mark.parametrize("activity", ["q", "perdure.client", "perdure.ask_person"])
+def test_r23_1_a_call_that_a_client_or_a_person_has_answered_is_done(activity: str) -> None:
+    rules = [
+        {"rule": "precedes", "first": "q", "then": "ship"},
+        {"rule": "never_after", "call": "see", "after": "q", "event": "done"},
+    ]
+    world = ruled(rules, q=activity, ship="ship")
+    assert world.answer({"_tool": "q", "question": "?"}, {"_tool": "ship", "_after": ["1.0"]}) == ["1.0"]
+    call = world.loop.running["1.0"]
+    if activity == "q":
+        assert world.loop.begin(call) is None
+    assert world.end("1.0") == ["1.1"]
+    world.end("1.1")
+    assert world.answer(see()) == []
+    assert world.statuses == {"1.0": "done", "1.1": "done", "2.0": "invalid"}
+
+
+@pytest.mark.parametrize("activity", ["act", "perdure.client", "perdure.ask_person"])
+def test_r23_2_a_call_that_follows_one_of_a_client_or_a_person_cannot_be_dropped(activity: str) -> None:
+    world = ruled([{"rule": "followed_by", "call": "q", "then": "log"}], q=activity, log="log")
+    world.answer({"_tool": "q", "question": "?", "_outputPath": "†state.a"}, {"_tool": "log", "x": "†state.a"})
+    call = world.loop.running["1.0"]
+    if activity == "act":
+        assert world.loop.begin(call) is None
+        call.hold.queued = False
+    world.steer("m1")
+    world.step()
+    assert world.statuses["1.1"] == "pending"
+    world.answer(keep("1.0", drop=["1.1"]))
+    assert world.statuses["1.1"] == "pending"
+    assert world.end("1.0") == ["1.1"]
 
 
 @pytest.mark.parametrize("how", ["dropped", "rejected with its plan"])
