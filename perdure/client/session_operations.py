@@ -12,7 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetSystemInfoRequest
+from temporalio.api.enums.v1 import UpdateWorkflowExecutionLifecycleStage
+from temporalio.api.update.v1 import UpdateRef, WaitPolicy
+from temporalio.api.workflowservice.v1 import (
+    DeleteWorkflowExecutionRequest,
+    GetSystemInfoRequest,
+    PollWorkflowExecutionUpdateRequest,
+)
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -25,7 +31,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client._pending_activities import unanswered
+from perdure.client._pending_activities import explain_stall, unanswered
 from perdure.client._run_lists import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
 from perdure.client.errors import clear_errors, silent_server
 from perdure.client.tenancy import owned_memo, queue_priority
@@ -68,7 +74,7 @@ if TYPE_CHECKING:
 
 ANSWERS_WITHIN: Final = 30.0
 """Seconds to wait for a receipt. The session may still accept the message later; a repeated send with its id is the
-same message.
+same message. While the session works on an accepted update, the wait has no limit: a compaction may take minutes.
 """
 _ONE: Final = timedelta(seconds=10)
 _ANSWERS: Final = timedelta(seconds=2)
@@ -136,7 +142,7 @@ async def send(
     async with _patiently(client, session):
         while True:
             try:
-                if (answer := await _again(attempt)) is not None:
+                if (answer := await _again(client, session, id, attempt)) is not None:
                     return Receipt.model_validate(answer).model_copy(update={"sender": message.sender})
             except WorkflowUpdateFailedError as error:
                 cause = error.cause
@@ -169,7 +175,7 @@ async def update(client: Client, session: Address, name: str, argument: Any) -> 
     """Send an update to an existing session, and return its answer. Raises as `send` does."""
     id = uuid.uuid4().hex  # one id for all attempts, as in `send`: the first one may have counted
     async with _patiently(client, session):
-        return await _again(lambda: _update(session, name, argument, id))
+        return await _again(client, session, id, lambda: _update(session, name, argument, id))
 
 
 async def _update(session: Address, name: str, argument: Any, id: str) -> Any:
@@ -216,7 +222,21 @@ def first_line(text: str) -> str:
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
-async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
+async def _again(client: Client, session: Address, id: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeat an attempt until it has an answer. `id`: its update's.
+
+    Raise `TimeoutError` without an answer within `ANSWERS_WITHIN`, unless the session works on the update.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                return await _attempts(attempt)
+        except TimeoutError:
+            if not await _works_on(client, session, id):
+                raise
+
+
+async def _attempts(attempt: Callable[[], Awaitable[Any]]) -> Any:
     """Repeat an attempt until it has an answer. The caller limits the time."""
     pause = 0.02
     while True:
@@ -231,13 +251,28 @@ async def _again(attempt: Callable[[], Awaitable[Any]]) -> Any:
         pause = min(1.0, 2 * pause)
 
 
+async def _works_on(client: Client, session: Address, id: str) -> bool:
+    """Whether the session has accepted an update, and workers take its tasks."""
+    accepted = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_ACCEPTED
+    request = PollWorkflowExecutionUpdateRequest(
+        namespace=client.namespace,
+        update_ref=UpdateRef(workflow_execution=WorkflowExecution(workflow_id=session.id), update_id=id),
+        wait_policy=WaitPolicy(lifecycle_stage=accepted),
+    )
+    with contextlib.suppress(RPCError):
+        if await explain_stall(client, await session.handle.describe(rpc_timeout=_ANSWERS)):
+            return False
+        found = await client.workflow_service.poll_workflow_execution_update(request, timeout=_ANSWERS)
+        return found.stage >= accepted
+    return False
+
+
 @asynccontextmanager
 async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
-    """Translate errors into clear ones, and raise `NoWorkerError` if no worker answers within `ANSWERS_WITHIN`."""
+    """Translate errors into clear ones, and a `TimeoutError` into `NoWorkerError`."""
     try:
         with clear_session_errors(client, session.key):
-            async with asyncio.timeout(ANSWERS_WITHIN):
-                yield
+            yield
     except TimeoutError:
         await check_server(client)
         nobody = NoWorkerError(

@@ -27,7 +27,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from typer.testing import CliRunner
 
-from perdure import Agent, Perdure, tool
+from perdure import Agent, Perdure, hook, tool
 from perdure.cli.app import app
 from perdure.client.histories import execution_histories
 from perdure.client.selection import ListedRun, Selection
@@ -41,6 +41,7 @@ from perdure.errors import (
     RunTimeoutError,
     ServerError,
 )
+from perdure.hooks import MessageReceived
 from perdure.hosting.server import embedded_server
 from perdure.runs.events import Event
 from perdure.runs.wire import RUN_QUERY, RunView
@@ -1009,6 +1010,31 @@ async def test_r10_9_a_decision_whose_answer_is_late_is_sent_again_as_the_same(
         async with harness(dev_server.client, [risky], script[1:], task_queue=queue):
             assert await decided == {"call": "1.0", "decision": "approve"}
             assert (await session.wait(receipt)).error is None
+    assert len({*attempts.ids}) == 1
+
+
+async def test_r18_8_an_answer_that_a_hook_delays_is_awaited(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update that a session works on has a worker: a hook or a compaction may take minutes."""
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 5.0)
+    attempts, goes_on = _Attempts(), asyncio.Event()
+
+    @hook("message_received")
+    async def slow(event: MessageReceived) -> None:
+        if event.text == "hang":
+            await goes_on.wait()
+
+    client = Client(**dev_server.client.config() | {"interceptors": [attempts]})
+    async with desk(dev_server, tools=[slow], client=client) as (session, _), asyncio.timeout(HANG):
+        await answers(session, await session.send("hello", sender="ann"))
+        attempts.ids.clear()
+        attempts.second.clear()
+        sent = asyncio.create_task(session.send("hang", sender="ann"))
+        again = asyncio.create_task(attempts.second.wait())  # the first wait is over
+        await asyncio.wait({sent, again}, return_when=asyncio.FIRST_COMPLETED)
+        goes_on.set()
+        assert await answers(session, await sent) == ["re: ann: hang"]
     assert len({*attempts.ids}) == 1
 
 
