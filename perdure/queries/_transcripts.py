@@ -120,7 +120,8 @@ class SessionReader:
             for number in segments_to_query(span.segments):
                 held: Any = await self._ask(span.id(number), SEGMENT_FIND_QUERY, None, message_id)
                 for each in held if isinstance(held, list) else [held] if held else []:
-                    for entry in (await self.segment(span.id(each))).entries:
+                    # The newest first: a fork's sender may have used the id of a copied message again.
+                    for entry in reversed((await self.segment(span.id(each))).entries):
                         if not is_sent(entry) or entry.message_id != message_id or entry.n > span.last:
                             continue
                         if entry.sender == sender:

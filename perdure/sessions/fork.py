@@ -17,7 +17,7 @@ from perdure.sessions.entries import (
     RunEntry,
 )
 from perdure.sessions.recall import WorkflowReader, read_at_hand
-from perdure.sessions.transcript import SegmentSpan, Transcript, TranscriptSnapshot
+from perdure.sessions.transcript import FORK, SegmentSpan, Transcript, TranscriptSnapshot
 from perdure.values.json import Json, JsonObject
 from perdure.values.state import State, Write
 
@@ -49,7 +49,7 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
         entries=kept, last=kept[-1].n, branch=run.branch, limit=hand.limit, spans=_spans(spans, kept[0].n)
     )
     transcript = Transcript(carried)
-    transcript.append(CommandEntry(at=time, command="fork", text=f"{session} at {at}"))
+    transcript.append(CommandEntry(at=time, command=FORK, text=f"{session} at {at}"))
     return transcript.carried(), state
 
 

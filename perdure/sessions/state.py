@@ -248,17 +248,22 @@ class SessionState:
     def put_away(self, entries: Iterable[Entry]) -> None:
         """Add to archived entries the data for answers if their messages are sent again."""
         for entry in filter(is_sent, entries):
-            if (known := self.message_queue.state.known.get(entry.key)) is not None:
+            known = self.message_queue.state.known.get(entry.key)
+            if known is not None and not self._was_copied(entry):
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
         """Drop entries that are in a segment now. A command that still waits for its turn stays known here."""
         waiting = {queued.key for queued in self.message_queue.state.queue}
         for entry in filter(is_sent, entries):
-            if entry.key in waiting:
+            if entry.key in waiting or (self._was_copied(entry) and self._follows_rules()):
                 continue
             self.message_queue.state.known.pop(entry.key, None)
             self.remembered.add(entry.key)
+
+    def _was_copied(self, entry: Entry) -> bool:
+        """Whether a fork copied the entry: its id names a message of another session, and may be used again here."""
+        return entry.n < self.transcript.forked_at
 
     def check_last(self, last: int | None) -> None:
         """Raise `MessageRefusedError` where a message came after the entry `last`."""

@@ -208,6 +208,8 @@ E = TypeVar("E", MessageEntry, RunEntry, ReplyEntry, DeliveryEntry, CompactionEn
 
 BRANCHES: Final = ("new", "reset")
 """Commands that begin a branch."""
+FORK: Final = "fork"
+"""The command that ends the copied entries of a fork."""
 _LEAST_LIMIT: Final = 1_000
 """Tokens. Every model accepts more."""
 _SHOWN: Final = 50
@@ -253,7 +255,10 @@ class Transcript:
         self._reported, self._thought = carried.reported, carried.thought
         self._entries: dict[int, Entry] = {}
         self._sizes: dict[int, int] = {}
+        self.forked_at = 0
+        """Place of the command that forked it. Entries before it are copies: their ids name messages of another session."""
         self._messages: dict[str, MessageEntry] = {}
+        """Messages that were sent to this session, by their keys."""
         self._messages_of_runs: dict[str, list[MessageEntry]] = {}
         """Messages by the run that received them."""
         self._runs: dict[int, RunEntry] = {}
@@ -331,6 +336,9 @@ class Transcript:
             self._compactions[entry.branch] = entry
             self.compactions_in_a_row += 1
             self._total, self._looked_at = None, 0
+        elif isinstance(entry, CommandEntry) and entry.command == FORK:
+            self.forked_at = entry.n
+            self._messages.clear()
 
     def _add(self, run: RunEntry) -> None:
         """Count the tokens of a run that was added, or that has its reply now."""
@@ -345,7 +353,7 @@ class Transcript:
             self._messages_of_runs.setdefault(message.run_id, []).append(message)
 
     def message(self, key: str) -> MessageEntry | None:
-        """Return a message of the session's own entries, by its `message_key`."""
+        """Return a message of the session's own entries, by its `message_key`; none of a fork's copied entries."""
         return self._messages.get(key)
 
     def deliveries(self, run_id: str) -> list[DeliveryEntry]:
@@ -485,7 +493,8 @@ class Transcript:
             entry = self._entries.pop(n)
             self.bytes -= self._sizes.pop(n)
             if isinstance(entry, MessageEntry):
-                del self._messages[entry.key]
+                if self._messages.get(entry.key) is entry:
+                    del self._messages[entry.key]
                 if entry.run_id is not None and (messages := self._messages_of_runs.get(entry.run_id)):
                     messages.remove(entry)
                     if not messages:

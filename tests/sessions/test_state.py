@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from perdure.errors import MessageRefusedError
 from perdure.runs.routes import Delivered
 from perdure.runs.wire import RunResult
-from perdure.sessions.entries import CompactionEntry
-from perdure.sessions.message_queue import BeginRun, RunCommand
+from perdure.sessions.entries import CommandEntry, CompactionEntry, MessageEntry
+from perdure.sessions.message_queue import BeginRun, MessageQueue, QueueState, RunCommand
 from perdure.sessions.state import SessionState
 from perdure.sessions.wire import Description, Message, MessageWithdrawal, SessionInput, session_id
 from perdure.values.json import JsonObject
@@ -257,6 +257,31 @@ def test_r10_3_a_steer_outlives_a_run_that_was_stopped_before_it_began() -> None
     assert (session.fate("m1", "ann").error, session.fate("b1", "bob").error) == ("stopped by 'ann'",) * 2
     said = [str(each["content"]) for each in session.transcript.conversation()]
     assert said[::2] == ["ann: order the chair", "bob: ship my lamp"]
+
+
+def test_r10_20_a_sender_of_a_fork_may_use_the_id_of_a_copied_message_again() -> None:
+    fork = begun()
+    fork.transcript.append(CommandEntry(at="t0", command="fork", text="desk at 20"))
+    fork.message_queue = MessageQueue(SESSION, SessionRules(), QueueState(born="f-", number=20))
+    fork = continued(fork)
+    again = {"message_id": "old 3", "sender": "ann", "text": "another text"}
+    receipt = say(fork, again, 0.0)
+    assert receipt["done"] == "started"
+    take_step(fork, OLD, 0.5)
+    for n in range(60):
+        say(fork, {"message_id": f"{n}", "sender": "ann", "text": "x" * 3_000}, 1.0)
+        take_step(fork, OLD, 1.5)
+    copied = fork.transcript.old()
+    archive(fork, copied[-1].n)
+    assert not any(entry.known for entry in copied if isinstance(entry, MessageEntry))
+    assert say(fork, again, 2.0) == receipt
+    assert say(fork, {"message_id": "old 4", "sender": "ann", "text": "a new message"}, 2.0)["done"] == "started"
+    take_step(fork, OLD, 2.5)
+    play(fork, {"do": "compact"}, 3.0)
+    own = fork.transcript.entries[:-1]
+    archive(fork, own[-1].n)
+    assert next(each.known for each in own if isinstance(each, MessageEntry) and each.message_id == "old 3")
+    assert say(fork, again, 4.0) == "only a segment knows it"
 
 
 @settings(max_examples=share(30))

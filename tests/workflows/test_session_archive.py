@@ -15,8 +15,9 @@ from perdure import tool
 from perdure.activities.transcripts import recall
 from perdure.errors import MessageRefusedError, RunError, RunExistsError
 from perdure.hosting.connection import data_converter
+from perdure.queries import SessionReader
 from perdure.sessions.entries import MessageEntry
-from perdure.sessions.transcript import SEGMENT_WORKFLOW, segment_of
+from perdure.sessions.transcript import SEGMENT_WORKFLOW, SegmentSpan, segment_of
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.hosting.test_external_storage import stored
 from tests.timeouts import HANG
@@ -88,6 +89,20 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
         found = await session.recall("the first")
         assert [each["n"] for each in found["found"]] == [3, 1]
         assert (await session.recall("1"))["pages"] == 4
+
+
+async def test_r10_20_the_newest_archived_message_of_an_id_is_the_forks_own(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server, with_memory) as (session, it):
+        both = [
+            MessageEntry(n=n, at="", message_id="m", sender="ann", text=text)
+            for n, text in enumerate(("copied", "own"), 1)
+        ]
+        span = SegmentSpan(name=f"{session.id}/~fork-", segments=1, last=2)
+        await it.client.start_workflow(SEGMENT_WORKFLOW, segment_of(1, both), id=span.id(1), task_queue=it.task_queue)
+        for sender in ("ann", ""):
+            found = await SessionReader(it.client, session.id).find([span], "m", sender)
+            assert found is not None
+            assert found.n == 2
 
 
 @pytest.mark.usefixtures("few_shown")
