@@ -15,7 +15,7 @@ from perdure.workflows.continue_as_new import should_continue_as_new, wait_uncan
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, PerdureError
-    from perdure.runs.audit import AUDIT_PATCH, AuditBatch, AuditEntry, entry, standing_data
+    from perdure.runs.audit import ALL_CHANGES_AUDITED_PATCH, AUDIT_PATCH, AuditBatch, AuditEntry, entry, standing_data
     from perdure.runs.ledger import (
         ACCOUNTS_QUERY,
         LEDGER_WORKFLOW,
@@ -66,13 +66,16 @@ class LedgerWorkflow:
         """Grant reservations until this execution's history is long, and continue as new."""
         if self._refusal is not None:
             raise self._refusal
-        while not self._is_due():
+        while self._has_unsent_changes() or not self._is_due():
             await wait_uncancelled(lambda: bool(self._changes) or self._is_due())
             auditing = asyncio.create_task(self._audit())  # a cancellation reaches this task alone, and not that one
             await wait_uncancelled(auditing.done)
             auditing.result()
         await wait_uncancelled(workflow.all_handlers_finished)
         workflow.continue_as_new(self._carried())
+
+    def _has_unsent_changes(self) -> bool:
+        return bool(self._changes) and workflow.patched(ALL_CHANGES_AUDITED_PATCH)
 
     def _carried(self) -> LedgerInput:
         return LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts, standing=self._standing.records)

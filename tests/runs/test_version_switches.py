@@ -13,7 +13,7 @@ from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
 MARKED = {
-    "ledger.py": ["workflow.patched(AUDIT_PATCH)"],
+    "ledger.py": ["workflow.patched(ALL_CHANGES_AUDITED_PATCH)", "workflow.patched(AUDIT_PATCH)"],
     "loops.py": [
         "workflow.patched(LEFT_CHILDREN_END)",
         "workflow.patched(SESSION_KNOWS_DELEGATES)",

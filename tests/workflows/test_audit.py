@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from temporalio.client import WorkflowFailureError, WorkflowHistory
+from temporalio import activity
+from temporalio.client import WorkflowContinuedAsNewError, WorkflowFailureError, WorkflowHistory
 from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import tool
 from perdure.client.histories import replay_history
@@ -24,10 +27,13 @@ from perdure.gateway.api.adapter import api
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hosting.connection import data_converter
 from perdure.rules import count_at_most
-from perdure.runs.audit import audit_id, verify_chain
-from perdure.runs.wire import DECIDE, POLICY
+from perdure.runs.audit import AUDIT_ACTIVITY, AuditBatch, audit_id, verify_chain
+from perdure.runs.ledger import LEDGER_WORKFLOW, LedgerInput
+from perdure.runs.standing_approvals import GRANT, StandingAnswer
+from perdure.runs.wire import DECIDE, POLICY, REWRITE
 from perdure.testing.scripted_model import ChatRequest, Turn
-from perdure.values.json import JsonObject
+from perdure.values.json import Json, JsonObject
+from perdure.workflows.ledger import LedgerWorkflow
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.support import DONE, Harness, agent, harness, impatient, perdure, serving
 from tests.timeouts import HANG
@@ -155,6 +161,37 @@ async def test_the_log_continues_as_new_while_its_sink_is_away_and_no_entry_is_l
         earlier = await impatient_server.client.get_workflow_handle(log.id, run_id=before(history)).fetch_history()
     assert [each["data"]["call"] for each in found] == [f"1.{each}" for each in range(12)] * 2
     await replay_history(earlier, data_converter())
+
+
+async def test_a_ledger_continues_as_new_once_the_log_has_all_changes(dev_server: WorkflowEnvironment) -> None:
+    """The second grant comes while the first one is sent, in an execution that is to continue as new."""
+    got: list[Json] = []
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    @activity.defn(name=AUDIT_ACTIVITY)
+    async def takes(batch: AuditBatch) -> None:
+        got.extend(each.data["name"] for each in batch.entries)
+        asked.set()
+        await goes_on.wait()
+
+    client, queue = dev_server.client, f"ledger-{uuid.uuid4().hex[:8]}"
+    terms = {"procedure": "monthly", "digest": f"sha256:{'0' * 64}", "uses": 2, "until": "2099-01-01", "by": "ann"}
+    runner = UnsandboxedWorkflowRunner()
+    async with (
+        asyncio.timeout(HANG),
+        Worker(client, task_queue=queue, workflows=[LedgerWorkflow], activities=[takes], workflow_runner=runner),
+    ):
+        ledger = await client.start_workflow(LEDGER_WORKFLOW, LedgerInput(tenant="acme"), id=queue, task_queue=queue)
+        for name in ("first", "second"):
+            answer = await ledger.execute_update(GRANT, {"name": name, **terms}, result_type=StandingAnswer)
+            assert not answer.refused
+            await asked.wait()
+        await ledger.signal(REWRITE)
+        goes_on.set()
+        first = client.get_workflow_handle(queue, run_id=ledger.first_execution_run_id)
+        with pytest.raises(WorkflowContinuedAsNewError):
+            await first.result(follow_runs=False)
+    assert got == ["first", "second"]
 
 
 def before(history: WorkflowHistory) -> str:
