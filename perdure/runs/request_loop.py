@@ -654,6 +654,14 @@ class RequestLoop:
         if self.intake.number:
             self._run.note_answer(result)
         if (
+            result.problem is not None
+            and self._shows_plan
+            and self.plan.goes_on
+            and self._is_patched(STEERED_RUNS_GO_ON)
+        ):
+            self._hold_back()  # no person is shown this plan: the model decides anew on all that has not begun
+            return
+        if (
             result.problem is not None and self.plan.held_calls.held
         ):  # the model has not decided on the held calls: it is asked about them again
             self._stage = RequestStage.REVISED
@@ -700,6 +708,10 @@ class RequestLoop:
             self.abandoned.append(PLAN)
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Hold all calls that have not begun, except those that a rule requires. The next Request decides on them."""
         owed = [call for call, _ in self._judge_of_plan().required()] if self._rules.rules else []
         self.plan.held_calls.hold_back()
         for call in owed:  # other calls have begun because these calls follow
@@ -777,8 +789,7 @@ class RequestLoop:
     def _shown(self, now: str) -> RequestStage:
         """Return the stage after the answer, and request approval of its plan if a person has to review it (R7.6)."""
         if self._shows_plan and self.result.problem:
-            begun = self._begun_before() if self._is_patched(STEERED_RUNS_GO_ON) else []
-            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now, but=begun)
+            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
             self._plan_request = self._run.approval_queue.add_plan(
                 self.plan, now, lambda: self._run.new_plan(self.plan.request)

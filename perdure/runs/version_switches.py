@@ -119,7 +119,7 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
-"""After a message an unreadable answer ends no running call, calls that a rule requires start before the last Request, a dropped call returns its
+"""After a message an unreadable answer ends no call, calls that a rule requires start before the last Request, a dropped call returns its
 share of the budget, and no output of a rejected plan counts (R7.6, R9.6, R10.5, R23.2)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
 """A change of a run's policy reaches the undo runs below it (R7.7)."""

@@ -832,24 +832,57 @@ def test_r5_12_a_call_that_its_client_executes_occupies_its_slot_until_a_message
     assert world.answer({"_tool": "act", "x": 1}) == ["2.0"], "the client may never return a result"
 
 
-def test_r10_5_an_unreadable_answer_ends_no_running_call_of_an_earlier_plan() -> None:
-    world = World(approval={"scope": "plan"})
-    world.answer(act("a"))
-    assert decide(world, "1") == ["1.0"]
+@pytest.mark.parametrize("activity", ["act", "perdure.ask_person", "perdure.client"])
+def test_r10_5_an_unreadable_answer_ends_no_call_of_an_earlier_plan(activity: str) -> None:
+    ask = parse_tool(
+        {"name": "ask", "properties": {"question": {"type": "string"}}, "_activity": activity}, activities=["act"]
+    )
+    world = World(tools=[*TOOLS, ask], approval={"scope": "plan"})
+    world.answer(act("a"), {"_tool": "ask", "question": "ok?", "_outputPath": "†state.q"})
+    assert decide(world, "1") == ["1.0", "1.1"]
     world.loop.running["1.0"].hold.queued = False
+    world.loop.running["1.1"].hold.queued = activity == "act"  # it waits for its turn
     world.steer("m1")
     world.step()
-    world.loop.answer(RequestResult(calls=[], problem={"code": "not_json", "message": "broken"}))
-    world.loop.work(world.task, "t")
-    assert world.run.plan is not None
-    assert (world.statuses["1.0"], world.run.plan.settled) == ("running", False)
+    world.answer(keep("1.1"), act("b"), problem={"code": "not_json", "message": "broken"})
+    assert world.number == 3
+    assert world.statuses == {"1.0": "running", "1.1": "held", "2.0": "done", "2.1": "held"}
+    assert "Nothing is decided yet about what is held" in world.shown[-1]
+    assert not world.loop.may_begin(world.loop.running["1.1"])
+    world.answer(keep("1.1"), act("b", 2))
+    decide(world, "3")
+    assert world.loop.may_begin(world.loop.running["1.1"])
+    world.end("1.1")
+    assert (world.statuses["1.1"], world.statuses["2.1"], world.started[-1]) == ("done", "skipped", "3.1")
+
+
+def logging(**config: Any) -> World:
+    """A run in which `log` has to follow `act`."""
+    log = parse_tool({"name": "log", "properties": {"x": {}}, "_activity": "log"}, activities=["log"])
+    world = World(tools=[*TOOLS, log], rules=[{"rule": "followed_by", "call": "act", "then": "log"}], **config)
+    world.run.rules = world.run.approval_queue.rules = RuleBook(world.run.agent.config.rules)
+    world.loop = RequestLoop(world.run)
+    return world
+
+
+def test_r23_2_an_unreadable_answer_leaves_a_required_call_in_the_plan() -> None:
+    world = logging(approval={"scope": "plan"})
+    world.answer(act("a"), {"_tool": "log", "x": "†state.a"})
+    decide(world, "1")
+    call = world.loop.running["1.0"]
+    assert world.loop.begin(call) is None
+    call.hold.queued = False
+    world.steer("m1")
+    world.step()
+    world.answer(problem={"code": "not_json", "message": "broken"})
+    assert (world.number, world.statuses["1.1"]) == (3, "pending")
+    world.answer()
+    decide(world, "3")
+    assert world.end("1.0") == ["1.1"]
 
 
 def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() -> None:
-    log = parse_tool({"name": "log", "properties": {"x": {}}, "_activity": "log"}, activities=["log"])
-    world = World(tools=[*TOOLS, log], rules=[{"rule": "followed_by", "call": "act", "then": "log"}])
-    world.run.rules = world.run.approval_queue.rules = RuleBook(world.run.agent.config.rules)
-    world.loop = RequestLoop(world.run)
+    world = logging()
     assert world.answer(act("a"), {"_tool": "log", "x": "†state.a"}) == ["1.0"]
     call = world.loop.running["1.0"]
     assert world.loop.begin(call) is None
