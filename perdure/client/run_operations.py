@@ -267,7 +267,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         view.schedule, view.scheduled_at = scheduled["schedule"], None if at is None else at.isoformat()
     await _note_outcomes(client, view.notifications)
     if status in ("cancelled", "terminated", "timed_out"):
-        _note_broken_off(view, status)
+        note_broken_off(view, status)
         view.trouble = WITHOUT_RESULT if away else view.trouble
     return view
 
@@ -294,13 +294,13 @@ def not_shown(error: RPCError | WorkflowQueryFailedError, run_id: str) -> RunErr
     return RunError(f"{run_id!r} cannot be shown: {query_problem(run_id, error)}")
 
 
-def _note_broken_off(view: RunView, status: RunStatus) -> None:
+def note_broken_off(view: RunView, status: RunStatus) -> None:
     """Mark the calls of a run that was terminated or timed out as no longer running. Its workflow could not record
     that.
     """
     words = f"the run was {status.replace('_', ' ')}"
     for call in view.calls:
-        if call.status == "running":
+        if call.is_under_way:
             call.status, call.reason = "unknown", f"{words} while it ran: whether it took effect is not known"
         elif call.status not in ENDED:
             call.status, call.reason = "skipped", words

@@ -598,7 +598,12 @@ class Call:
     @property
     def is_under_way(self) -> bool:
         """Whether its tool may be at work: the driver has scheduled it, or its client has it."""
-        return self.hold.with_client or (self.state.status == "running" and not self.hold.queued)
+        return self.is_with_client or (self.state.status == "running" and not self.hold.queued)
+
+    @property
+    def is_with_client(self) -> bool:
+        """Whether the client that executes it has it."""
+        return self.hold.with_client and not self.state.ended
 
     @property
     def title(self) -> str:

@@ -252,7 +252,7 @@ class EffectLog:
                 return None
             case Failed(error):
                 words = f"{error.code}: whether it took effect is not known"
-            case _ if call.state.status in ("running", "unknown"):
+            case _ if call.is_with_client or call.state.status in ("running", "unknown"):
                 words = "it was interrupted: whether it took effect is not known"
             case _:
                 return None

@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
+from perdure.plan import ENDED
 from perdure.runs.events import is_silence
 from perdure.runs.routes import Delivered, DeliveryStatus
 from perdure.runs.wire import CallView, RunResult
@@ -240,7 +241,6 @@ def run_entry(result: RunResult, at: str) -> RunEntry:
     )
 
 
-_OPEN: Final = {"pending": "skipped", "ready": "skipped", "waiting": "skipped", "held": "skipped", "running": "unknown"}
 _WHY: Final = {
     "skipped": "the run ended before it was started",
     "unknown": "the run ended while it was running: it may have taken effect",
@@ -248,7 +248,7 @@ _WHY: Final = {
 
 
 def _call_entry(call: CallView) -> CallEntry:
-    status = _OPEN.get(call.status, call.status)
+    status = call.status if call.status in ENDED else "unknown" if call.is_under_way else "skipped"
     shown = call.told
     return CallEntry(
         id=call.id,

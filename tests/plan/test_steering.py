@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from perdure.approvals.decisions import parse_decision
 from perdure.approvals.requests import ApprovalVerdict, IncomingMessage
+from perdure.client.run_operations import note_broken_off
 from perdure.errors import CallError, DecisionError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
@@ -27,6 +28,7 @@ from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, Reque
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
+from perdure.sessions.entries import run_entry
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.provenance import MODEL, USER
@@ -996,6 +998,23 @@ def test_r10_6_a_call_that_its_client_has_when_it_is_dropped_is_unknown(how: str
     assert [(each.call, each.status) for each in effects] == [("1.0", "unknown")]
     world.answer({"_tool": "pay", "euros": 70})
     assert "the sum of pay.euros would be 130; the limit is 100" in "\n".join(world.shown)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(("activity", "status"), [("perdure.client", "unknown"), ("perdure.ask_person", "skipped")])
+def test_r10_6_a_call_that_its_client_has_when_the_run_is_terminated_is_unknown(
+    activity: str, status: str, held: bool
+) -> None:
+    world = ruled([], q=activity)
+    world.answer({"_tool": "q", "question": "?"})
+    if held:
+        world.steer("m1")
+        world.step()
+    view = run_view(world.run, "r")
+    entry = run_entry(view.result(), "t")
+    note_broken_off(view, "terminated")
+    assert [each.calls[0].status for each in (view, entry)] == [status, status]
+    assert "withClient" not in view.calls[0].as_json()
 
 
 def test_r9_5_a_call_that_had_not_begun_at_the_deadline_is_skipped() -> None:

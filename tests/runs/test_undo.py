@@ -253,7 +253,7 @@ def test_r23_4_a_call_that_its_client_executes_has_an_effect(
 
 
 @pytest.mark.parametrize(("is_with_client", "effects"), [(True, [("1.0", "unknown")]), (False, [])])
-@pytest.mark.parametrize("ends", ["cancelled", "deadline"])
+@pytest.mark.parametrize("ends", ["cancelled", "deadline", "terminated"])
 def test_r23_4_a_call_that_its_client_has_at_the_runs_end_is_unknown(
     is_with_client: bool, effects: list[tuple[str, str]], ends: str
 ) -> None:
@@ -265,8 +265,7 @@ def test_r23_4_a_call_that_its_client_has_at_the_runs_end_is_unknown(
     plan.hold(call, is_with_client=is_with_client)
     if ends == "cancelled":
         plan.break_off("the run was cancelled")
-    else:
+    elif ends == "deadline":
         plan.end(call, Failed(CallError("deadline", "cancelled")), "t")
     log = EffectLog([pay, TOOLS["a"]], [UNDO], Sizes())
-    log.add(plan)
-    assert [(each.call, each.status) for each in log.chunk(0, None).effects] == effects
+    assert [(each.call, each.status) for each in log.chunk(0, plan).effects] == effects
