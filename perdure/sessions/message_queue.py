@@ -269,7 +269,7 @@ def judge_context(message: Message, schema: JsonObject | bool = True) -> None:
 class MessageQueue:
     """The message queue. `rules` are the session's over its agent's; `session` is its workflow's id.
 
-    `joins_settings`: whether messages with the same settings share a run, which 0.2.0 did not do.
+    `follows_rules`: whether rules since 0.2.0 apply. It is called only where they change the result.
     """
 
     def __init__(
@@ -277,9 +277,9 @@ class MessageQueue:
         session: str,
         rules: SessionRules,
         state: QueueState | None = None,
-        joins_settings: Callable[[], bool] = lambda: True,
+        follows_rules: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._joins_settings = joins_settings
+        self._follows_rules = follows_rules
         self.session = session
         self.rules = rules
         self.state = state or QueueState()
@@ -578,12 +578,16 @@ class MessageQueue:
         return waiting[0]
 
     def separate_steered(self) -> None:
-        """Separate the run's first messages from those that steered it. The run ends before it has begun."""
+        """Separate the run's first messages from those that steered it. The run ends before it has begun.
+
+        Its very first message is no steer, even if it has become the first because an earlier one was withdrawn.
+        """
         running = self.state.running
         assert running is not None
+        first = running.messages[0]
 
         def is_steered(message: Queued) -> bool:
-            known = self.state.known.get(message.key)
+            known = None if message is first else self.state.known.get(message.key)
             return known is not None and known.done == "steered" and known.promised == running.number
 
         running.steered = [each for each in running.messages if is_steered(each)]
@@ -606,9 +610,13 @@ class MessageQueue:
                 self._hold(message.key, held[message.key] if isinstance(held, Mapping) else None)
             else:
                 lost.append(message)
-        self.state.queue = sorted([*lost, *self.state.queue], key=lambda each: each.seq)
-        self.promise_anew({message.key for message in lost})
+        self._return_to_queue(lost)
         return lost
+
+    def _return_to_queue(self, messages: Collection[Queued]) -> None:
+        """Return messages of a run to their places in the order of acceptance: other runs take them."""
+        self.state.queue = sorted([*messages, *self.state.queue], key=lambda each: each.seq)
+        self.promise_anew({message.key for message in messages})
 
     def find_left_messages(self, ended: int) -> list[Queued]:
         """Return the waiting messages that need another run: their run has ended, or will begin without them.
@@ -641,7 +649,7 @@ class MessageQueue:
             before = message
 
     def _share_run(self, first: Queued, second: Queued) -> bool:
-        return first.joins(second) and (not first.settings or self._joins_settings())
+        return first.joins(second) and (not first.settings or self._follows_rules())
 
     def _hold(self, key: str, request: int | None) -> None:
         if (known := self.state.known.get(key)) is not None:
@@ -704,17 +712,28 @@ class MessageQueue:
             return running.number
         return None
 
-    def withdraw(self, key: str) -> Queued | None:
-        """Withdraw a message, if possible. A run without any first message does not begin."""
+    def withdraw(self, key: str) -> list[Queued] | None:
+        """Withdraw a message, if possible. A run without any first message does not begin.
+
+        Return the messages that follow the run now, because its new first sender has more rights (R10.9). Return `None`
+        where the message cannot be withdrawn.
+        """
         message = self._withdrawable(key)
         if message is None:
             return None
         state, running = self.state, self.state.running
         state.known[key].withdrawn = True
         state.queue = [each for each in state.queue if each is not message]
-        if running is not None:
-            running.steered = [each for each in running.steered if each is not message]
-            running.messages = [each for each in running.messages if each is not message]
-            if not running.messages:
-                state.running = None
-        return message
+        if running is None:
+            return []
+        running.steered = [each for each in running.steered if each is not message]
+        running.messages = [each for each in running.messages if each is not message]
+        if not running.messages:
+            state.running = None
+        elif (rights := running.messages[0].rights) != running.rights and self._follows_rules():
+            following = [each for each in running.messages if not covers(each.rights, rights)]
+            running.rights = rights
+            running.messages = [each for each in running.messages if each not in following]
+            self._return_to_queue(following)
+            return following
+        return []

@@ -297,7 +297,8 @@ class SessionState:
     def withdraw(self, withdrawal: MessageWithdrawal, at: str) -> None:
         """Record that a message was withdrawn; it stays in the transcript with that mark."""
         key = self.message_queue.judge_withdrawal(withdrawal)
-        if self.message_queue.withdraw(key) is not None:
+        if (following := self.message_queue.withdraw(key)) is not None:
+            self._assign_unread(following)
             self.transcript.settle(key, reason := f"withdrawn by {withdrawal.sender!r}")
             self.notes.withdrawn([withdrawal.message_id], reason, at)
             self.transcript.append(

@@ -21,6 +21,7 @@ from perdure.sessions.message_queue import (
     RunActive,
     RunCommand,
     WaitUntil,
+    covers,
 )
 from perdure.sessions.transcript import Transcript
 from perdure.sessions.views import find_fate
@@ -226,9 +227,7 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
         find_fate(it, transcript, "m1")
     with pytest.raises(MessageRefusedError, match="several senders"):
         take_back(it, "m1", "eve", ["withdraw"])
-    taken = take_back(it, "m1", "bob")
-    assert taken is not None
-    assert taken.text == "yours"
+    assert take_back(it, "m1", "bob") == []
     assert find_fate(it, transcript, "m1", "bob").state == "withdrawn"
     assert find_fate(it, transcript, "m1", "ann").state == "queued"
     it.judge_withdrawal(MessageWithdrawal(message_id="m1", sender="eve", rights=["withdraw"], of="ann"))
@@ -412,6 +411,38 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     assert step.run.rights == []  # a run has its starter's
 
 
+def test_r10_9_a_run_has_the_rights_of_its_new_first_sender_once_the_starter_withdraws() -> None:
+    it = message_queue()
+    say(it, "a")
+    say(it, "queued", mode="followup")
+    assert say(it, "b", sender="bob", rights=["refunds"]).receipt.done == "steered"
+    assert say(it, "c", sender="carl").receipt.done == "steered"
+    assert say(it, "d", sender="dora", rights=ALL).receipt.done == "steered"
+    assert [each.text for each in take_back(it, "a") or ()] == ["c"]  # carl has no right to refunds
+    assert say(it, "e", sender="carl").receipt.done == "queued"
+    receipt = say(it, "f", sender="carl", mode="interrupt").receipt
+    assert (receipt.done, receipt.why) == (
+        "queued",
+        f"'carl' does not have the rights of {SESSION}/1, so the message waits for the run's end",
+    )
+    assert begin(it) == ["b", "d"]
+    it.ended()
+    for text in ("queued", "c", "e", "f"):
+        assert begin(it) == [text]
+        it.ended()
+
+
+def test_r10_7_a_steer_whose_starter_withdraws_begins_the_run_and_ends_with_it() -> None:
+    it = message_queue()
+    say(it, "a")
+    say(it, "b", sender="bob")
+    say(it, "c", sender="carl")
+    take_back(it, "a")
+    say(it, "/stop", rights=ALL)
+    it.separate_steered()
+    assert [each.text for each in it.ended()] == ["c"]
+
+
 def test_r19_1_a_steer_with_another_context_follows() -> None:
     it = message_queue()
     say(it, "a", context={"customer": 1})
@@ -439,7 +470,7 @@ def test_r19_1_a_steer_with_another_context_follows() -> None:
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_r10_4_collect_joins_messages_of_the_same_settings(joins: bool) -> None:
-    it = MessageQueue(SESSION, SessionRules(mode="collect"), joins_settings=lambda: joins)
+    it = MessageQueue(SESSION, SessionRules(mode="collect"), follows_rules=lambda: joins)
     note = {"context": [{"role": "user", "content": "from the trigger"}]}
     numbers = [say(it, text, settings=settings).queued for text, settings in (("a", note), ("b", note), ("c", {}))]
     assert [None if each is None else each.number for each in numbers] == ([1, 1, 2] if joins else [1, 2, 3])
@@ -508,7 +539,7 @@ def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
     assert it.next(0) == QueueIdle()
 
 
-def take_back(it: MessageQueue, id: str, sender: str = "ann", rights: list[str] | None = None) -> Queued | None:
+def take_back(it: MessageQueue, id: str, sender: str = "ann", rights: list[str] | None = None) -> list[Queued] | None:
     return it.withdraw(it.judge_withdrawal(MessageWithdrawal(message_id=id, sender=sender, rights=rights or [])))
 
 
@@ -574,8 +605,20 @@ def collecting_run(messages: int) -> list[Any]:
     ]
 
 
+def withdrawn_starter(first: int, second: int) -> list[Any]:
+    """Events of a run whose starter withdraws, so that it begins with the message of a sender with more rights."""
+    return [
+        ("end", 0),
+        ("say", first, "hi", "steer", []),
+        ("say", second, "hi", "steer", ["x"]),
+        ("say", 30, "hi", "steer", []),
+        ("back", first),
+    ]
+
+
 several = (
-    st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.integers(0, 1))
+    st.builds(withdrawn_starter, st.integers(0, 29), st.integers(0, 29))
+    | st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.integers(0, 1))
     | st.builds(collecting_run, st.integers(0, 26))
     | happens.map(lambda event: [event])
 )
@@ -625,12 +668,15 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(li
         running_messages = [] if it.state.running is None else [*it.state.running.messages, *it.state.running.steered]
         kept = [each.message_id for each in [*it.state.queue, *running_messages]]
         assert sorted([*kept, *over]) == sorted(accepted)  # each exactly once
-        check_order(it.state)
+        check_state(it.state)
         assert not (isinstance(step, QueueIdle) and it.state.queue)
         assert not isinstance(step, WaitUntil) or now < step.at <= now + 0.5
 
 
-def check_order(state: QueueState) -> None:
-    """Check that the messages that wait, and those of the run, stand in the order in which they came."""
+def check_state(state: QueueState) -> None:
+    """Check that messages stand in the order in which they came, and that the run has the rights of its first sender."""
+    if (running := state.running) is not None:
+        assert running.rights == running.messages[0].rights
+        assert all(covers(each.rights, running.rights) for each in [*running.messages, *running.steered])
     for messages in (state.queue, [] if state.running is None else state.running.messages):
         assert [each.seq for each in messages] == sorted(each.seq for each in messages)

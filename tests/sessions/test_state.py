@@ -244,6 +244,19 @@ def test_r10_1_an_interrupted_message_is_in_the_next_conversation_whether_or_not
     assert said == ["ann: order the chair", "# the run ended without an answer: cancelled (interrupted by 'm2')"]
 
 
+def test_r10_9_a_message_that_follows_the_run_after_its_starter_withdraws_is_in_its_own_conversation() -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+    for id, sender, rights in (("m1", "ann", []), ("m2", "bob", ["refunds"]), ("m3", "carl", [])):
+        accept(session, id, f"text of {id}", sender, rights=rights)
+    session.withdraw(MessageWithdrawal(message_id="m1", sender="ann"), "t1")
+    take_step(session, OLD, 1.0)
+    assert (session.fate("m2").reply, session.fate("m3").state) == ("so", "queued")
+    take_step(session, OLD | {"output": "late"}, 2.0)
+    assert session.fate("m3").reply == "late"
+    said = [str(each["content"]) for each in session.transcript.conversation()]
+    assert said == ["bob: text of m2", "so", "carl: text of m3", "late"]
+
+
 def test_r10_3_a_steer_outlives_a_run_that_was_stopped_before_it_began() -> None:
     session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
     accept(session, "m1", "order the chair")
