@@ -53,6 +53,7 @@ from perdure.runs.version_switches import (
     OUTPUT_HAS_ITS_SOURCES,
     RECORDED_CALLS_FIRST,
     REMARKS_END_NOTHING,
+    UNDO_KNOWS_DEFAULTS,
 )
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
@@ -158,7 +159,8 @@ class RunState:
         """The running plan."""
         self.log: RunLog | None = None
         """Log of the driver's reports, in a replay that plays the run again; workers keep none."""
-        effects = EffectLog(prepared.tools, prepared.undo_tools, self.sizes)
+        knows_defaults = prepared.follows(UNDO_KNOWS_DEFAULTS)
+        effects = EffectLog(prepared.tools, prepared.undo_tools, self.sizes, knows_defaults=knows_defaults)
         self.records = RunRecords(self.sizes, effects, self.provenance.recorded if self.identity.in_session else None)
         self.conversation = RunConversation(agent, context, prepared, self.sizes, self.provenance)
         self.output = RunOutput(

@@ -26,7 +26,7 @@ from perdure.runs.limits import StopReason
 from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import UNDO_BELOW
 from perdure.tools.tool import CLIENT, ENGINE_ACTIVITIES, Tool
-from perdure.tools.undo import read_by, undo_params
+from perdure.tools.undo import read_by, undo_params, with_defaults
 from perdure.values.json import Json, JsonObject, WireModel, pack
 from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_NOT_STORED, RESULT_TOO_LARGE
 from perdure.values.provenance import join, join_all
@@ -197,11 +197,14 @@ class UndoRecord(WireModel):
 class EffectLog:
     """The effects of one execution of a run, of plans that have settled."""
 
-    def __init__(self, tools: Iterable[Tool], undo_tools: Iterable[Tool], sizes: Sizes) -> None:
+    def __init__(
+        self, tools: Iterable[Tool], undo_tools: Iterable[Tool], sizes: Sizes, *, knows_defaults: bool = True
+    ) -> None:
         self._targets = {tool.name: tool for tool in undo_tools}
         self.notes = any(tool.undo is not None or tool.delegate is not None for tool in tools)
         """Whether any tool of the run has an undo; otherwise the run keeps no effects."""
         self._sizes = sizes
+        self._knows_defaults = knows_defaults
         self._effects: list[Effect] = []
         self._order: list[tuple[str, str]] = []
         self._plans = 0
@@ -269,6 +272,8 @@ class EffectLog:
         undo, target = tool.undo, None if tool.undo is None else self._targets.get(tool.undo.tool)
         if undo is None or target is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
+        if self._knows_defaults:
+            params = with_defaults(undo, tool.defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is not None and result is MISSING:
             problem = f"a hook withholds its result, which {undo.tool} needs"

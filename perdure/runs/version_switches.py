@@ -123,6 +123,8 @@ STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
 share of the budget, and no output of a rejected plan counts (R7.6, R9.6, R10.5, R23.2)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
 """A change of a run's policy reaches the undo runs below it (R7.7)."""
+UNDO_KNOWS_DEFAULTS: Final = "undo-knows-defaults"
+"""An undo has the default of a parameter that its call leaves out (R23.4). The undo's parameters are part of an effect's key."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
 
@@ -193,6 +195,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         PERSISTS_IN_SESSIONS: 9,
         STEERED_RUNS_GO_ON: 9,
         UNDO_FOLLOWS_POLICY: 9,
+        UNDO_KNOWS_DEFAULTS: 9,
         WRITERS_STAY: 9,
     }
 )

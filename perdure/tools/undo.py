@@ -25,7 +25,7 @@ class Undo(BaseModel):
     tool: str = Field(min_length=1, max_length=200)
     """The undo tool's name."""
     params: dict[str, Any] | None = None  # pydantic cannot read the recursive `Json`
-    """Its parameters, with references such as `†result.id` and `†params.city`; `None`: by name, from the call's parameters, then from its result."""
+    """Its parameters, with references such as `†result.id` and `†params.city`; `None`: by name, from the call's parameters, then from its result, then from their defaults."""
 
     @field_validator("params")
     @classmethod
@@ -68,6 +68,15 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
                 f"map it, such as {{{name!r}: '†result'}}"
             )
     return None
+
+
+def with_defaults(undo: Undo, defaults: JsonObject, params: JsonObject, result: Json | Missing) -> JsonObject:
+    """Return a call's parameters with the defaults of omitted ones, from which its undo's parameters come.
+
+    By name a field of the result comes before a default: the result reports the effect.
+    """
+    fields = result if undo.params is None and isinstance(result, dict) else {}
+    return {**{name: value for name, value in defaults.items() if name not in fields}, **params}
 
 
 def undo_params(

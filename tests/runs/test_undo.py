@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from perdure.errors import CallError
 from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned
-from perdure.runs.undo import EffectLog, RunEffects, UndoBase, plan_undo, without_undo
+from perdure.runs.undo import Effect, EffectLog, RunEffects, UndoBase, plan_undo, without_undo
 from perdure.runs.wire import RunInput
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
-from perdure.values.json import JsonObject
+from perdure.values.json import Json, JsonObject
 from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
 from tests.rules.outcomes import STATE, random_calls
@@ -269,3 +269,37 @@ def test_r23_4_a_call_that_its_client_has_at_the_runs_end_is_unknown(
         plan.end(call, Failed(CallError("deadline", "cancelled")), "t")
     log = EffectLog([pay, TOOLS["a"]], [UNDO], Sizes())
     assert [(each.call, each.status) for each in log.chunk(0, plan).effects] == effects
+
+
+@pytest.mark.parametrize(
+    ("written", "result", "made"),
+    [
+        (None, "ok", {"fruit": "pear", "shop": "north"}),
+        (None, {"shop": "west"}, {"fruit": "pear", "shop": "west"}),
+        ({"fruit": "†params.fruit", "shop": "†params.shop"}, {"shop": "west"}, {"fruit": "pear", "shop": "north"}),
+    ],
+    ids=["by-name", "result-first", "mapped"],
+)
+def test_r23_4_an_undo_reads_the_default_of_a_parameter_that_the_call_leaves_out(
+    written: JsonObject | None, result: Json, made: JsonObject
+) -> None:
+    """The undo tool has a default of its own, which may name another shop."""
+    shops: Any = {"fruit": {"type": "string"}, "shop": {"type": "string", "default": "south"}}
+    cancel = parse_tool({"name": "cancel", "properties": shops, "_activity": "cancel"}, activities=["cancel"])
+    undo: Json = "cancel" if written is None else {"tool": "cancel", "params": written}
+    form = {"name": "order", "properties": shops | {"shop": {"type": "string", "default": "north"}}, "_undo": undo}
+    order = parse_tool({**form, "_activity": "order"}, activities=["order"])
+    plan = Plan(1, tools={"order": order}, state=State())
+    plan.extend([{"_tool": "order", "fruit": "pear"}])
+    plan.close()
+    [call] = plan.take_ready("t")
+    plan.end(call, Returned(result), "t")
+
+    def effect(log: EffectLog) -> Effect:
+        log.add(plan)
+        return log.chunk(0, None).effects[0]
+
+    assert effect(EffectLog([order], [cancel], Sizes())).params == made
+    # The key of an effect has these parameters: a run that an earlier version has undone is not undone again.
+    recorded = effect(EffectLog([order], [cancel], Sizes(), knows_defaults=False)).params
+    assert recorded == {key: value for key, value in made.items() if value != "north"}
