@@ -428,7 +428,7 @@ def _broken(call: Call) -> bool:
 # calls that a reader of it would bind to (R5.1), as if there was no value before the plan: the nearest writer before
 # the call and the adders after it, else the nearest later one. If the plan has no writer, an existing value is enough;
 # without one, the call is invalid. The call starts when all of them have ended. It is skipped if a call named by its id
-# was not `done`, or a path was not written. A path that another branch left out counts as a branch not taken. With
+# was not carried out, or a path was not written. A path that another branch left out counts as a branch not taken. With
 # `ended ` before it, an item only requires that they have ended, in any way: `ended 1.0`, `ended †state.x`.
 
 AFTER: Final = "_after"

@@ -337,7 +337,7 @@ def held_back(
             other.state.status == "skipped" and other.state.branch,
         )
         for other in (calls[index] for index in node.after if index not in node.any_end)
-        if other.state.status != "done"
+        if not other.state.executed
     ]
     for site in node.call.spec.after.paths.sites:
         if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:

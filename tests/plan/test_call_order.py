@@ -87,6 +87,13 @@ def test_it_is_skipped_with_the_reason_where_one_did_not_end_well(named: str, ou
         assert not plan.calls[1].state.branch
 
 
+def test_a_call_after_one_that_was_carried_out_starts_although_the_result_cannot_be_written() -> None:
+    path = "†state.m.x"
+    plan = plan_of({"_outputPath": path}, {"_after": ["1.0"]}, {"_after": [path]}, {"x": path}, before={"m": "text"})
+    play(plan)
+    assert statuses(plan) == ["invalid", "done", "skipped", "skipped"]
+
+
 def test_a_path_that_another_branch_left_out_is_a_branch_not_taken() -> None:
     either = {"_outputPath": "†state.ok || †state.bad"}
     calls = ({"_after": ["†state.ok"]}, {"_after": ["†state.bad"]}, {"_after": ["1.0"]})
