@@ -7,7 +7,7 @@ starts it. Without an active run, messages wait until a time (`WaitUntil`). So n
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -325,20 +325,22 @@ class MessageQueue:
         if self._mode(message) == "reject" and (running is not None or queue):
             what = "a run is active" if running is not None else f"{len(queue)} wait"
             raise MessageRefusedError(f"{what}, and a message with mode reject does not wait")
-        if self._steered(message)[0] is not None:
-            return None
-        if len(queue) >= self.cap:
-            raise MessageRefusedError(
-                f"{len(queue)} messages already wait, which is the limit (cap {self.cap}); send the message later"
-            )
-        if message.settings and Sizes().of([message.settings, *(each.settings for each in queue)]) > MAX_AGENT:
-            raise MessageRefusedError(
-                f"the settings of waiting messages have more than {MAX_AGENT:,} bytes; send the message later"
-            )
-        if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
-            raise MessageRefusedError(
-                f"waiting messages have more than {MAX_WAITING_TEXT:,} characters; send the message later"
-            )
+        excess = None if self._steered(message)[0] is not None else self._excess(message, queue)
+        if excess is None and running is not None and not running.begun:  # its further messages wait, too
+            excess = self._excess(message, [*running.messages[1:], *queue])
+            excess = excess if excess is not None and self._follows_rules() else None
+        if excess is not None:
+            raise MessageRefusedError(f"{excess}; send the message later")
+        return None
+
+    def _excess(self, message: Message, waiting: Sequence[Queued]) -> str | None:
+        """Return the limit that the message would exceed together with the waiting ones; `None`: it exceeds none."""
+        if len(waiting) >= self.cap:
+            return f"{len(waiting)} messages already wait, which is the limit (cap {self.cap})"
+        if message.settings and Sizes().of([message.settings, *(each.settings for each in waiting)]) > MAX_AGENT:
+            return f"the settings of waiting messages have more than {MAX_AGENT:,} bytes"
+        if len(message.text) + sum(len(each.text) for each in waiting) > MAX_WAITING_TEXT:
+            return f"waiting messages have more than {MAX_WAITING_TEXT:,} characters"
         return None
 
     def accept(self, message: Message, now: float, at: str, text: str | None = None) -> AcceptedMessage:
@@ -636,13 +638,17 @@ class MessageQueue:
         return found
 
     def promise_anew(self, keys: Collection[str]) -> None:
-        """Assign new runs to these waiting messages: adjacent messages share a run if allowed."""
+        """Assign new runs to these waiting messages: adjacent messages share a run if allowed, and if it can hold them."""
         before: Queued | None = None
+        size = 0
         for message in self.state.queue:
             if message.key not in keys:
                 before = None
                 continue
             shares = before is not None and self._share_run(before, message)
+            size = len(message.text) + (size if shares else 0)
+            if shares and size > MAX_WAITING_TEXT and self._follows_rules():
+                shares, size = False, len(message.text)
             message.number = before.number if before is not None and shares else self._promise()
             if (known := self.state.known.get(message.key)) is not None:
                 known.number = message.number

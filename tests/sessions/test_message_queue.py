@@ -393,6 +393,40 @@ def test_r10_8_one_more_than_may_wait_is_refused_at_once() -> None:
     assert say(it, "/stop", rights=ALL).cancel
 
 
+@pytest.mark.parametrize("mode", ["steer", "followup"])
+def test_r10_8_messages_that_wait_for_a_run_that_has_not_begun_count(mode: str) -> None:
+    it = message_queue(cap=2)
+    for text in "abc":
+        say(it, text, mode=mode)
+    before = it.state.model_copy(deep=True)
+    for late in ("steer", "followup"):
+        with pytest.raises(MessageRefusedError, match=r"2 messages already wait, which is the limit \(cap 2\)"):
+            say(it, "d", mode=late)
+    assert it.state == before
+    begin(it)
+    assert say(it, "d", mode="steer").receipt.done == "steered"
+
+
+def test_r10_8_the_text_of_messages_that_wait_for_a_run_counts() -> None:
+    it = message_queue()
+    for n in range(6):
+        assert say(it, "x" * 100_000, id=f"m{n}").receipt.done == ("steered" if n else "started")
+    with pytest.raises(MessageRefusedError, match="waiting messages have more than 500,000 characters"):
+        say(it, "one more")
+
+
+def test_r10_3_lost_steers_with_much_text_begin_several_runs() -> None:
+    it = message_queue()
+    say(it, "a")
+    begin(it)
+    for n in range(12):
+        say(it, f"{n} {'x' * 99_000}", id=f"m{n}")
+    it.ended()
+    for first, count in ((0, 5), (5, 5), (10, 2)):
+        assert [text.split()[0] for text in begin(it)] == [str(first + n) for n in range(count)]
+        it.ended()
+
+
 def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     it = message_queue()
     say(it, "a", rights=["refunds"])

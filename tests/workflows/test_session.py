@@ -738,10 +738,12 @@ async def test_r10_3_no_more_runs_are_under_way_than_the_worker_has_room_for(dev
         first = await session.send("hold", sender="ann")
         await gate.asked.wait()
         perdure = Perdure(it.client, task_queue=it.task_queue)
-        other, third = (perdure.session(f"{session.key}-{n}", agent=Agent.of(HOLD)) for n in range(2))
+        other, third = (perdure.session(f"{session.key}-{n}", agent=Agent.of(HOLD), cap=1) for n in range(2))
         second = await other.send("second", sender="bob")
         assert (second.done, second.position) == ("started", 0)
         assert (await other.send("and more", sender="bob")).done == "steered"  # it begins with both
+        with pytest.raises(MessageRefusedError, match=r"1 messages already wait, which is the limit \(cap 1\)"):
+            await other.send("too many", sender="bob")
         view = await other.show()
         assert (view.status, [each.text for each in view.queue]) == ("waiting", ["second", "and more"])
         await third.send("never mind", sender="bob", id="x")
