@@ -109,7 +109,7 @@ class SessionDriver:
         )
         self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
-        self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered)
+        self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered, self.follows_rules)
         self._pushes = NotificationSender([], None)
         self.turns = RunTurns()
         self.child: ChildRun | None = None
@@ -589,12 +589,17 @@ class SessionReplies:
     """
 
     def __init__(
-        self, waiting: list[ReplyDelivery], hooks: SessionHooks, on_end: Callable[[ReplyDelivery, Delivered, str], None]
+        self,
+        waiting: list[ReplyDelivery],
+        hooks: SessionHooks,
+        on_end: Callable[[ReplyDelivery, Delivered, str], None],
+        follows_rules: Callable[[], bool],
     ) -> None:
         self.waiting = waiting
         """Replies that are not delivered yet, the one under way first; the caller's own list."""
         self._hooks = hooks
         self._on_end = on_end
+        self._follows_rules = follows_rules
         self._task: asyncio.Task[None] | None = None
         self._paused = False
 
@@ -628,14 +633,15 @@ class SessionReplies:
     async def _deliver_all(self) -> None:
         while self.waiting and not self._paused:
             delivery = self.waiting[0]
-            became, text = await self._one(delivery)
+            again = delivery.is_redelivery and self._hooks.has_hooks() and self._follows_rules()
+            became, text = await self._one(delivery, again=again)
             del self.waiting[:1]
             self._on_end(delivery, became, text)
-            await self._hooks.sent(delivery, text, became.status)
+            await self._hooks.sent(delivery, text, became.status, again=again)
 
-    async def _one(self, delivery: ReplyDelivery) -> tuple[Delivered, str]:
-        """Deliver one reply; return its outcome and its text."""
-        text, refused = await self._hooks.sending(delivery)
+    async def _one(self, delivery: ReplyDelivery, *, again: bool) -> tuple[Delivered, str]:
+        """Deliver one reply; return its outcome and its text. `again`: hooks have changed its text before."""
+        text, refused = (delivery.text, None) if again else await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
         sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})

@@ -145,11 +145,12 @@ class SessionHooks:
             return text, None if answer is None else answer.refused
         return (text if answer.changed is None else str(answer.changed["text"])), None
 
-    async def sent(self, delivery: ReplyDelivery, text: str, status: str) -> None:
-        """Report the outcome of a reply: `delivered`, `refused` or `unknown`."""
+    async def sent(self, delivery: ReplyDelivery, text: str, status: str, *, again: bool) -> None:
+        """Report the outcome of a reply: `delivered`, `refused` or `unknown`. `again`: an earlier one was reported."""
         if self.has_hooks():
             of = _of_reply(delivery, text) | {"status": status}
-            await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
+            what = f"{delivery.key}/{self._time()}" if again else delivery.key
+            await self._ask("message_sent", MessageSent, what, lambda: of)
 
     async def _ask(
         self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict

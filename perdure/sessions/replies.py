@@ -50,7 +50,12 @@ class ReplyDelivery(WireModel):
     sender: str = ""
     """Sender of the first of these messages."""
     earlier: int = 0
-    """Attempts during which the worker was shut down."""
+    """Attempts of earlier deliveries, and attempts during which the worker was shut down."""
+
+    @property
+    def is_redelivery(self) -> bool:
+        """Whether the reply, before its first attempt, is delivered again: its earlier delivery is unknown."""
+        return self.earlier > 0
 
 
 _MOST: Final = 30

@@ -464,6 +464,39 @@ async def test_hooks_change_and_refuse_replies_and_hear_what_became_of_them(dev_
     assert len({each[3] for each in points}) == 2
 
 
+async def test_r24_2_a_redelivery_has_the_text_of_the_first_delivery_and_an_outcome_of_its_own(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    """The hook changed the changed text again, and both outcomes came under one key."""
+    channel = Channel(*[ConnectionError("down")] * 6)
+    outcomes: dict[str, str] = {}
+
+    @hook("message_sending")
+    def sending(event: MessageSending) -> Any:
+        return event.changed(text=f"{event.text} (signed)")
+
+    @hook("message_sent")
+    def sent(event: MessageSent) -> None:
+        outcomes[event.key] = event.status
+
+    found = having(channel)
+    for each in (*hook_functions(sending), *hook_functions(sent)):
+        found.hooks.add(each)
+    async with desk(time_skipping, registry=found) as (session, _):
+        receipt = await session.send("hello", sender="ann", route="chat")
+        for tried in range(1, 7):
+            await channel.until_tried(tried)
+            await time_skipping.sleep(130)
+        await until_settled(session, 1)
+        await session.redeliver(f"{receipt.run_id}/1", sender="ann")
+        assert [each["status"] for each in await until_settled(session, 2)] == ["unknown", "delivered"]
+        assert channel.texts == ["re: ann: hello (signed)"]
+        async with asyncio.timeout(HANG):
+            while len(outcomes) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert list(outcomes.values()) == ["unknown", "delivered"]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_a_route_that_never_answers_is_given_up_and_holds_nothing(dev_server: WorkflowEnvironment) -> None:
