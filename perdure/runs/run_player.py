@@ -332,7 +332,8 @@ class _RunPlayer:
                 pass
 
     def _resume(self, call: Call, loop: RequestLoop, time: str) -> None:
-        """Resume a call, unless a rule forbids it now."""
+        """Resume a call, unless a rule forbids it now. It has not begun yet."""
+        call.hold.queued = True
         loop.plan.home(call).resume(call, time)
         if (refused := loop.begin(call)) is None:
             self._run.recorded(call, decided=True)
@@ -440,6 +441,8 @@ class _RunPlayer:
             self.played.started.add(call.id)
             if start.approval_request is not None:
                 self._ask(start.approval_request)
+            else:
+                call.hold.queued = True  # as in the run, until it has begun
             if (step := self._late.pop(call.id, None)) is not None:
                 self._end(call, step)
             elif self._before is not None and (self._is_free or call.id not in self._before.started):

@@ -180,8 +180,7 @@ class _Driver:
     def _end(self, call: Call) -> None:
         loop = self.loop
         assert loop is not None
-        self.run.note("resumed", "", call=call.id)
-        loop.plan.home(call).resume(call, "")
+        self.resume(call)
         if (refused := loop.begin(call)) is not None:
             loop.report(CallEnded(call, refused))
             return
@@ -193,6 +192,13 @@ class _Driver:
         failed = self.chance.random() < 0.15
         loop.report(CallEnded(call, Failed(CallError("boom", "it failed")) if failed else Returned(value)))
 
+    def resume(self, call: Call) -> None:
+        """Let a call go on to its begin."""
+        assert self.loop is not None
+        call.hold.queued = True
+        self.run.note("resumed", "", call=call.id)
+        self.loop.plan.home(call).resume(call, "")
+
     def _step(self) -> None:
         loop = self.loop
         assert loop is not None
@@ -202,8 +208,8 @@ class _Driver:
             self.now += 1
             loop.work(self.now, "")
         for start in loop.starts(""):
-            if isinstance(start, ShowPlan):
-                continue
+            if not isinstance(start, ShowPlan) and start.approval_request is None:
+                start.call.hold.queued = True
         names, loop.abandoned, loop.ended = loop.abandoned, [], []
         gone = {str(loop.plan.request) if name == "plan" else name for name in names}
         self.run.approval_queue.withdraw([each for each in self.run.approval_queue.waiting.values() if each.id in gone])

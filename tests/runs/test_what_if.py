@@ -14,7 +14,8 @@ from temporalio.client import WorkflowHistory
 from perdure.approvals.requests import ApprovalRequest
 from perdure.client.histories import audit_histories, kind_of, read_history
 from perdure.hosting.connection import data_converter
-from perdure.plan import Rejected
+from perdure.plan import Call, Rejected
+from perdure.runs.limits import Limit
 from perdure.runs.request_loop import CallEnded
 from perdure.runs.run_player import PlayedRun, RecordedRun, RefusedCall, first_setup
 from perdure.runs.what_if import Change, RunReport, WhatIfReport, _compare, what_if
@@ -144,6 +145,24 @@ def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked() -> None
         assert report.unknown_from == 2
         assert report.requests_after == 1
     assert found > 2
+
+
+def test_r22_2_a_call_that_had_not_begun_at_the_deadline_is_skipped_in_the_play(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(driver: Any, call: Call) -> None:
+        driver.resume(call)
+        driver.loop.stop(Limit("deadline", "the run has worked for 600 s"), "")
+
+    monkeypatch.setattr(random_runs._Driver, "_end", stop)
+    skipped = 0
+    for seed in range(40):
+        recorded = random_run(seed)
+        assert recorded.view is not None
+        skipped += any(call.status == "skipped" and call.started_at is not None for call in recorded.view.calls)
+        report = what_if(recorded, same(recorded))
+        assert (report.problem, report.differs) == (None, False), seed
+    assert skipped > 20
 
 
 def run_with_program(seed: int, monkeypatch: pytest.MonkeyPatch, decision: str = "approve") -> RecordedRun:
