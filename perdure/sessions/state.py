@@ -418,9 +418,15 @@ class SessionState:
         return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
 
     def judge_webhook(self, change: StatusWebhookChange) -> None:
-        """Check that an address may be informed of a run. Raise `MessageRefusedError`, also for a run that is not the session's."""
-        if not self.fate(change.webhook.run_id).known:
-            raise MessageRefusedError(f"the session has no run {change.webhook.run_id!r}")
+        """Check that an address may be informed of a run. Raise `MessageRefusedError`, also for a run that is not the
+        session's, and for an ended run whose status is archived.
+        """
+        run_id = change.webhook.run_id
+        fate = self.fate(run_id)
+        if not fate.known:
+            raise MessageRefusedError(f"the session has no run {run_id!r}")
+        if not change.remove and fate.state == "ended" and fate.status is None:
+            raise MessageRefusedError(f"the run {run_id!r} has ended, and its entry is archived: read its status")
         self.webhooks.judge(change)
 
     def status_of(self, run_id: str) -> tuple[str, str | None]:

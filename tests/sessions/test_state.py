@@ -14,6 +14,7 @@ from perdure.runs.wire import RunResult
 from perdure.sessions.entries import CommandEntry, CompactionEntry, MessageEntry
 from perdure.sessions.message_queue import BeginRun, MessageQueue, QueueState, RunCommand
 from perdure.sessions.state import SessionState
+from perdure.sessions.status_webhooks import StatusWebhook, StatusWebhookChange
 from perdure.sessions.wire import Description, Message, MessageWithdrawal, SessionInput, session_id
 from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, SessionRules
@@ -270,6 +271,24 @@ def test_r10_3_a_steer_outlives_a_run_that_was_stopped_before_it_began() -> None
     assert (session.fate("m1", "ann").error, session.fate("b1", "bob").error) == ("stopped by 'ann'",) * 2
     said = [str(each["content"]) for each in session.transcript.conversation()]
     assert said[::2] == ["ann: order the chair", "bob: ship my lamp"]
+
+
+def test_r21_4_a_webhook_is_for_a_run_whose_end_the_session_still_has() -> None:
+    session = begun()
+    archive(session, session.transcript.old()[-1].n)
+    say(session, {"message_id": "next", "sender": "ann", "text": "hello"}, 0.0)
+
+    def judge(number: int, remove: bool = False) -> None:
+        webhook = StatusWebhook(run_id=session.message_queue.run_id(number), url="https://example.com/ended")
+        session.judge_webhook(StatusWebhookChange(webhook=webhook, sender="ann", remove=remove))
+
+    with pytest.raises(MessageRefusedError, match="has ended, and its entry is archived"):
+        judge(1)
+    judge(1, remove=True)
+    judge(20)
+    judge(21)
+    with pytest.raises(MessageRefusedError, match="the session has no run"):
+        judge(22)
 
 
 def test_r10_20_a_sender_of_a_fork_may_use_the_id_of_a_copied_message_again() -> None:
