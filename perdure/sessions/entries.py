@@ -284,12 +284,12 @@ def reply_of(output: Json) -> str | None:
     return None if output is None or is_silence(text) else text
 
 
-def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
-    """Return the entry of a delivery's outcome, with its text where the transcript does not hold it yet.
+def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str | None, at: str) -> DeliveryEntry:
+    """Return the entry of a delivery's outcome.
 
-    The transcript already has the run's answer. Other texts, and texts that hooks have changed, are kept here.
+    `text`: `None` for the run's answer, which the transcript already has. Other texts, and texts that hooks have
+    changed, are kept here.
     """
-    stands = delivery.kind == "answer" and text == delivery.text
     again = became.status == "unknown"
     return DeliveryEntry(
         at=at,
@@ -299,7 +299,7 @@ def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: st
         route=delivery.route,
         status=became.status,
         why=became.why,
-        text=None if stands else text if again else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
+        text=text if text is None or again else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
         message_ids=delivery.message_ids if again else [],
         sender=delivery.sender if again else "",
     )

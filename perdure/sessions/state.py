@@ -451,7 +451,10 @@ class SessionState:
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
         """Record the outcome of a reply, and its final text."""
-        self.transcript.append(delivery_entry(delivery, became, text, at))
+        stands = delivery.kind == "answer" and text == delivery.text
+        if stands and delivery.is_redelivery and text != self.transcript.reply(delivery.run_id):
+            stands = not self._follows_rules()  # hooks changed it before its first delivery
+        self.transcript.append(delivery_entry(delivery, became, None if stands else text, at))
         self.notes.delivered(delivery, became, at)
 
     def redelivery(self, key: str) -> ReplyDelivery:

@@ -219,6 +219,17 @@ def test_r10_3_collected_messages_that_a_lost_steer_separates_have_answers_of_th
     assert said == ["ann: first", "re: first", "ann: 0", "re: 0", "ann: 1", "re: 1", "ann: 2", "re: 2"]
 
 
+def test_r24_2_each_redelivery_has_the_text_that_hooks_gave_the_first_delivery() -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+    play(session, {"do": "turn", **OLD}, 0.0)
+    unknown, first = Delivered(status="unknown"), session.to_deliver.pop()
+    session.delivered(first, unknown, f"{first.text} (signed)", "t2")
+    for _ in range(2):
+        again = session.redelivery(first.key)
+        assert again.text == f"{first.text} (signed)"
+        session.delivered(again, unknown, again.text, "t3")
+
+
 def accept(session: SessionState, id: str, text: str, sender: str = "ann", **how: Any) -> str:
     receipt = say(session, {"message_id": id, "sender": sender, "text": text, "rights": ["*"], **how}, 0.0)
     return str(receipt["done"])
