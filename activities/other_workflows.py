@@ -7,7 +7,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -137,6 +143,8 @@ async def update_run(update: RunUpdate) -> RunUpdateResult:
 async def plan_undo_of(wanted: UndoWanted) -> UndoStart:
     """Return the undo run of a run, from the present state of the run and its undo runs."""
     try:
+        if not wanted.own and (await other_run(wanted.run_id).describe()).status is WorkflowExecutionStatus.RUNNING:
+            raise RunError(f"{wanted.run_id} is running: only a run that has ended can be undone")
         found = await read_effects(client(), wanted.run_id)
         if found.open:
             raise RunError(f"{wanted.run_id} is already being undone by {found.open}")
@@ -150,6 +158,7 @@ async def plan_undo_of(wanted: UndoWanted) -> UndoStart:
         input=run_input,
         cannot=[f"{each.call} {each.tool}" for each in plan.cannot],
         waits=[f"{each.call} {each.tool}" for each in plan.waits],
+        left=plan.left,
     )
 
 

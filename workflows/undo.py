@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs.run import RunState
     from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted
-    from perdure.runs.version_switches import UNDO_FOLLOWS_POLICY
+    from perdure.runs.version_switches import UNDO_ENDS_IN_PART, UNDO_FOLLOWS_POLICY
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunResult
     from perdure.values.json import Json, JsonObject
@@ -68,10 +68,13 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
         if is_cancelled_exception(error):
             raise
         return Failed(CallError("not_undone", message_of(error)))
+    problem: Outcome | None = None
+    if run.undo is not None and (start.waits or start.left) and run.prepared.follows(UNDO_ENDS_IN_PART):
+        problem = Failed(CallError("not_undone", _explain_rest(run_id, start)))
     told = {"cannot_be_undone": start.cannot, "unknown": start.waits}
     left: JsonObject = {key: list[Json](names) for key, names in told.items() if names}
     if start.input is None:
-        return Returned({"undone": [], **left})
+        return problem or Returned({"undone": [], **left})
     try:
         handle: ChildWorkflowHandle[Any, RunResult] = await workflow.start_child_workflow(
             AGENT_WORKFLOW,
@@ -99,7 +102,17 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
         if is_cancelled_exception(error):
             raise
         return Failed(CallError("not_undone", f"{start.id} could not be started: {error}"))
-    return Returned(result.output if not left else {**(result.output or {}), **left})
+    return problem or Returned(result.output if not left else {**(result.output or {}), **left})
+
+
+def _explain_rest(run_id: str, start: UndoStart) -> str:
+    """Return the reason why the undo of a child run leaves calls that are not undone."""
+    if not start.waits:
+        return f"{start.left:,} calls of {run_id} remain for the next undo"
+    return (
+        f"calls of {run_id} stay, because it is not known whether they, or calls that depend on them, took effect: "
+        f"{', '.join(start.waits)}"
+    )
 
 
 def undo_words(outcome: Outcome) -> str:

@@ -355,7 +355,8 @@ def undo(
 
 def print_plan(console: Console, plan: UndoPlan) -> None:
     """Print the calls that an undo takes back, in order, and the calls that stay."""
-    print_effects(console, [*plan.undoes, *plan.waits, *plan.cannot], {each.call for each in plan.undoes})
+    stays = [each for each in plan.waits if each not in plan.undoes]
+    print_effects(console, [*plan.undoes, *stays, *plan.cannot], {each.call for each in plan.undoes})
     if plan.left:
         console.print(f"{plan.left:,} more calls remain for the next undo")
     if not plan.undoes:

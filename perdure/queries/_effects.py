@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from temporalio.api.enums.v1 import EventType
@@ -11,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.errors import RunError, RunNotFoundError
 from perdure.queries._answers import answer_of, execution_before
 from perdure.runs.claim_check import EFFECTS, PAYLOADS_QUERY
-from perdure.runs.undo import Effect, EffectChunk, RunEffects, undo_id
+from perdure.runs.undo import Effect, EffectChunk, RunEffects, effect_of_runs, undo_id
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.values.limits import MAX_UNDO_DEPTH
 
@@ -99,36 +100,35 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
 
 
 async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect | None:
-    """Return the effect of a delegate's call, or of a loop of runs, with the runs below that have effects left; `None`
-    if these runs have no effects.
-    """
+    """Return the effect of a call, a delegate's with the effects of its run; `None` if that run has none."""
     if not effect.runs:
         return effect
-    below: list[Effect] = []
-    runs, gone = [], ""
+    workflow_id = f"{run_id}/{effect.call}"
+    runs: dict[str, Sequence[Effect] | str] = {}
     try:
-        for each in await _runs_of(client, f"{run_id}/{effect.call}"):
-            try:
-                found = await read_effects(client, each, depth + 1)
-            except (RPCError, RunNotFoundError) as error:
-                gone = _explain_gone(error, each)
-                continue
-            below += found.effects
-            if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
-                runs.append(each)
+        description = await client.get_workflow_handle(workflow_id).describe()
+        is_run = description.workflow_type == AGENT_WORKFLOW
+        for each in [workflow_id] if is_run else await children_of(client, workflow_id, AGENT_WORKFLOW):
+            runs[each] = await _read_below(client, each, depth + 1)
+        if description.status is WorkflowExecutionStatus.RUNNING:
+            runs[workflow_id] = _explain_running(workflow_id)
     except RPCError as error:
-        gone = _explain_gone(error, f"{run_id}/{effect.call}")
-    if gone:
-        below.append(effect.model_copy(update={"status": "unknown"}))
-    if not below:
-        return None
-    standing = {one.status for one in below}
-    status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
-    reason = f"{sum(one.status == 'cannot be undone' for one in below)} of its calls cannot be undone"
-    if status == "unknown" and "done" in standing:
-        status = "done"  # its own undo stops at unknown effects
-    has_kept = "cannot be undone" in standing
-    return effect.model_copy(update={"status": status, "below": runs, "reason": gone or (reason if has_kept else "")})
+        runs[workflow_id] = _explain_gone(error, workflow_id)
+    return effect_of_runs(effect, runs)
+
+
+async def _read_below(client: Client, run_id: str, depth: int) -> Sequence[Effect] | str:
+    """Return the effects of a child run, or the reason why they are not known."""
+    try:
+        if (await client.get_workflow_handle(run_id).describe()).status is WorkflowExecutionStatus.RUNNING:
+            return _explain_running(run_id)
+        return (await read_effects(client, run_id, depth)).effects
+    except (RPCError, RunNotFoundError) as error:
+        return _explain_gone(error, run_id)
+
+
+def _explain_running(workflow_id: str) -> str:
+    return f"{workflow_id} is running: which effects it will have is not known"
 
 
 def _explain_gone(error: RPCError | RunNotFoundError, workflow_id: str) -> str:
@@ -137,14 +137,6 @@ def _explain_gone(error: RPCError | RunNotFoundError, workflow_id: str) -> str:
         raise error
     gone = f"{workflow_id} is no longer on the server" if isinstance(error, RPCError) else str(error)
     return f"{gone}: whether it took effect is not known"
-
-
-async def _runs_of(client: Client, workflow_id: str) -> list[str]:
-    """Return the run with this id; for a loop's workflow the runs that it has started. Raise `RPCError` if it is gone."""
-    description = await client.get_workflow_handle(workflow_id).describe()
-    if description.workflow_type == AGENT_WORKFLOW:
-        return [workflow_id]
-    return await children_of(client, workflow_id, AGENT_WORKFLOW)
 
 
 async def children_of(client: Client, workflow_id: str, workflow_type: str) -> list[str]:

@@ -59,7 +59,7 @@ UNDO_PLAN_ACTIVITY: Final = "perdure.plan_undo"
 
 Standing = Literal["done", "undone", "undoing", "cannot be undone", "unknown"]
 """Status of an effect. `unknown`: it is not known whether the call took effect, so it and its dependencies are not
-undone.
+undone. A delegate's call is unknown too if this holds for any of its run's calls; their undo takes back the others.
 """
 
 
@@ -87,7 +87,7 @@ class Effect(WireModel):
     sequential: bool = Field(default=False, exclude_if=operator.not_)
     """Whether it is a loop whose iterations depend on those before them."""
     below: list[str] = Field(default_factory=list)
-    """The child runs that have effects, in the order in which they began."""
+    """The child runs whose effects can be undone, in the order in which they began."""
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
     """By parameter of the undo tool the source of its value; not shown."""
 
@@ -171,6 +171,8 @@ class UndoStart(WireModel):
     """Calls that have no undo."""
     waits: list[str] = Field(default_factory=list)
     """Calls that stay, because it is not known whether they, or calls that depend on them, took effect."""
+    left: int = 0
+    """Further effects, for the next undo run."""
 
 
 class UndoRecord(WireModel):
@@ -441,14 +443,45 @@ class RunEffects:
 
     def settle(self, no_effect: Iterable[str]) -> None:
         """Remove calls of unknown outcome that took no effect. Raises `RunError` for other calls."""
-        unknown = {each.call for each in self.effects if each.status == "unknown"}
+        unknown = {each.call: each for each in self.effects if each.status == "unknown"}
         for call in no_effect:
             if call not in unknown:
                 raise RunError(
                     f"{call} of {self.run_id} has no unknown outcome. Calls with one: {', '.join(sorted(unknown)) or 'none'}"
                 )
+            if below := unknown[call].below:
+                raise RunError(
+                    f"{call} of {self.run_id} has effects that can be undone. Undo them first: perdure undo {below[0]} --no-effect R.N"
+                )
         named = set(no_effect)
         self.effects = [each for each in self.effects if each.call not in named]
+
+
+def effect_of_runs(effect: Effect, runs: Mapping[str, Sequence[Effect] | str]) -> Effect | None:
+    """Return the effect of a delegate's call, or of a loop of runs; `None` if its runs have no effects.
+
+    `runs`: in the order in which they began, by id their effects, or the reason why these are not known.
+    """
+    standing, below, reason = list[Standing](), list[str](), ""
+    for run, effects in runs.items():
+        found: list[Standing] = ["unknown"] if isinstance(effects, str) else [each.status for each in effects]
+        standing += found
+        if isinstance(effects, str):
+            reason = reason or effects
+            effects = ()
+        for each in effects:
+            if each.status == "unknown":
+                reason = reason or (each.reason if each.runs else f"{run}/{each.call} {each.tool}: {each.reason}")
+        if effect.sequential and not {"unknown", "undoing"}.isdisjoint(found):
+            below = []  # the calls of this iteration may depend on those before it
+        if any(each.status == "done" or each.below for each in effects):
+            below.append(run)
+    if not standing:
+        return None
+    status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
+    if kept := standing.count("cannot be undone"):
+        reason = reason or f"{kept} of its calls cannot be undone"
+    return effect.model_copy(update={"status": status, "below": below, "reason": reason})
 
 
 _UNDO_ID: Final = re.compile(r"(.+)\.undo-[1-9][0-9]*", re.DOTALL)
@@ -502,7 +535,9 @@ class UndoPlan(WireModel):
 
     run_id: str
     undoes: list[Effect] = Field(default_factory=list)
-    """Effects that are undone, in the order of their undos."""
+    """Effects that are undone, in the order of their undos. A delegate's call of status `unknown` is undone in part, and
+    is also in `waits`.
+    """
     cannot: list[Effect] = Field(default_factory=list)
     """Effects that stay, because they have no undo."""
     waits: list[Effect] = Field(default_factory=list)
@@ -541,7 +576,7 @@ def plan_undo(
         if effect is not None and node in wanted and effect.status != "undone":
             if effect.status == "cannot be undone":
                 plan.cannot.append(effect)
-            elif blocked or effect.status in ("unknown", "undoing"):
+            elif blocked or effect.status == "undoing" or (effect.status == "unknown" and not effect.below):
                 plan.waits.append(effect if effect.status != "done" else _blocked(effect))
                 blocked = True
             elif effect.runs and not effect.below:
@@ -551,6 +586,9 @@ def plan_undo(
                 blocked = True
             else:
                 plan.undoes.append(effect)
+                if effect.status == "unknown":
+                    plan.waits.append(effect)
+                    blocked = True
                 made: list[str] = []
                 for call in _calls(effect, f"c{len(plan.undoes)}", data, sources, record):
                     waits = made[-1:] if effect.sequential and made else after

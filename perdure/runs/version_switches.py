@@ -121,6 +121,8 @@ STANDING_APPROVALS: Final = "standing-approvals"
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
 """After a message an unreadable answer ends no call, calls that a rule requires start before the last Request, a dropped call returns its
 share of the budget, and no output of a rejected plan counts (R7.6, R9.6, R10.5, R23.2)."""
+UNDO_ENDS_IN_PART: Final = "undo-ends-in-part"
+"""The undo of a child run that leaves calls of unknown outcome, or calls for a next undo, has failed: the calls on which it depends stay (R23.4)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
 """A change of a run's policy reaches the undo runs below it (R7.7)."""
 UNDO_KNOWS_DEFAULTS: Final = "undo-knows-defaults"
@@ -194,6 +196,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         PARTS_DECIDED: 9,
         PERSISTS_IN_SESSIONS: 9,
         STEERED_RUNS_GO_ON: 9,
+        UNDO_ENDS_IN_PART: 9,
         UNDO_FOLLOWS_POLICY: 9,
         UNDO_KNOWS_DEFAULTS: 9,
         WRITERS_STAY: 9,

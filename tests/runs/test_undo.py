@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perdure.errors import CallError
+from perdure.errors import CallError, RunError
 from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned
-from perdure.runs.undo import Effect, EffectLog, RunEffects, UndoBase, plan_undo, without_undo
+from perdure.runs.undo import Effect, EffectLog, RunEffects, UndoBase, effect_of_runs, plan_undo, without_undo
 from perdure.runs.wire import RunInput
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
@@ -303,3 +303,61 @@ def test_r23_4_an_undo_reads_the_default_of_a_parameter_that_the_call_leaves_out
     # The key of an effect has these parameters: a run that an earlier version has undone is not undone again.
     recorded = effect(EffectLog([order], [cancel], Sizes(), knows_defaults=False)).params
     assert recorded == {key: value for key, value in made.items() if value != "north"}
+
+
+DONE = Effect(call="1.0", tool="mail", undo="undo", params={"what": 1})
+UNKNOWN = Effect(call="1.1", tool="pay", status="unknown", reason="timeout: whether it took effect is not known")
+RUNNING = "run/1.1 is running: which effects it will have is not known"
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_sequential", "undoes", "waits", "reason"),
+    [
+        ({"run/1.1": [DONE]}, False, {"1.1": ["run/1.1"], "1.0": []}, [], ""),
+        ({"run/1.1": [UNKNOWN]}, False, {}, ["1.1", "1.0"], f"run/1.1/1.1 pay: {UNKNOWN.reason}"),
+        (
+            {"run/1.1": [DONE, UNKNOWN]},
+            False,
+            {"1.1": ["run/1.1"]},
+            ["1.1", "1.0"],
+            f"run/1.1/1.1 pay: {UNKNOWN.reason}",
+        ),
+        ({"run/1.1": RUNNING}, False, {}, ["1.1", "1.0"], RUNNING),
+        ({"a": [DONE], "b": [UNKNOWN], "c": [DONE]}, False, {"1.1": ["a", "c"]}, ["1.1", "1.0"], None),
+        ({"a": [DONE], "b": [UNKNOWN], "c": [DONE]}, True, {"1.1": ["c"]}, ["1.1", "1.0"], None),
+        ({"a": [DONE], "b": [DONE, UNKNOWN]}, True, {"1.1": ["b"]}, ["1.1", "1.0"], None),
+    ],
+    ids=["done", "unknown", "in-part", "running", "loop", "sequential", "sequential-in-part"],
+)
+def test_r23_4_what_a_delegates_unknown_call_may_depend_on_stays(
+    runs: dict[str, list[Effect] | str],
+    is_sequential: bool,
+    undoes: dict[str, list[str]],
+    waits: list[str],
+    reason: str | None,
+) -> None:
+    """A delegate's calls that are done are undone, also beside one whose outcome is not known."""
+    clerk = effect_of_runs(Effect(call="1.1", tool="clerk", runs=True, sequential=is_sequential), runs)
+    assert clerk is not None
+    assert reason in (None, clerk.reason)
+    base = UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None)
+    found = RunEffects("run", base, [DONE, clerk], [("1.0", "1.1")])
+    plan, _ = plan_undo(found)
+    assert ({each.call: each.below for each in plan.undoes}, [each.call for each in plan.waits]) == (undoes, waits)
+    if undoes and waits:
+        with pytest.raises(RunError, match=r"Undo them first: perdure undo \S+ --no-effect R\.N"):
+            found.settle(["1.1"])
+
+
+def test_r23_4_an_unknown_call_below_a_delegates_delegate_holds_what_they_depend_on() -> None:
+    clerk = effect_of_runs(Effect(call="1.1", tool="clerk", runs=True), {"run/1.1/1.1": [DONE, UNKNOWN]})
+    assert clerk is not None
+    boss = effect_of_runs(Effect(call="1.1", tool="boss", runs=True), {"run/1.1": [clerk]})
+    assert boss == Effect(
+        call="1.1",
+        tool="boss",
+        runs=True,
+        status="unknown",
+        below=["run/1.1"],
+        reason=f"run/1.1/1.1/1.1 pay: {UNKNOWN.reason}",
+    )

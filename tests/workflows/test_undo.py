@@ -509,6 +509,86 @@ async def test_what_a_delegate_did_whose_run_is_gone_is_unknown_and_holds_what_i
         assert DID == [("unbook", "Kiel"), ("unbook", "Bonn")]
 
 
+async def test_calls_on_which_a_delegate_depends_stay_if_one_of_its_calls_is_unknown(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    @tool(undo="unbook", timeout=1, retries=0)
+    async def hang(city: str) -> str:
+        """Never return."""
+        await asyncio.sleep(3600)
+        return city
+
+    boss = Agent("boss", tools=[Agent("clerk", tools=[book, hang]), order])
+    pear = PLAN["calls"][0]
+    top = {"calls": [pear, {"_tool": "clerk", "request": "{†state.pear.id}"}], "output": None}
+    below = {"calls": [{"_tool": "book", "city": "Ulm"}, {"_tool": "hang", "city": "Bonn"}], "output": None}
+    turns = {False: iter([top, DONE]), True: iter([below, DONE, DONE])}
+
+    def model(request: ChatRequest) -> Any:
+        return next(turns["/" in request.run_id])
+
+    async with run_locally(boss, model=model, server=dev_server, tools=[unbook]) as local:
+        run = local.perdure.get_run((await local.run("Book.")).run_id)
+        plan = await run.undo_plan()
+        assert ([each.call for each in plan.undoes], [each.call for each in plan.waits]) == (["1.1"], ["1.1", "1.0"])
+        DID.clear()
+        undo = await run.undo()
+        view = await undo.wait()
+        assert (view.status, DID) == ("failed", [("unbook", "Ulm")])
+        assert f"calls of {run.id}/1.1 stay" in (view.error or "")
+        assert view.error is not None
+        assert "1.1 hang" in view.error
+        async for history in execution_histories(run.client, undo.id):
+            await check_replays(history)
+        assert (await (await run.undo(no_effect=["1.1"])).wait()).status == "completed"
+        assert DID == [("unbook", "Ulm"), ("cancel", "o-pear")]
+
+
+async def test_a_delegate_that_is_running_is_not_undone(dev_server: WorkflowEnvironment) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @tool(safe=True)
+    async def hold() -> str:
+        """Wait until the undo has ended."""
+        begun.set()
+        await may_end.wait()
+        return "on"
+
+    @tool(safe=True)
+    async def wait_for_clerk() -> str:
+        """Wait until the clerk has booked."""
+        await begun.wait()
+        return "booked"
+
+    @tool(safe=True)
+    def release() -> str:
+        """Let the clerk go on."""
+        may_end.set()
+        return "released"
+
+    calls = [
+        PLAN["calls"][0],
+        {"_tool": "clerk", "request": "{†state.pear.id}"},
+        {"_tool": "wait_for_clerk"},
+        {"_tool": "undo", "_after": ["1.2"], "_outputPath": "†state.undone"},
+        {"_tool": "release", "_after": ["ended 1.3"]},
+    ]
+    booking = [{"_tool": "book", "city": "Ulm"}, {"_tool": "hold", "_after": ["1.0"]}]
+    top, below = ({"calls": each, "output": None} for each in (calls, booking))
+    turns = {False: iter([top, DONE]), True: iter([below, DONE])}
+
+    def model(request: ChatRequest) -> Any:
+        return next(turns["/" in request.run_id])
+
+    boss = Agent("boss", tools=[Agent("clerk", tools=[book, hold]), order, wait_for_clerk, release, "undo"])
+    async with run_locally(boss, model=model, server=dev_server, tools=[cancel_order, unbook]) as local:
+        view = await local.run("Book.")
+        assert view.status == "completed", view.errors
+        assert view.state["undone"] == {"undone": [], "unknown": ["1.1 clerk", "1.0 order"]}
+        assert DID == [("order", "pear"), ("book", "Ulm")]
+        assert {each.status for each in await local.perdure.get_run(view.run_id).effects()} == {"done"}
+
+
 async def test_an_undo_has_the_priority_with_which_its_run_was_started(dev_server: WorkflowEnvironment) -> None:
     orders = {"calls": [{"_tool": "order", "what": "pear"}], "output": None}
     async with harness(dev_server.client, TOOLS, [orders, DONE]) as it:
