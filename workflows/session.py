@@ -166,6 +166,10 @@ class SessionWorkflow:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._driver.arrived()
         kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
+        if self._hooks.in_turn.locked() and self._driver.follows_rules():
+            async with self._hooks.in_turn:
+                self._driver.check_open()
+                kept.message_queue.check_no_command(kept.message_queue.judge_withdrawal(withdrawal))
         key = kept.message_queue.judge_withdrawal(withdrawal)
         number = kept.message_queue.steered_into(key)
         if number is not None:
@@ -186,9 +190,11 @@ class SessionWorkflow:
     @withdraw.validator
     @any_arguments
     def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
-        message_queue = self._kept.message_queue
-        # Here alone: a recorded history may have a withdrawn command.
-        message_queue.check_no_command(message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent)))
+        message_queue, withdrawal = self._kept.message_queue, self._read(MessageWithdrawal, sent)
+        # Hooks may look at its message, which is not accepted yet: a reset brings both in one task.
+        if not self._hooks.in_turn.locked():
+            # No earlier version checked this in the handler: a recorded history may have a withdrawn command.
+            message_queue.check_no_command(message_queue.judge_withdrawal(withdrawal))
 
     @workflow.update(
         name=DECIDE_IN_SESSION,

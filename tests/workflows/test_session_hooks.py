@@ -173,6 +173,31 @@ async def test_a_message_is_accepted_though_another_has_changed_the_agent_while_
         assert (await answers(session, *receipts))[1:] == ["re: bob: new", "re: ann: old"]
 
 
+async def test_r10_7_a_message_that_a_hook_looks_at_can_be_withdrawn(dev_server: WorkflowEnvironment) -> None:
+    """After a reset both came again in one task: the withdrawal was refused, and the message answered."""
+    looks, goes_on = asyncio.Event(), asyncio.Event()
+
+    @hook("message_received")
+    async def slow(event: MessageReceived) -> None:
+        if event.text == "withdrawn":
+            looks.set()
+            await goes_on.wait()
+
+    async with desk(dev_server, tools=[slow], rules={"mode": "followup"}) as (session, _):
+        await answers(session, await session.send("first", sender="ann", rights=ALL))
+        sent = asyncio.create_task(session.send("withdrawn", sender="ann", id="m-2"))
+        await asyncio.wait_for(looks.wait(), HANG)
+        withdrawals = [asyncio.create_task(session.withdraw(id, sender="ann")) for id in ("m-2", "m-3")]
+        await until_accepted(session, 3)
+        goes_on.set()
+        assert (await sent).message_id == "m-2"
+        found = await asyncio.gather(*withdrawals, return_exceptions=True)
+        assert await answers(session, await session.send("last", sender="ann")) == ["re: ann: last"]
+        entries = (await session.show()).entries
+    assert (found[0], str(found[1])) == (None, "no message 'm-3' can be withdrawn")
+    assert [entry["text"] for entry in entries if entry["type"] == "reply"] == ["re: ann: first", "re: ann: last"]
+
+
 async def until_accepted(session: Session, count: int) -> None:
     """Until so many updates of this execution are accepted and have no answer."""
     async with asyncio.timeout(HANG):
