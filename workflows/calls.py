@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
-    from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
+    from perdure.plan import STEERED_RUNS_GO_ON, Call, Failed, Outcome, Plan, RefusedByRule, Returned
     from perdure.rules import RULE_BROKEN, RuleRecord
     from perdure.runs import metrics
     from perdure.runs.budget import count_rivals
@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         is_answered,
     )
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS, STEERED_RUNS_GO_ON
+    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing

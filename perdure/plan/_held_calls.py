@@ -121,7 +121,8 @@ class HeldCalls:
             if self._loops.end_early(call.index, reason):
                 continue
             call.state.ended_at = time
-            self._scheduler.give_up(call, *self.judge_unfinished(call, "skipped", reason))
+            status, words = self.judge_unfinished(call, "skipped", reason)
+            self._scheduler.give_up(call, status, reason=words)
             dropped.append(call)
         return dropped
 

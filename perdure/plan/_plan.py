@@ -17,7 +17,17 @@ from typing import Literal
 
 from perdure.errors import CallError
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, RefusedByRule, Rejected, Returned
+from perdure.plan._calls import (
+    EACH,
+    STEERED_RUNS_GO_ON,
+    Assumptions,
+    Call,
+    LoopForm,
+    Outcome,
+    RefusedByRule,
+    Rejected,
+    Returned,
+)
 from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
 from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
@@ -410,7 +420,7 @@ class Plan:
     ) -> None:
         """End a call that has not begun, because it may not run; its readers do not run either."""
         call.state.ended_at = time
-        self._scheduler.refuse(call, error, status)
+        self._scheduler.give_up(call, status, error=error)
         self._slots.give_back(call)
         self._scheduler.go_on()
         self._carry_out_keeps()
@@ -672,7 +682,11 @@ class Plan:
             self._loops.stop(call.index)
             call.state.ended_at = time
             ends, words = self.held_calls.judge_unfinished(call, status, reason)
-            self._scheduler.end(call, ends, reason=words)
+            if self.checks.is_patched(STEERED_RUNS_GO_ON):
+                self._scheduler.give_up(call, ends, reason=words)
+                self._slots.give_back(call)
+            else:
+                self._scheduler.end(call, ends, reason=words)
 
     def _begin_loop(self, loop: RunningLoop) -> None:
         self._loops.begin(loop)

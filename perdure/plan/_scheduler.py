@@ -376,21 +376,13 @@ class Scheduler:
         """Mark nodes whose dependencies have changed: they may be ready."""
         self._queue.extend(nodes)
 
-    def give_up(self, call: Call, status: CallStatus, reason: str) -> None:
-        """End the call without running it, although it may be ready, or wait for a person or its client."""
-        if call.state.status == "waiting":
-            self.running -= 1
-        elif call in self.ready:
-            self.ready.remove(call)
-        self.end(call, status, reason=reason)
-
-    def refuse(self, call: Call, error: CallError, status: CallStatus) -> None:
-        """End a waiting, ready or taken call with an error."""
+    def give_up(self, call: Call, status: CallStatus, *, error: CallError | None = None, reason: str = "") -> None:
+        """End the call without running it, although it may be ready or taken, or wait for a person or its client."""
         if call.state.status in ("waiting", "running"):
             self.running -= 1
         elif call in self.ready:
             self.ready.remove(call)
-        self.end(call, status, error=error)
+        self.end(call, status, error=error, reason=reason)
 
     @property
     def held_back(self) -> bool:

@@ -26,6 +26,7 @@ from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
 from perdure.plan import (
     EXECUTED_CALLS_COUNT,
+    STEERED_RUNS_GO_ON,
     Call,
     Failed,
     Outcome,
@@ -54,7 +55,6 @@ from perdure.runs.version_switches import (
     RECALLED_SOURCES,
     RECORDED_CALLS_FIRST,
     REMARKS_END_NOTHING,
-    STEERED_RUNS_GO_ON,
 )
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json

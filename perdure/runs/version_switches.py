@@ -20,6 +20,7 @@ from perdure.plan import (
     LOOPS_KEEP_VALUES,
     OWN_DECIDES,
     PARTS_DECIDED,
+    STEERED_RUNS_GO_ON,
     WRITERS_STAY,
 )
 from perdure.rules.proof import DATA_KNOWN
@@ -118,9 +119,6 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
-STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
-"""After a message an unreadable answer ends no call, calls that a rule requires start before the last Request, a dropped call returns its
-share of the budget, and no output of a rejected plan counts (R7.6, R9.6, R10.5, R23.2)."""
 UNDO_ENDS_IN_PART: Final = "undo-ends-in-part"
 """The undo of a child run that leaves calls of unknown outcome, or calls for a next undo, has failed: the calls on which it depends stay (R23.4)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"

@@ -614,6 +614,24 @@ def test_r7_6_an_output_of_a_rejected_plan_is_held_whatever_becomes_of_its_calls
     assert "do not pay" in shown
 
 
+def test_r7_6_a_call_of_a_rejected_plan_frees_its_slot_while_calls_of_an_earlier_plan_run() -> None:
+    see_alone = {"name": "see", "properties": {"x": {}}, "_activity": "see", "_safe": True, "_exclusive": True}
+    world = World(tools=[TOOLS[0], parse_tool(see_alone, activities=["see"])], approval={"scope": "plan"})
+    world.answer(act("a"), see("b"))
+    assert decide(world, "1") == ["1.0", "1.1"]
+    world.loop.running["1.0"].hold.queued = False
+    world.loop.running["1.1"].hold.queued = True  # its hooks have not answered
+    world.steer("m1")
+    world.step()
+    world.answer(act("c"))
+    decide(world, "2", "reject", reason="no")
+    assert world.statuses == {"1.0": "running", "1.1": "rejected", "2.0": "rejected"}
+    world.steer("m2")
+    world.step()
+    world.answer(see("d"))
+    assert decide(world, "3") == ["3.0"]
+
+
 def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
     world = World(approval={"scope": "plan"})
     world.answer(act("a"), act("b"))
