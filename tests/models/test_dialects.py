@@ -465,9 +465,9 @@ def test_an_output_in_a_branch_is_none_where_the_branch_is_not_taken() -> None:
 def test_a_loop_that_cannot_be_read_has_not_written_what_it_would_have() -> None:
     text = "for x in xs:\n    a = f(x=x)\n    if a:\n        b = f(x=a)\n    a[0].n += 1\n"
     (wrong,) = script(text).calls
-    assert wrong["_outputPath"] == "†state.a && †state.b"
+    assert wrong["_outputPath"] == "†state.x && †state.a && †state.a[0].n && †state.b"
     (wrong,) = script(text.replace("f(x=a)", "f(x=)")).calls
-    assert wrong["_outputPath"] == "†state.a && †state.b"
+    assert wrong["_outputPath"] == "†state.a && †state.b && †state.a[0].n"
 
 
 def test_r16_1_with_control_every_tool_may_be_called_for_each_item_and_strict_mode_stays() -> None:

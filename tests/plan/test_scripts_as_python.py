@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure.models.dialects.common import Solution
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan import Call, Plan, Returned
@@ -146,19 +147,27 @@ def as_python(text: str, world: World) -> Any:
     return outputs[-1]
 
 
-def planned(text: str, state: JsonObject | None = None) -> tuple[Plan, Json] | None:
-    """The script as a plan over a state, and its output; `None` if a line is refused."""
+def read(text: str) -> tuple[Solution, list[JsonObject]]:
+    """The solution of a script, and its refused lines."""
     reader = ScriptReader(ReaderVocabulary(names={name: name for name in TOOLS}, parameters=TOOLS, kinds=["input"]))
     reader.push(text)
     solution = reader.close("stop")
-    if solution.problem or any("_syntax" in call for call in solution.calls if isinstance(call, dict)):
-        return None
+    return solution, [call for call in solution.calls if isinstance(call, dict) and "_syntax" in call]
+
+
+def planned(text: str, state: JsonObject | None = None) -> tuple[Plan, Json] | None:
+    """The script as a plan over a state, and its output; `None` if a line is refused."""
+    solution, refused = read(text)
+    return None if solution.problem or refused else (as_calls(solution, state), solution.output)
+
+
+def as_calls(solution: Solution, state: JsonObject | None = None) -> Plan:
     definitions = {name: {"name": name, "properties": {key: {} for key in keys}} for name, keys in TOOLS.items()}
     before = State([Write(path=(), value=state or {})])
     plan = Plan(1, tools=resolve_tools(list(TOOLS), definitions), state=before, data={"input": {"rows": ROWS}})
     plan.extend(solution.calls)
     plan.close()
-    return plan, solution.output
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -475,3 +484,76 @@ def test_the_name_of_an_item_can_be_assigned_after_its_loop() -> None:
     python, plan = World(1), World(1)
     assert as_plan(text, plan, random.Random(1)) == (as_python(text, python), [])
     assert sorted(plan.made) == sorted(python.made)
+
+
+CHANGES = [
+    "a += 5",
+    "a=a+1",
+    "a  =  a * 2",
+    "a: int = a + 1",
+    "(a, b) = a + 1, 2",
+    "b, *a = input.rows",
+    "b = 3; a = a + 1",
+    "a.sort()",
+    "b = a.pop()",
+    "a.insert(0, 2)",
+    "a.append(2, 3)",
+    "a.n += 1",
+    "a['n'] -= 1",
+    "a['n'].append(f(x=2).n)",
+    "a[-1].append(2)",
+    "del a['n']",
+    "del a",
+    "a.submit()",
+    "try:\n    a=f(x=1).n\nexcept ValueError as e:\n    b = 0",
+    "try:\n    b = 0\nexcept ValueError as a:\n    b = 1",
+    "with f(x=1) as a:\n    p(x=2)",
+    "match b:\n    case {'n': 1, **a}:\n        b = 2",
+    "match b:\n    case [1, a]:\n        b = 2",
+    "def a():\n    return 1",
+    "import json as a",
+    "if b:\n    a.sort()",
+    "for a in input.rows:\n    break",
+    "for q in input.rows:\n    if (a := f(x=q.n)).ok:\n        break",
+    "b = (a := f(x=1)).n + lambda: 1",
+    "a += f(x=1 2)",
+    "a=f(x=1 2)",
+    "a: int = f(x=1 2)",
+    "b = a = f(x=1 2)",
+    "b = 1; a = f(x=1 2)",
+    "a.append(f(x=1 2))",
+    "if b: a = f(x=1 2)",
+    "for q in input.rows:\n    p(x=q)\n    a += f(x=1 2)",
+]
+
+
+@pytest.mark.parametrize("line", CHANGES)
+def test_r5_1_a_call_that_reads_what_a_refused_statement_changes_is_not_made(line: str) -> None:
+    text = f"a = f(x=1)\nb = f(x=2)\nc = f(x=3)\n{line}\np(x=a)\np(x=c)\na = g(x=9)\np(x=a)\n"
+    solution, refused = read(text)
+    assert len(refused) == 1
+    plan, world = as_calls(solution), World(1)
+    while calls := plan.take_ready("now"):
+        for call in calls:
+            plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
+    right = [World(1).call(tool, {"x": x}) for tool, x in (("f", 3), ("g", 9))]
+    assert sorted(each for each in world.made if each[0] == "p") == sorted(
+        f"p {dumps({'x': value}, sort_keys=True)}" for value in right
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "b += sum(a.n for a in input.rows)",
+        "b = a.get('n') + lambda: 1",
+        "b += a",
+        "b[a] += 1",
+        "p(x=1 2, a=1)",
+        "p(\n    a=1,\n    x=1 2,\n)",
+        "a.upper()",
+    ],
+)
+def test_r5_1_a_refused_statement_claims_only_what_it_changes(line: str) -> None:
+    (refused,) = read(f"{line}\n")[1]
+    assert "†state.a" not in str(refused.get("_outputPath"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,7 @@ from perdure.models.dialects._script_syntax import (
     as_branches,
     as_loops,
     find_assigned,
+    find_changed,
     parts_of,
     remove_await,
     without_continue,
@@ -274,6 +275,21 @@ class ScriptPlan:
                 self.outputs, self.output, self._in_branches = before
             raise
         return top.calls
+
+    def find_changed(self, statements: Iterable[ast.stmt]) -> dict[str, None]:
+        """Return the output paths of all that these statements would assign or change."""
+        targets = (each for statement in statements for each in find_changed(statement, self._calls.is_tool))
+        return {path: None for target in targets if (path := self._path(target))}
+
+    def _path(self, target: ast.expr) -> str:
+        """Return the output path of a target, or of the value that it is a part of; "" for none."""
+        while True:
+            try:
+                return self._top.paths.output_path([target])
+            except NotAllowedError:
+                if not isinstance(target, ast.Attribute | ast.Subscript):
+                    return ""
+                target = target.value
 
     def _body(self, statements: Sequence[ast.stmt], block: Block) -> None:
         for statement in statements:

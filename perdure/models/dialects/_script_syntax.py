@@ -1,12 +1,15 @@
-"""Rewrites of a script's syntax tree, and the names that its statements assign."""
+"""Rewrites of a script's syntax tree, and what its statements assign and change."""
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from perdure.models.dialects._script_calls import root_name
+from perdure.values.formulas import is_method, parse_statements
 
 
 class _Awaited(ast.NodeTransformer):
@@ -94,6 +97,58 @@ def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
                 yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
 
 
-def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement assigns."""
-    return [name for name in dict.fromkeys(find_assigned([statement])) if name]
+_CHANGING: Final = frozenset(
+    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
+    | {"add", "difference_update", "discard", "intersection_update", "symmetric_difference_update"}
+)
+"""The methods of Python's lists, dicts and sets that change their object."""
+_SEARCHED: Final = 400
+"""Characters of a line that are searched for a target. The time grows with their square."""
+_BLOCK: Final = r"(?:async\s+)?(?:if|elif|else|for|while|with|try|except|finally|match|case|def|class)\b"
+_HEAD: Final = rf"\s*(?:{_BLOCK}.*?:\s*)?"
+_TARGET: Final = re.compile(
+    rf"{_HEAD}\(?([A-Za-z_*][\w., \[\]\"'*-]*?)\)?\s*(?::[\w., \[\]\"'|]*)?(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)"
+)
+_METHOD: Final = re.compile(rf"{_HEAD}([A-Za-z_][\w.\[\]\"'-]*\.\w+\()")
+
+
+def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
+    """Yield the targets that the statement would assign or delete, and the values that it would change in place."""
+    own = {
+        id(each)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.comprehension)
+        for each in ast.walk(node.target)
+    }
+    """The names of comprehensions, which keep them for themselves."""
+    alone = statement.value if isinstance(statement, ast.Expr) else None
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            if isinstance(node.ctx, ast.Store | ast.Del) and id(node) not in own:
+                yield node
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and not is_tool(node):
+                name = node.func.attr
+                if name in _CHANGING or (node is alone and not is_method(name)):
+                    yield node.func.value
+        else:
+            names = (getattr(node, field, None) for field in ("asname", "name", "rest"))
+            if name := next((each for each in names if isinstance(each, str)), ""):
+                yield ast.Name(name.partition(".")[0], ast.Store())
+
+
+def visible_changes(lines: Sequence[str]) -> Iterator[ast.stmt]:
+    """Yield the assignments and calls of methods with which the lines of an unreadable statement begin."""
+    shown = lines if re.match(rf"\s*{_BLOCK}", lines[0]) else lines[:1]
+    for part in (part[:_SEARCHED] for line in shown for part in line.split(";")):
+        at, found = 0, list[str]()
+        while (target := _TARGET.match(part, at)) is not None:
+            at = target.end()
+            found.append(f"{target[1]} = 0")
+        if (method := _METHOD.match(part)) is not None:
+            found.append(f"{method[1]})")
+        for text in found:
+            try:
+                yield from parse_statements(text)
+            except (SyntaxError, ValueError):
+                continue

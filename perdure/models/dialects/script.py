@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.models.dialects._script_calls import Block
 from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement
-from perdure.models.dialects._script_syntax import assigned_names
+from perdure.models.dialects._script_syntax import visible_changes
 from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
     DialectRequest,
@@ -26,12 +24,9 @@ from perdure.models.dialects.output_text import OutputText, output_so_far
 from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
-from perdure.values.formulas import parse_statements
 from perdure.values.json import LONG_INTEGER, Json, JsonObject, dumps, is_long_integer, shorten
 from perdure.values.templates import PLAIN
 
-_TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
-_INDENTED: Final = re.compile(r"\n\s+\S")
 _SHOWN: Final = 300
 
 
@@ -143,12 +138,13 @@ class ScriptReader:
             self._given.append(self._wrong(statement, (1, 1), _unreadable(error)))
         else:
             for each in body:
+                changed = self._plan.find_changed([each])  # before the reader rewrites the tree
                 try:
                     self._given += self._plan.read(each)
                 except NotAllowedError as error:
-                    self._given.append(self._wrong(statement, error.position(lines), error.message, each))
+                    self._given.append(self._wrong(statement, error.position(lines), error.message, changed))
                 except (ValueError, RecursionError) as error:
-                    self._given.append(self._wrong(statement, (1, 1), _unreadable(error), each))
+                    self._given.append(self._wrong(statement, (1, 1), _unreadable(error), changed))
 
     def _take_words(self, wrong: Json) -> None:
         """Record prose, which is reported once, after a call and if no fence separates them."""
@@ -158,42 +154,27 @@ class ScriptReader:
         elif first and (self._lines.fenced or not self._lines.fences):
             self._given.append(wrong)
 
-    def _wrong(self, statement: Statement, where: tuple[int, int], message: str, read: ast.stmt | None = None) -> Json:
-        """Return a structural error that quotes the line around the place."""
+    def _wrong(
+        self, statement: Statement, where: tuple[int, int], message: str, changed: Iterable[str] | None = None
+    ) -> Json:
+        """Return a structural error that quotes the line around the place. `changed`: the output paths of what the
+        statement would change; `None` if it cannot be parsed."""
         lines = statement.lines
         number, column = min(where[0], len(lines)), where[1]
         quoted = lines[number - 1]
         start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
         quoted = quoted[start : start + _SHOWN]
         text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
-        claimed = self._claimed("\n".join(lines), read)
+        if changed is None:
+            changed = self._plan.find_changed(visible_changes(lines))
+        # No reader may see an older value there (R5.1).
+        claimed: JsonObject = {"_outputPath": paths} if (paths := " && ".join(changed)) else {}
         return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
-
-    def _claimed(self, source: str, read: ast.stmt | None) -> JsonObject:
-        """Return the output paths of an invalid call: no reader may see an older value there (R5.1)."""
-        if isinstance(read, ast.For | ast.While | ast.If):
-            names = [name for name in assigned_names(read) if is_name(name)]
-            return {"_outputPath": " && ".join(f"†state.{name}" for name in names)} if names else {}
-        paths: dict[str, None] = {}
-        for line in source.split("\n") if _INDENTED.search(source) else [source]:
-            if (targets := _TARGETS.match(line.lstrip())) is not None:
-                try:
-                    statement = parse_statements(f"{targets.group()}0")[0]
-                    assert isinstance(statement, ast.Assign)
-                    paths[Block({"input", "state", *self._vocabulary.kinds}).target(statement.targets)] = None
-                except (SyntaxError, ValueError, NotAllowedError, AssertionError):
-                    continue
-        return {"_outputPath": next(iter(paths)) if len(paths) == 1 else _all(paths)} if paths else {}
 
 
 def _unreadable(error: Exception) -> str:
     deep = isinstance(error, RecursionError) or not str(error)
     return f"this cannot be read: {'it is nested too deeply' if deep else error}"
-
-
-def _all(paths: Iterable[str]) -> str:
-    """Return the output paths of a loop or a condition that cannot be parsed, at any of its lines."""
-    return " && ".join(dict.fromkeys(part for path in paths for part in re.split(r" \|\| | && ", path)))
 
 
 def shorten_source(lines: list[str]) -> str:
