@@ -33,13 +33,13 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
     from perdure.errors import CallError
     from perdure.models.requests import CallDelivery, RequestResult
-    from perdure.models.usage import RunUsage, Usage
-    from perdure.plan import STEERED_RUNS_GO_ON, Call, Failed, Outcome, Plan, RefusedByRule, Returned
-    from perdure.rules import RULE_BROKEN, RuleRecord
+    from perdure.models.usage import Usage
+    from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
+    from perdure.rules import RULE_BROKEN
     from perdure.runs import metrics
     from perdure.runs.budget import count_rivals
     from perdure.runs.claim_check import GONE, Payload
-    from perdure.runs.delegates import SpentBudget
+    from perdure.runs.delegates import ChildUsage
     from perdure.runs.ledger import reservation_of
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.request_loop import (
@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         is_answered,
     )
     from perdure.runs.run import RunState
-    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS
+    from perdure.runs.version_switches import JUDGED_AFTER_HOOKS, UNUSED_SHARES_RETURN
     from perdure.tools.invocation import ReportedUsage
     from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing
@@ -115,7 +115,7 @@ class CallRunner:
             usage=lambda: run.progress.usage,
             rivals=lambda: count_rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
-            returns=run.prepared.follows(STEERED_RUNS_GO_ON),
+            returns=lambda: run.prepared.follows(UNUSED_SHARES_RETURN),
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
@@ -456,28 +456,25 @@ class CallRunner:
         share = Budget() if free else await self._rest(call, self._budget_share.take(call.id))
         if isinstance(share, Limit):
             return Failed(CallError(share.reason, f"{call.spec.tool_name} was not run: {share.words}"))
-        if call.spec.loop is not None:
-            await self._rest(call, self._waits.standing.claim(call))
-        started = self._clock.worked(workflow.time())
-        used: RunUsage | None = None
-        record: RuleRecord | None = None
-
-        def spent(spent_budget: SpentBudget) -> None:
-            nonlocal used, record
-            used, record = spent_budget.usage, spent_budget.rule_record
-            run.note("used", spent_budget.usage, spent_budget.sent, call=call.id)
-            run.progress.include(spent_budget.usage, spent_budget.sent)
-            run.approval_queue.is_changed |= spent_budget.changed
-            self._clock.at_least(started + spent_budget.worked, workflow.time())
-
+        usage = ChildUsage()
         try:
+            if call.spec.loop is not None:
+                await self._rest(call, self._waits.standing.claim(call))
+            started = self._clock.worked(workflow.time())
             return await self._rest(
-                call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, spent, self._begin)
+                call, run_delegate(call, self.loop.plan.home(call), run, share, self._sender, usage, self._begin)
             )
         finally:
+            if (spent := usage.spent) is not None:
+                run.note("used", spent.usage, spent.sent, call=call.id)
+                run.progress.include(spent.usage, spent.sent)
+                run.approval_queue.is_changed |= spent.changed
+                self._clock.at_least(started + spent.worked, workflow.time())
             if not free:
-                self._budget_share.settle(call.id, used)
-            if (lent := run.rules.lent_to(call)) and not call.hold.queued:
+                self._budget_share.settle(call.id, usage)
+            has_begun = usage.started if run.prepared.follows(UNUSED_SHARES_RETURN) else not call.hold.queued
+            if (lent := run.rules.lent_to(call)) and has_begun:
+                record = spent and spent.rule_record
                 run.note("taken_back", record, lent, call=call.id)
                 run.rules.take_back(record, lent)
 

@@ -15,7 +15,7 @@ from temporalio.workflow import ChildWorkflowHandle
 with workflow.unsafe.imports_passed_through():
     from perdure.models.usage import RunUsage
     from perdure.runs.budget import BudgetPool
-    from perdure.runs.delegates import BUDGET
+    from perdure.runs.delegates import BUDGET, ChildUsage
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.wire import POLICY
     from perdure.values.json import JsonObject
@@ -88,8 +88,8 @@ class BudgetShare:
     """Shares of a budget, in the order of requests for them.
 
     `usage` returns the usage so far, `worked` the seconds. `rivals` returns how many may run at once and have no share
-    yet; `None` while calls may still arrive. `returns`: whether a caller of `take` that is cancelled returns the share that
-    it gets in the same task. In runs of 0.2.0 it keeps the share.
+    yet; `None` while calls may still arrive. `returns` returns whether a share of which nothing is used is free again; it is
+    called only for such a share. In runs of 0.2.0 it counts as used.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class BudgetShare:
         rivals: Callable[[], int | None],
         worked: Callable[[], float] = lambda: 0.0,
         *,
-        returns: bool = True,
+        returns: Callable[[], bool],
     ) -> None:
         self._shares = shares
         self._usage = usage
@@ -119,14 +119,17 @@ class BudgetShare:
             return await share_future
         except asyncio.CancelledError:
             # The caller was cancelled in the workflow task that gave it a share: nobody would settle that share.
-            if self._returns and share_future.done() and not share_future.cancelled():
+            if share_future.done() and not share_future.cancelled() and self._returns():
                 self._shares.release(name)
                 self.hand_out()
             raise
 
-    def settle(self, name: str, used: RunUsage | None) -> None:
-        """Settle a share at its holder's end: others get the rest. `None` when the usage is unknown."""
-        self._shares.settle(name, used)
+    def settle(self, name: str, usage: ChildUsage) -> None:
+        """Settle a share at its holder's end: others get the rest."""
+        if not usage.started and self._returns():
+            self._shares.release(name)
+        else:
+            self._shares.settle(name, usage.spent and usage.spent.usage)
         self.hand_out()
 
     def level(self) -> dict[str, Budget]:

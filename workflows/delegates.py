@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import (
         LATE,
         SPENT_ACTIVITY,
+        ChildUsage,
         SpentBudget,
         child_input,
         deadline_of,
@@ -47,9 +48,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
-
-OnSpent: TypeAlias = Callable[[SpentBudget], None]
-"""Function that receives a delegate's usage, and the seconds that it worked."""
 
 ENDS_WITHIN: Final = timedelta(seconds=10)
 """Time for a cancelled child run to report its usage."""
@@ -88,13 +86,13 @@ async def run_delegate(
     run: RunState,
     budget: Budget,
     sender: Dispatcher,
-    on_spent: OnSpent,
+    usage: ChildUsage,
     begin: Callable[[Call], Awaitable[bool]],
 ) -> Outcome:
     """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
-    `begin` begins the call just before the child starts, and returns whether the child's input is up to date. `on_spent`
-    receives its usage, also after a failure or a cancellation (R9.6), unless the usage is unknown.
+    `begin` begins the call just before the child starts, and returns whether the child's input is up to date. `usage`
+    receives its usage, also after a failure or a cancellation (R9.6).
     """
     tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:
@@ -113,7 +111,7 @@ async def run_delegate(
         argument, call.state.attempts = made, 1
         return made
 
-    ended = await _run(child, make_input, sender, on_spent)
+    ended = await _run(child, make_input, sender, usage)
     if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
         outcome, call.state.notes = argument.outcome(ended)
         return outcome
@@ -122,21 +120,21 @@ async def run_delegate(
 
 
 async def run_iteration(
-    child: ChildHandle, make_input: Callable[[], RunInput], sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput], sender: Dispatcher, usage: ChildUsage
 ) -> Returned | Failed:
     """Run one iteration of a loop; return its output, or its failure. `make_input` is called when it starts: the policy
     may have changed by then.
     """
-    ended = await _run(child, make_input, sender, on_spent)
+    ended = await _run(child, make_input, sender, usage)
     assert not isinstance(ended, LoopState)
     return ended
 
 
 async def _run(
-    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, usage: ChildUsage
 ) -> Returned | Failed | LoopState:
     try:
-        result: RunResult | LoopState = await _result(child, make_input, sender, on_spent)
+        result: RunResult | LoopState = await _result(child, make_input, sender, usage)
     except NotStartedError as error:
         return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
@@ -149,7 +147,7 @@ async def _run(
 
 
 async def _result(
-    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, usage: ChildUsage
 ) -> Any:
     """Return the child's result.
 
@@ -196,6 +194,7 @@ async def _result(
         )
 
     sender.children.names.add(child.name)
+    usage.started = True
     try:
         try:
             handle = await start()
@@ -208,11 +207,12 @@ async def _result(
             sender.answer_claim(child.name)
             keeping = asyncio.create_task(_keep_time(child, deadline, sender)) if deadline is not None else None
             try:
-                return await _end_of(child, handle, sender, on_spent)
+                return await _end_of(child, handle, sender, usage)
             finally:
                 if keeping is not None:
                     keeping.cancel()
     except WorkflowAlreadyStartedError:
+        usage.started = False
         why = f"{child.who} cannot run: there is already a workflow {child.id!r}; 'perdure cancel {child.id}' ends it"
         raise NotStartedError(ID_TAKEN, why) from None
     finally:
@@ -230,20 +230,20 @@ async def _keep_time(child: ChildHandle, deadline: float, sender: Dispatcher) ->
     sender.children.signal_one(child.id, LATE)
 
 
-async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> Any:
+async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, usage: ChildUsage) -> Any:
     """Return the child's result. A cancellation of this run cancels the child, and waits for its usage (R9.6)."""
     try:
         await workflow.wait([handle])
     except asyncio.CancelledError:
         handle.cancel()
         await workflow.wait([handle], timeout=ENDS_WITHIN.total_seconds())
-        await _report_usage(child, handle, sender, on_spent)
+        await _report_usage(child, handle, sender, usage)
         raise
-    await _report_usage(child, handle, sender, on_spent)
+    await _report_usage(child, handle, sender, usage)
     return handle.result()
 
 
-async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
+async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, usage: ChildUsage) -> None:
     """Report the child's usage, from its result or its failure. Otherwise query the child, which answers after its end
     too.
     """
@@ -253,6 +253,7 @@ async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: D
         try:
             spent = await execute_internal(
                 SPENT_ACTIVITY,
+                ChildUsage,
                 [child.id],
                 SpentBudget,
                 timeout=_USAGE_ATTEMPT,
@@ -263,7 +264,7 @@ async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: D
             if is_cancelled_exception(error):
                 raise
             return
-    on_spent(spent)
+    usage.spent = spent
 
 
 def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:

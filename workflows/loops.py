@@ -23,17 +23,16 @@ from perdure.workflows.resets import LeftBehind, on_reset
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import PlanApproval, Policy, keep_remembered, may_tighten, parse_policy
     from perdure.errors import CallError, DecisionError, FormulaError, PerdureError
-    from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
-    from perdure.rules import RuleBook, RuleRecord
+    from perdure.rules import RuleBook
     from perdure.runs.budget import BudgetPool
     from perdure.runs.claim_check import GONE, USAGE, Payload
-    from perdure.runs.delegates import SpentBudget
+    from perdure.runs.delegates import ChildUsage, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, UNTIL_ERRORS_PATCH, LoopInput, LoopState
     from perdure.runs.sent_texts import merge_digests
     from perdure.runs.standing_approvals import StandingClaim
-    from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
+    from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES, UNUSED_SHARES_RETURN
     from perdure.runs.wire import POLICY, RunInput
     from perdure.values.json import Json, JsonObject, Sent
     from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
@@ -147,6 +146,7 @@ class LoopDriver:
             usage=lambda: self.state.usage,
             # The iterations that run at once, or the number that is left if that is smaller.
             rivals=lambda: max(1, min(loop.concurrency, loop.count - self.state.done) - len(shares.holders)),
+            returns=lambda: workflow.patched(UNUSED_SHARES_RETURN),
         )
 
     async def run(self) -> LoopState:
@@ -270,23 +270,18 @@ class LoopDriver:
         share = await self._budget_share.take(str(index))
         if isinstance(share, Limit):
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
-        used: RunUsage | None = None
-        record: RuleRecord | None = None
-
-        def spent(spent_budget: SpentBudget) -> None:
-            nonlocal used, record
-            used, record = spent_budget.usage, spent_budget.rule_record
-            state.usage.include(spent_budget.usage)
-            state.sent = merge_digests(state.sent, spent_budget.sent)
-            state.changed |= spent_budget.changed
-
+        usage = ChildUsage()
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:
-            outcome = await run_iteration(child, lambda: self._child(agent, child_input, share), self.sender, spent)
+            outcome = await run_iteration(child, lambda: self._child(agent, child_input, share), self.sender, usage)
         finally:
-            self._budget_share.settle(str(index), used)
-            if state.rule_record is not None:
-                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(record)
+            if (spent := usage.spent) is not None:
+                state.usage.include(spent.usage)
+                state.sent = merge_digests(state.sent, spent.sent)
+                state.changed |= spent.changed
+            self._budget_share.settle(str(index), usage)
+            if state.rule_record is not None and usage.started:
+                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(spent and spent.rule_record)
         return self._note(index, outcome)
 
     def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:

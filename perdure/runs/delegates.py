@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import Field
@@ -264,6 +265,16 @@ class SpentBudget(WireModel):
     """Its record, for the rules that the parent run has passed to it (R23.1)."""
     changed: bool = Field(default=False, exclude_if=operator.not_)
     """Whether a decision has changed a call of it (R23.3)."""
+
+
+@dataclass(slots=True)
+class ChildUsage:
+    """The usage of a child run, as its parent knows it at the child's end."""
+
+    started: bool = False
+    """Whether the child may have started: a child that has not started has used nothing."""
+    spent: SpentBudget | None = None
+    """`None`: the child has not started, or its usage is unknown."""
 
 
 def child_input(

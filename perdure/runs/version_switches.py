@@ -127,6 +127,8 @@ UNDO_KNOWS_DEFAULTS: Final = "undo-knows-defaults"
 """An undo has the default of a parameter that its call leaves out (R23.4). The undo's parameters are part of an effect's key."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
+UNUSED_SHARES_RETURN: Final = "unused-shares-return"
+"""A delegate that does not start returns its share of the budget, and uses nothing of its rules (R9.6, R23.1)."""
 
 SINCE: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(
@@ -197,6 +199,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         UNDO_ENDS_IN_PART: 9,
         UNDO_FOLLOWS_POLICY: 9,
         UNDO_KNOWS_DEFAULTS: 9,
+        UNUSED_SHARES_RETURN: 9,
         WRITERS_STAY: 9,
     }
 )

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Plan, Returned
 from perdure.runs.budget import BudgetPool, ExpectedUsage, count_rivals
+from perdure.runs.delegates import ChildUsage
 from perdure.runs.limits import OUTAGE, Budget, Limit, WorkClock
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
@@ -180,7 +181,7 @@ async def test_a_holder_that_is_cancelled_as_it_gets_its_share_returns_it() -> N
     delegate = RunUsage()
     delegate.count("m", Usage(prompt_tokens=30_000), {})
     pool.expected.note_usage(delegate)
-    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: rivals[0])
+    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: rivals[0], returns=lambda: True)
     first, second = asyncio.create_task(shares.take("1.0")), asyncio.create_task(shares.take("2.0"))
     await asyncio.sleep(0)
     assert pool.holders == frozenset()
@@ -190,6 +191,16 @@ async def test_a_holder_that_is_cancelled_as_it_gets_its_share_returns_it() -> N
     share = await second
     assert isinstance(share, Budget)
     assert (share.tokens, pool.holders) == (34_000, frozenset({"2.0"}))
+
+
+@pytest.mark.parametrize(("returns", "left"), [(True, 40_000), (False, 34_000)])  # `False`: a run of 0.2.0
+async def test_a_holder_that_has_not_started_returns_its_share(*, returns: bool, left: int) -> None:
+    pool = BudgetPool(Budget(tokens=40_000))
+    pool.expected.note_request(Usage(prompt_tokens=3_000), None)
+    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: 1, returns=lambda: returns)
+    await shares.take("1.0")
+    shares.settle("1.0", ChildUsage())
+    assert (pool.unreserved(RunUsage()).tokens, pool.expected.measured) == (left, False)
 
 
 def test_without_a_limit_everybody_has_none() -> None:

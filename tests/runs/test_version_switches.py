@@ -16,6 +16,7 @@ MARKED = {
     "ledger.py": ["workflow.patched(ALL_CHANGES_AUDITED_PATCH)", "workflow.patched(AUDIT_PATCH)"],
     "loops.py": [
         "workflow.patched(LEFT_CHILDREN_END)",
+        "workflow.patched(UNUSED_SHARES_RETURN)",
         "workflow.patched(SESSION_KNOWS_DELEGATES)",
         "workflow.patched(UNTIL_ERRORS_PATCH)",
     ],
@@ -37,7 +38,7 @@ MARKED = {
         *["workflow.patched(SESSION_HOOKS_PATCH)", "workflow.patched(LOCAL_SESSION_HOOKS_PATCH)"] * 2,
     ],
 }
-"""Loops and sessions record no rules: a reset loop, one that lost an iteration, a failed start after a reset, a session's reset, cancellation, first task, and first run of an execution have markers.
+"""Loops and sessions record no rules: a reset loop, one that lost an iteration or could not start it, a failed start after a reset, a session's reset, cancellation, first task, and first run of an execution have markers.
 A run's preparation comes before its rules are known; a session's deletion is the last that it does. A ledger audits in its own loop, and has no local activity."""
 
 

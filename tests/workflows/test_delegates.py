@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,24 @@ async def test_r8_4_at_execution_a_delegate_that_cannot_be_used_is_the_calls_fai
     assert "broken.json is not valid JSON" in messages[1]
     assert messages[2].startswith("Refused: the delegate of writer failed: the input breaks its schema: $.topic")
     assert "'../writer' is not a delegate's name" in (path.error or "")
+
+
+async def test_a_delegate_that_cannot_start_uses_nothing_of_its_rules(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    calls = [{"_tool": "write", "topic": "cats"}, {"_tool": "write", "topic": "dogs", "_each": [1, 2], "_parallel": 1}]
+    looks = {"calls": [{"_tool": "look", "path": "/", "_outputPath": "†state.seen"}], "output": {"text": "†state.seen"}}
+    script = parts(PARENT=[{"calls": calls, "output": None}, DONE], WRITER=[looks])
+    document = agent(WRITE, "look", config={"rules": [{"rule": "count_at_most", "of": "look", "count": 2}]})
+    run_id = f"unstarted-{uuid.uuid4().hex[:8]}"
+    async with harness(dev_server.client, TOOLS, script, agents=save(tmp_path, WRITER)) as it:
+        for taken in ("1.0", "1.1/0"):
+            await it.client.start_workflow("nobody", id=f"{run_id}/{taken}", task_queue="nowhere")
+        view = await asyncio.wait_for((await it.start(document, run_id=run_id)).result(), HANG)
+        for taken in ("1.0", "1.1/0"):
+            await it.client.get_workflow_handle(f"{run_id}/{taken}").terminate()
+    assert [call.status for call in view.calls] == ["failed", "done"]
+    assert [error["error"]["code"] for error in view.errors] == ["id_taken", "id_taken"]
 
 
 async def test_r8_3_failure_timeout_and_cancellation_of_a_delegate(
