@@ -253,7 +253,6 @@ async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: D
         try:
             spent = await execute_internal(
                 SPENT_ACTIVITY,
-                ChildUsage,
                 [child.id],
                 SpentBudget,
                 timeout=_USAGE_ATTEMPT,

@@ -212,7 +212,8 @@ async def test_a_delegate_that_cannot_start_uses_nothing_of_its_rules(
         for taken in ("1.0", "1.1/0"):
             await it.client.get_workflow_handle(f"{run_id}/{taken}").terminate()
     assert [call.status for call in view.calls] == ["failed", "done"]
-    assert [error["error"]["code"] for error in view.errors] == ["id_taken", "id_taken"]
+    assert [error["error"]["code"] for error in view.errors] == ["id_taken", "iteration_failed"]
+    assert "rule" not in str(view.errors[1])
 
 
 async def test_r8_3_failure_timeout_and_cancellation_of_a_delegate(
