@@ -474,7 +474,7 @@ class CallRunner:
                 self._budget_share.settle(call.id, usage)
             has_begun = usage.started if run.prepared.follows(UNUSED_SHARES_RETURN) else not call.hold.queued
             if (lent := run.rules.lent_to(call)) and has_begun:
-                record = spent and spent.rule_record
+                record = None if spent is None else spent.rule_record
                 run.note("taken_back", record, lent, call=call.id)
                 run.rules.take_back(record, lent)
 

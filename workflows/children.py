@@ -129,7 +129,7 @@ class BudgetShare:
         if not usage.started and self._returns():
             self._shares.release(name)
         else:
-            self._shares.settle(name, usage.spent and usage.spent.usage)
+            self._shares.settle(name, None if usage.spent is None else usage.spent.usage)
         self.hand_out()
 
     def level(self) -> dict[str, Budget]:

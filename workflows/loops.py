@@ -281,7 +281,9 @@ class LoopDriver:
                 state.changed |= spent.changed
             self._budget_share.settle(str(index), usage)
             if state.rule_record is not None and usage.started:
-                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(spent and spent.rule_record)
+                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(
+                    None if spent is None else spent.rule_record
+                )
         return self._note(index, outcome)
 
     def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:
