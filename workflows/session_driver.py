@@ -259,10 +259,14 @@ class SessionDriver:
                 await self._idle(seen)
             if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and should_continue_as_new():
                 if self.replies.busy:
-                    await self.replies.pause()
+                    limited = self.follows_rules()
+                    await (self.replies.pause(_LONGEST_PAUSE, self._has_ended) if limited else self.replies.pause())
                 if workflow.all_handlers_finished():
                     self._go_on()
                 self.replies.start()
+
+    def _has_ended(self) -> bool:
+        return self.ended
 
     async def _audit(self) -> None:
         """Record the deletion in the audit log, where the worker has a sink."""
@@ -583,6 +587,12 @@ _RETRY: Final = RetryPolicy(
 )
 
 
+_LONGEST_PAUSE: Final = timedelta(seconds=2)
+"""For the delivery under way, before the session continues as new. A route that hangs holds no next run: the session
+continues as new after a later one.
+"""
+
+
 class SessionReplies:
     """The replies of a session, delivered in their order as `hooks` change them. `on_end` receives each outcome and
     text.
@@ -619,10 +629,15 @@ class SessionReplies:
         if self.waiting and not self.busy:
             self._task = asyncio.create_task(self._deliver_all())
 
-    async def pause(self) -> None:
-        """Begin no further delivery, and wait for the one under way."""
+    async def pause(self, limit: timedelta | None = None, ended: Callable[[], bool] = lambda: False) -> None:
+        """Begin no further delivery, and wait for the one under way, within a limit and until the session has `ended`."""
         self._paused = True
-        await workflow.wait_condition(lambda: not self.busy)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: not self.busy or ended(),
+                timeout=limit,
+                timeout_summary="until the reply under way is delivered",
+            )
 
     def cancel(self) -> None:
         """Cancel all deliveries."""

@@ -265,7 +265,9 @@ async def test_no_reply_is_lost_where_the_session_goes_on_as_new(impatient_serve
     assert len(channel.tried) == 8
 
 
-async def test_r10_10_a_session_that_is_deleted_does_not_continue_as_new(impatient_server: WorkflowEnvironment) -> None:
+async def test_r10_10_a_delivery_that_hangs_holds_neither_the_next_run_nor_a_deletion(
+    impatient_server: WorkflowEnvironment,
+) -> None:
     channel = Channel()
     channel.hold = asyncio.Event()
     async with chat(impatient_server, channel) as (session, _):
@@ -276,9 +278,10 @@ async def test_r10_10_a_session_that_is_deleted_does_not_continue_as_new(impatie
         async with asyncio.timeout(HANG):
             while execution.history_length <= 60:  # now the delivery alone holds back a new execution
                 execution = await session.handle.describe()
+        assert await session.ask("more", sender="ann", mode="followup") == "re: ann: more"
         await session.handle.execute_update(END, SessionDeletion(sender="ann", rights=["*"]))
+        await asyncio.wait_for(session.handle.result(), HANG)
         channel.hold.set()
-        await session.handle.result()
         assert (await session.handle.describe()).run_id == execution.run_id
 
 
