@@ -557,3 +557,24 @@ def test_r5_1_a_call_that_reads_what_a_refused_statement_changes_is_not_made(lin
 def test_r5_1_a_refused_statement_claims_only_what_it_changes(line: str) -> None:
     (refused,) = read(f"{line}\n")[1]
     assert "†state.a" not in str(refused.get("_outputPath"))
+
+
+JOINED = [
+    "if (a.ok and b.ok) or f(x=9).n > 9:\n    p(x=1)",
+    "if f(x=9).n > 9 or (a.ok and b.ok):\n    p(x=1)",
+    "if (a.ok or b.ok) and f(x=9).n < 9:\n    p(x=1)",
+    "w = 0\nwhile (a.ok or b.ok) and f(x=w).n < 9 and w < 3:\n    w += 1",
+    "for q in input.rows:\n    if (a.ok and q.ok) or g(x=q.n).ok:\n        p(x=q.n)",
+    "c = [g(x=q.n).ok or (a.ok and b.ok) for q in input.rows]\np(x=c)",
+    "p(x=(a.s or b.s) if g(x=1).n > 9 else (f(x=a.ok).ok or (a.s and b.s)))",
+    "c = []\nfor q in input.rows:\n    c.append(q.ok and a.ok)\np(x=c)",
+]
+
+
+@pytest.mark.parametrize("text", JOINED)
+def test_r16_4_plain_values_joined_inside_an_expression_with_a_call_are_pythons(text: str) -> None:
+    text = f"a = f(x=1)\nb = g(x=2)\n{text}\noutput(x=1)"
+    for seed in range(8):
+        python, plan = World(seed), World(seed)
+        assert (seed, as_plan(text, plan, random.Random(seed))) == (seed, (as_python(text, python), []))
+        assert (seed, sorted(plan.made)) == (seed, sorted(python.made))

@@ -596,7 +596,11 @@ class Calls:
             block.written.add(name)
             block.emit({**raw, "_outputPath": f"†state.{name}"}, node)
         else:
-            block.let(name, block.values.value(self.plain(node, block)), node)
+            plain = self.plain(node, block)
+            # `a and b` is a reference only as a whole value; as a part of an expression it is Python's.
+            joined = isinstance(plain, ast.BoolOp)
+            value = {EXPR: block.values.formula(plain)} if joined else block.values.value(plain)
+            block.let(name, value, node)
 
     # Loops.
 
