@@ -420,12 +420,24 @@ class Eraser:
         if ended.close_time is None or (is_first and is_completed):
             return None
         parent = await describe(self._client, ended.parent_id)
-        if parent is None or parent.close_time is not None or parent.run_id != ended.parent_run_id:
+        if parent is None or parent.close_time is not None or ended.parent_run_id is None:
             return None
+        if parent.run_id != ended.parent_run_id:  # a reset keeps the history, continue-as-new does not
+            began = [await self._first_of(parent.id, each) for each in (parent.run_id, ended.parent_run_id)]
+            if began[0] != began[1]:
+                return None
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=ended.run_id)
         end = await handle.fetch_history(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
         stored = (each.external_payloads for event in end.events for each in payloads_of(event))
         return parent.id if any(stored) else None
+
+    async def _first_of(self, id: str, run_id: str) -> str:
+        """Return the execution whose first event an execution has: another one after a reset, else itself."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=run_id)
+        with ignore_not_found():
+            async for event in handle.fetch_history_events(page_size=1):
+                return event.workflow_execution_started_event_attributes.original_execution_run_id
+        return run_id
 
     async def _evaluations(self) -> list[_Target]:
         """Return the evaluations of the person's cases, and their runs. An evaluation that also has cases of others

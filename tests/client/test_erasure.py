@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_evals import Case, Dataset
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo
 from temporalio.testing import WorkflowEnvironment
@@ -32,6 +32,7 @@ from perdure.runs.wire import REWRITE
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, Harness, agent, harness, impatient, new_namespace, perdure, storage_fixture
 from tests.timeouts import HANG
+from tests.workflows.test_resets import newest_task
 from tests.workflows.test_session import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -429,6 +430,15 @@ async def test_r24_5_a_result_stays_while_an_open_session_replays_it(dev_server:
                 assert report.session_runs == []
                 left = {each.id: each.why for each in report.remaining}
         assert left[receipt.run_id].startswith(f"the open workflow {session.id} reads this run's result")
+        reset = ResetWorkflowExecutionRequest(
+            namespace=api.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=session.id),
+            workflow_task_finish_event_id=await newest_task(session.handle),
+            request_id=uuid.uuid4().hex,
+        )
+        await api.client.workflow_service.reset_workflow_execution(reset)
+        report = await api.erase(tenant=tenant, sender="ann")  # the reset session replays it too
+        assert (report.session_runs, {each.id: each.why for each in report.remaining}) == ([], left)
         gate.open.set()
         await session.wait(held, HANG)
         async with asyncio.timeout(HANG):
