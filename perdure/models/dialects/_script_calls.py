@@ -599,7 +599,7 @@ class Calls:
             plain = self.plain(node, block)
             # `a and b` is a reference only as a whole value; as a part of an expression it is Python's.
             joined = isinstance(plain, ast.BoolOp)
-            value = {EXPR: block.values.formula(plain)} if joined else block.values.value(plain)
+            value: Json = {EXPR: block.values.formula(plain)} if joined else block.values.value(plain)
             block.let(name, value, node)
 
     # Loops.
