@@ -188,8 +188,8 @@ class Delivery:
     """Requests of that run up to this number came before the input: its client has them already."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited."""
-    steered: Receipt | None = None
-    """The receipt of the input's message, if the message steers the run: the run may end without it."""
+    receipt: Receipt | None = None
+    """The receipt of the input's message, if the run may end without it: the message steers the run, or waited for it."""
 
 
 async def deliver(
@@ -209,7 +209,7 @@ async def deliver(
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
     answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge_answers` and `send_decisions`.
     """
-    run_id, before, steered = None, 0, None
+    run_id, before, kept = None, 0, None
     late: list[str] = []
     id, text = message or ("", "")
     content: MessageOptions = {
@@ -238,8 +238,9 @@ async def deliver(
         receipt = await session.send(text, sender=caller.sender, **content)
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
-        steered = receipt if receipt.done == "steered" else None
-    return Delivery(run_id, before, late, steered)
+        moves = receipt.run_id is not None and receipt.done not in ("started", "stopped")
+        kept = receipt if moves else None
+    return Delivery(run_id, before, late, kept)
 
 
 async def steer(session: Session, caller: Caller, run_id: str, text: str, id: str | None = None) -> str | None:
@@ -419,7 +420,7 @@ class AnswerStream(Generic[Form]):
     """Whether the client may decide: then an approval request ends the answer, which otherwise continues."""
     late: Sequence[str] = ()
     """Interrupts that no longer waited when they were answered."""
-    steered: Receipt | None = None
+    receipt: Receipt | None = None
     """As in `Delivery`: if the run ends without the message, the answer continues with the run that answers it."""
 
     async def frames(self) -> AsyncGenerator[str, None]:
@@ -491,9 +492,9 @@ class AnswerStream(Generic[Form]):
 
     async def _find_following(self) -> AnswerStream[Form] | None:
         """Return the stream of the run that answers the message, if this run has ended without it."""
-        if self.session is None or self.steered is None:
+        if self.session is None or self.receipt is None:
             return None
-        run = await self.session.answering_run(self.steered, self.run.id)
+        run = await self.session.answering_run(self.receipt, self.run.id)
         return None if run is None else replace(self, run=run, late=())
 
     @property

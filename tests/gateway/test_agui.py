@@ -133,10 +133,15 @@ async def test_a_thread_is_a_session(dev_server: WorkflowEnvironment, tmp_path: 
 
 async def until_steered(it: Harness, thread: str) -> None:
     """Wait until the thread's session has accepted two messages."""
+    await until_accepted(it, thread, 2)
+
+
+async def until_accepted(it: Harness, thread: str, count: int) -> None:
+    """Wait until the thread's session has accepted so many messages."""
     session = Perdure(it.client, task_queue=it.task_queue).session(thread, tenant=EVERYTHING[0])
     async with asyncio.timeout(HANG):
         while True:
-            if sum(entry["type"] == "message" for entry in (await session.show()).entries) == 2:
+            if sum(entry["type"] == "message" for entry in (await session.show()).entries) == count:
                 return
             await asyncio.sleep(0.02)
 
@@ -165,6 +170,33 @@ async def test_an_answer_continues_with_the_run_that_reads_its_message(
     assert kinds(events).count("RUN_FINISHED") == 1
     assert kinds(events).count("TEXT_MESSAGE_END") == 2
     assert kinds(events).count("STEP_STARTED") == kinds(events).count("STEP_FINISHED") == 3
+
+
+async def test_an_answer_continues_with_the_run_that_its_collected_message_gets_later(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """A steer that its run has not read begins a run before it: the collected messages get two runs, not one."""
+    gate, (document,) = asyncio.Event(), LAST_REQUEST
+    collects = document | {"config": {**document["config"], "session": {"mode": "collect"}}}
+    last = Turn({"calls": [], "output": "of shoes"}, gate=gate)
+    script = [PAYS[0], last, *({"calls": [], "output": each} for each in ("of hats", "of the steer", "of coats"))]
+    async with played(dev_server.client, tmp_path, script, documents=[collects]) as it:
+        thread, (tenant, sender, rights) = some_name(), EVERYTHING
+        first = asyncio.create_task(it.ask(threadId=thread, messages=[user("Shoes.")]))
+        await it.it.model.wait_for_request(2)
+        session = Perdure(it.it.client, task_queue=it.it.task_queue).session(thread, tenant=tenant)
+        hats = await session.send("Hats.", sender=sender, rights=rights)
+        await session.send("Red ones.", sender=sender, rights=rights, mode="steer")
+        second = asyncio.create_task(it.ask(threadId=thread, messages=[user("Coats.", "m2")]))
+        await until_accepted(it.it, thread, 4)
+        gate.set()
+        await first
+        events = await second
+        view = await session.show()
+    promised = [entry.get("runId") for entry in view.entries if entry["type"] == "message"]
+    assert promised[1] == hats.run_id != promised[3]
+    assert text(events) == "of hatsof coats"
+    assert (kinds(events).count("RUN_FINISHED"), events[-1]["result"]) == (1, "of coats")
 
 
 async def test_an_interrupt_outlives_its_connection(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -117,5 +117,5 @@ async def _answer(
     agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, delivery.before)
     run = gateway.perdure.get_run(run_id)
     may_decide = caller.may(APPROVE)
-    following = AnswerStream(run, session, trees, agui_events, as_frame, may_decide, delivery.late, delivery.steered)
+    following = AnswerStream(run, session, trees, agui_events, as_frame, may_decide, delivery.late, delivery.receipt)
     return EventStream(gateway, caller, following.frames(), retry=False, problem=following.problem)

@@ -121,7 +121,7 @@ class _Chats:
         assert delivery.run_id is not None
         run, may_decide = self.perdure.get_run(delivery.run_id), self.caller.may(APPROVE)
         return AnswerStream(
-            run, session, self.trees, events, as_frame, may_decide, delivery.late, delivery.steered
+            run, session, self.trees, events, as_frame, may_decide, delivery.late, delivery.receipt
         ).frames()
 
 
