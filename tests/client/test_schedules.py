@@ -185,8 +185,18 @@ async def test_r19_6_a_schedule_fires_by_itself_until_it_is_paused(
         assert (await api.get_run(view.runs[0].run_id).wait(HANG)).status == "completed"
         await schedule.pause("the shop is closed")
         assert (await schedule.show()).note == "the shop is closed"
+        await schedule.create("pulse", every=1, note="new beats", replace=True)
+        replaced = await schedule.show()
+        assert (replaced.paused, replaced.note) == (True, "the shop is closed")
+        await schedule.pause("a holiday")
+        await schedule.pause()
+        assert (await schedule.show()).note == "a holiday"
         await schedule.resume()
-        assert (await schedule.show()).note == "", "the reason of the pause goes"
+        assert (await schedule.show()).note == "new beats", "the reason of the pause goes"
+        await schedule.create("pulse", every=1, replace=True)
+        await schedule.pause("the shop is closed")
+        await schedule.resume()
+        assert (await schedule.show()).note == ""
         await schedule.pause()
         assert (await schedule.show()).note == ""
         await schedule.delete()
