@@ -73,6 +73,8 @@ _PAUSED: Final = "paused"
 _RESUMED: Final = "resumed"
 _WHY_PAUSED: Final = f"{_PAUSED}: "
 """The beginning of the note that gives the reason of a pause."""
+_OWN_NOTE: Final = "\nnote: "
+"""The text between that reason and the schedule's own note."""
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _NO_ZONES: Final = ("local", "localtime", "factory", "posix", "posixrules", "right")
 """Names that a server accepts beside IANA's: its own time zone, and other forms of its zone files."""
@@ -278,10 +280,13 @@ class Schedule:
             await self._described()
         except RunNotFoundError:
             raise RunExistsError(f"{self.name!r} is the id of another Temporal schedule: use another name") from None
-        paused = schedule.state.paused
+        paused, own = schedule.state.paused, schedule.state.note or ""
 
         def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
-            schedule.state.paused = paused or found.description.schedule.state.paused
+            before = found.description.schedule.state
+            schedule.state.paused = paused or before.paused
+            reason = _read_note(before.note)[0] if before.paused else ""
+            schedule.state.note = _write_note(reason, own) or None
             return ScheduleUpdate(schedule, search_attributes=listed)
 
         await self._handle.update(renewed)
@@ -330,8 +335,8 @@ class Schedule:
         return cast("RunInput", given)
 
     async def pause(self, note: str = "") -> None:
-        """Pause the schedule: it starts no runs, and running ones continue. `note`: the reason (default: its note
-        stays).
+        """Pause the schedule: it starts no runs, and running ones continue. `note`: the reason, shown until `resume`
+        (default: its note stays).
 
         ```python
         await perdure.schedule("nightly").pause("the shop is closed")
@@ -339,8 +344,8 @@ class Schedule:
         """
         with _clear(self._client):
             found = await self._described()
-            why = f"{_WHY_PAUSED}{note}" if note else found.schedule.state.note
-            await self._handle.pause(note=_PAUSED if why in (None, "", _RESUMED) else why)
+            reason, own = _read_note(found.schedule.state.note)
+            await self._handle.pause(note=_write_note(note or reason, own) or _PAUSED)
 
     async def resume(self, note: str = "") -> None:
         """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`.
@@ -353,8 +358,7 @@ class Schedule:
         """
         with _clear(self._client):
             found = await self._described()
-            before = found.schedule.state.note or ""
-            own = "" if before.startswith(_WHY_PAUSED) else _note_of(before)
+            _, own = _read_note(found.schedule.state.note)
             await self._handle.unpause(note=note or own or _RESUMED)
 
     async def trigger(self, *, overlap: Overlap | None = None) -> None:
@@ -496,6 +500,7 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
     """Return the fields of a `ListedSchedule`."""
     zone = _zone(timezone := spec.time_zone_name or "UTC")
     recent: Sequence[Any] = info.recent_actions
+    reason, own = _read_note(state.note)
     return {
         "name": schedule_name(id),
         "agent": agent,
@@ -503,7 +508,7 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
         "every": next((each.every.total_seconds() for each in spec.intervals), None),
         "timezone": timezone,
         "paused": state.paused,
-        "note": _note_of(state.note),
+        "note": reason or own,
         "next": [time.astimezone(zone) for time in info.next_action_times],
         "runs": [
             ScheduledRun(each.action.workflow_id, each.scheduled_at.astimezone(zone), each.started_at.astimezone(zone))
@@ -512,9 +517,18 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
     }
 
 
-def _note_of(note: str | None) -> str:
-    """Return a person's note, without Perdure's own: Temporal accepts no empty note."""
-    return "" if note in (_PAUSED, _RESUMED) else (note or "").removeprefix(_WHY_PAUSED)
+def _read_note(note: str | None) -> tuple[str, str]:
+    """Return the reason of a pause and the schedule's own note, without Perdure's: Temporal accepts no empty note."""
+    if note is None or note in (_PAUSED, _RESUMED):
+        return "", ""
+    if not note.startswith(_WHY_PAUSED):
+        return "", note
+    reason, _, own = note.removeprefix(_WHY_PAUSED).partition(_OWN_NOTE)
+    return reason, own
+
+
+def _write_note(reason: str, own: str) -> str:
+    return own if not reason else f"{_WHY_PAUSED}{reason}{_OWN_NOTE}{own}" if own else f"{_WHY_PAUSED}{reason}"
 
 
 def _policy(overlap: str) -> ScheduleOverlapPolicy:
