@@ -578,3 +578,26 @@ def test_r16_4_plain_values_joined_inside_an_expression_with_a_call_are_pythons(
         python, plan = World(seed), World(seed)
         assert (seed, as_plan(text, plan, random.Random(seed))) == (seed, (as_python(text, python), []))
         assert (seed, sorted(plan.made)) == (seed, sorted(python.made))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "t.append(g(x=len(t)).n)",
+        "t.append(g(x=[q.n, t]))",
+        "t.append(g(x='{†state.t}'))",
+        "t.extend(t)",
+        "t += [len(t)]",
+        "d[str(len(d))] = q.n",
+        "d[q.s] = g(x=len(d))",
+    ],
+)
+def test_r16_4_a_value_that_a_for_adds_may_not_read_what_it_is_added_to(line: str) -> None:
+    begin, body = "t = []\nd = {}\n", f"for q in input.rows:\n    {line}\n    p(x=q.n)\n"
+    assert planned(begin + body) is None
+    assert planned(
+        f"u = [1]\n{begin}{body}".replace("(t)", "(u)")
+        .replace("t]", "u]")
+        .replace("state.t", "state.u")
+        .replace("(d)", "(u)")
+    )

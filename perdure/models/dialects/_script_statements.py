@@ -451,6 +451,7 @@ class ScriptPlan:
             raise NotAllowedError(target, f"a round of this loop may add to {name} more than once: use a list for each")
         collected = before or CollectedValue(block.counter.name(name), how)
         self._calls.compute(collected.kept, value, block)
+        block.check_unread(name, target)  # the value itself may read the name
         collected.guards.append(list(block.guards))
         block.collected[name] = collected
 
