@@ -601,3 +601,12 @@ def test_r16_4_a_value_that_a_for_adds_may_not_read_what_it_is_added_to(line: st
         .replace("state.t", "state.u")
         .replace("(d)", "(u)")
     )
+
+
+@pytest.mark.parametrize("test", ["w > 0", "w != 1", "w > 5", "f(x=w).ok"])
+def test_r16_4_a_round_goes_on_after_a_call_whose_own_condition_is_false(test: str) -> None:
+    text = "w = 0\nwhile w < 3:\n    {}\n    r = f(x=w)\n    w += 1\noutput(w=w)\n"
+    python, plan = World(1), World(1)
+    wanted = as_python(text.format(f"if {test}:\n        p(x=w)"), python)
+    assert as_plan(text.format(f"p(x=w, _if={test})"), plan, random.Random(1)) == (wanted, [])
+    assert sorted(plan.made) == sorted(python.made)

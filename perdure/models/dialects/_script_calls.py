@@ -242,7 +242,7 @@ class Block:
             call = {**call, "_after": [f".{self._effect}"]}
         if self.guards:
             call = {**call, IF: join_conditions([*self.guards, *own])}
-        elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
+        elif self.kind == "while" and not own and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
             self._effect = len(self.calls)
         names = [*_names_of(call.get("_outputPath")), *writes]
         self.past_items.difference_update(names)
