@@ -610,3 +610,35 @@ def test_r16_4_a_round_goes_on_after_a_call_whose_own_condition_is_false(test: s
     wanted = as_python(text.format(f"if {test}:\n        p(x=w)"), python)
     assert as_plan(text.format(f"p(x=w, _if={test})"), plan, random.Random(1)) == (wanted, [])
     assert sorted(plan.made) == sorted(python.made)
+
+
+LAZY = [
+    "v = any(f(x=q.n).ok for q in input.rows)",
+    "v = not all(f(x=q.n).ok for q in input.rows if q.ok)",
+    "v = next((q for q in input.rows if f(x=q.n).ok), None)",
+    "v = next((r for r in (f(x=q.n) for q in input.rows) if r.ok), None)",
+    "if any(f(x=q.n).ok for q in input.rows):\n    p(x=1)",
+    "w = 0\nwhile w < 3 and any(f(x=[w, q.n]).ok for q in input.rows):\n    w += 1",
+    "p(x=[any(f(x=q.n).ok for q in input.rows)])",
+]
+WHOLE = [
+    "v = any([f(x=q.n).ok for q in input.rows])",
+    "v = sum(f(x=q.n).n for q in input.rows)",
+    "v = any(q.n > r.n for q in input.rows for r in input.rows)",
+    "v = any(x > 1 for x in [f(x=1).n, f(x=2).n])",
+    "c = [f(x=q.n) for q in input.rows]\nv = next((r for r in c if r.ok), None)",
+]
+
+
+@pytest.mark.parametrize("text", LAZY)
+def test_calls_in_a_generator_that_stops_early_are_refused(text: str) -> None:
+    (refused,) = read(f"{text}\n")[1]
+    assert re.search("(any|all|next) stops at the first item that decides it", refused["_syntax"])
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
+    python, plan = World(1), World(1)
+    wanted = as_python(f"{text}\noutput(v=v)", python)
+    assert as_plan(f"{text}\noutput(v=v)", plan, random.Random(1)) == (wanted, [])
+    assert sorted(plan.made) == sorted(python.made)

@@ -406,6 +406,11 @@ LEFT_OUT: Final = (
     "Assign {name} in the loop before that condition too"
 )
 NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
+_LAZY: Final = frozenset({"any", "all", "next"})
+_STOPS_EARLY: Final = (
+    "{name} stops at the first item that decides it, but a loop makes its calls for all items. Put the calls in a list, "
+    "[tool(x) for x in xs], if all are meant, or use while"
+)
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
 TWICE: Final = (
     "output(…) stands alone on its line, once; under an if, once in each branch, with what follows under else"
@@ -543,12 +548,24 @@ class Calls:
             return _name(node.target.id, node)
         if isinstance(node, ast.Lambda):
             raise NotAllowedError(node, "a tool cannot be called in a lambda: call it in a list, [tool(x) for x in xs]")
+        self._check_lazy(node)
         for part, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
                 setattr(node, part, self.plain(value, block))
             elif isinstance(value, list):
                 setattr(node, part, [self._part(each, block) for each in value])
         return node
+
+    def _check_lazy(self, node: ast.expr) -> None:
+        """Reject `any(f(x) for x in xs)`: a loop makes the calls that Python would not reach."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _LAZY:
+            return
+        source = node.args[0] if node.args else None
+        while isinstance(source, ast.GeneratorExp):
+            first, *rest = source.generators
+            if any(map(self.has_calls, (source.elt, *first.ifs, *rest))):
+                raise NotAllowedError(node, _STOPS_EARLY.format(name=node.func.id))
+            source = first.iter
 
     def _part(self, node: object, block: Block) -> object:
         if isinstance(node, ast.keyword):
