@@ -104,10 +104,14 @@ class SessionDriver:
         info = workflow.info()
         # Not the first task's time: a query may be answered by a task that is then tried again, later.
         began = info.workflow_start_time.isoformat(timespec="milliseconds")
+        self._has_snapshot = argument.snapshot is not None
+        self._is_first = info.continued_run_id is None
+        if self._is_first and not argument.created_at:
+            argument = argument.model_copy(update={"created_at": began})
         self.kept = SessionState(
             argument, info.workflow_id, info.original_execution_run_id[-6:], began, self.follows_rules
         )
-        self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
+        self.hooks = SessionHooks(self.kept, self._begins)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
         self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered, self.follows_rules)
         self._pushes = NotificationSender([], None)
@@ -127,6 +131,10 @@ class SessionDriver:
         """Whether this execution has done anything, so that it must not idle with its history."""
         on_reset(self._note_reset)
         self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
+
+    def _begins(self) -> bool:
+        """Whether the session begins with this execution. A fork, or an imported session, begins with a snapshot."""
+        return not self._has_snapshot or (self._is_first and self.follows_rules())
 
     def _note_reset(self) -> None:
         running = self.kept.message_queue.state.running

@@ -45,10 +45,10 @@ E = TypeVar("E", bound=HookEvent)
 class SessionHooks:
     """The hooks of a session's execution. Where its worker has none, nothing is recorded or scheduled.
 
-    `is_new`: whether the session begins with this execution.
+    `is_new` returns whether the session begins with this execution. It is called only where there are hooks.
     """
 
-    def __init__(self, kept: SessionState, *, is_new: bool) -> None:
+    def __init__(self, kept: SessionState, is_new: Callable[[], bool]) -> None:
         self.in_turn = asyncio.Lock()
         """Lock that keeps messages in the order of their arrival while hooks see them."""
         self._kept = kept
@@ -75,7 +75,7 @@ class SessionHooks:
 
     async def begin(self) -> None:
         """Report that a session begins. An execution records its hooks when it needs them first."""
-        if self.has_hooks() and (self._is_new or self.records_locally):
+        if self.has_hooks() and (self._is_new() or self.records_locally):
             async with self.in_turn:
                 await self.begin_in_turn()
 
@@ -84,7 +84,7 @@ class SessionHooks:
         if self._began:
             return
         await self._record()
-        if self._is_new:
+        if self._is_new():
             await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
 
     async def _record(self) -> None:
@@ -157,7 +157,7 @@ class SessionHooks:
     ) -> HookAnswer | None:
         """Call hooks at the point that `what` names, once in the session."""
         if not self._began:
-            await (self.begin() if self._is_new or self.records_locally else self._record())
+            await (self.begin() if self._is_new() or self.records_locally else self._record())
         kept = self._kept
         point = f"{workflow.info().workflow_id}/{what}/{name}"
         at = now()

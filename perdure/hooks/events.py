@@ -424,7 +424,7 @@ HOOKS: Final[Mapping[str, HookEventRow]] = {
             "the run fails with the reason",
             "declared",
         ),
-        HookEventRow("session_start", SessionStart, "session", "a session begins"),
+        HookEventRow("session_start", SessionStart, "session", "a session begins, also by a fork or an import"),
         HookEventRow(
             "session_end",
             SessionEnd,

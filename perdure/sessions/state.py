@@ -86,8 +86,6 @@ class SessionState:
         follows_rules: Callable[[], bool] = lambda: True,
     ) -> None:
         self._input, self._follows_rules = argument, follows_rules
-        if not argument.created_at and argument.snapshot is None:
-            self._input = argument.model_copy(update={"created_at": at})
         snapshot = (
             None
             if argument.snapshot is None

@@ -237,6 +237,7 @@ async def test_r10_20_a_fork_begins_there_and_nothing_runs_again(dev_server: Wor
             fork = await session.fork(at)
             kept = await fork.show()
             assert kept.entries[-1]["command"] == "fork"
+            assert (await fork.about()).created_at > (await session.about()).created_at
             assert [entry["text"] for entry in kept.entries if entry["type"] == "message"] == [
                 f"buy {it}" for it in state
             ]

@@ -102,6 +102,9 @@ async def test_a_message_is_changed_or_refused_before_it_is_accepted(dev_server:
         await session.send("/new", sender="ann", rights=ALL, id="4")
         await idles(session)
         view = await session.show()
+        fork = await session.fork("1")
+        await idles(fork)
+        await fork.delete(sender="ann", rights=ALL)
         await session.delete(sender="ann", rights=ALL)
     assert [entry["text"] for entry in view.entries if entry["type"] == "message"] == ["hello", "/stop"]
     key = view.session
@@ -113,6 +116,8 @@ async def test_a_message_is_changed_or_refused_before_it_is_accepted(dev_server:
         ("3", "ann", "please stop"),
         (key, "acme", "ann"),
         ("/new", "ann"),
+        ("start", fork.key, "acme", "echo"),
+        "end",
         "end",
     ]
 
