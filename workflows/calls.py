@@ -115,7 +115,7 @@ class CallRunner:
             usage=lambda: run.progress.usage,
             rivals=lambda: count_rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
-            returns=lambda: run.prepared.follows(UNUSED_SHARES_RETURN),
+            frees_unused=lambda: run.prepared.follows(UNUSED_SHARES_RETURN),
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
@@ -474,9 +474,8 @@ class CallRunner:
                 self._budget_share.settle(call.id, usage)
             has_begun = usage.started if run.prepared.follows(UNUSED_SHARES_RETURN) else not call.hold.queued
             if (lent := run.rules.lent_to(call)) and has_begun:
-                record = None if spent is None else spent.rule_record
-                run.note("taken_back", record, lent, call=call.id)
-                run.rules.take_back(record, lent)
+                run.note("taken_back", usage.rule_record, lent, call=call.id)
+                run.rules.take_back(usage.rule_record, lent)
 
     def _used(self, reported: Sequence[ReportedUsage]) -> None:
         """Count the usage that a tool has reported (R9.6)."""

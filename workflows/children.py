@@ -88,8 +88,8 @@ class BudgetShare:
     """Shares of a budget, in the order of requests for them.
 
     `usage` returns the usage so far, `worked` the seconds. `rivals` returns how many may run at once and have no share
-    yet; `None` while calls may still arrive. `returns` returns whether a share of which nothing is used is free again; it is
-    called only for such a share. In runs of 0.2.0 it counts as used.
+    yet; `None` while calls may still arrive. `frees_unused` returns whether an unused share is free again. In runs of 0.2.0
+    it counts as used. The function is called only for an unused share, because it may record a marker.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class BudgetShare:
         rivals: Callable[[], int | None],
         worked: Callable[[], float] = lambda: 0.0,
         *,
-        returns: Callable[[], bool],
+        frees_unused: Callable[[], bool],
     ) -> None:
         self._shares = shares
         self._usage = usage
         self._rivals = rivals
-        self._returns = returns
+        self._frees_unused = frees_unused
         self._worked = worked
         self._waiting: deque[tuple[str, asyncio.Future[Share]]] = deque()
 
@@ -119,17 +119,17 @@ class BudgetShare:
             return await share_future
         except asyncio.CancelledError:
             # The caller was cancelled in the workflow task that gave it a share: nobody would settle that share.
-            if share_future.done() and not share_future.cancelled() and self._returns():
+            if share_future.done() and not share_future.cancelled() and self._frees_unused():
                 self._shares.release(name)
                 self.hand_out()
             raise
 
     def settle(self, name: str, usage: ChildUsage) -> None:
-        """Settle a share at its holder's end: others get the rest."""
-        if not usage.started and self._returns():
+        """Settle a share at its holder's end: others get the rest, and an unused share as a whole."""
+        if not usage.started and self._frees_unused():
             self._shares.release(name)
         else:
-            self._shares.settle(name, None if usage.spent is None else usage.spent.usage)
+            self._shares.settle(name, usage.used)
         self.hand_out()
 
     def level(self) -> dict[str, Budget]:

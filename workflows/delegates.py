@@ -91,8 +91,8 @@ async def run_delegate(
 ) -> Outcome:
     """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
-    `begin` begins the call just before the child starts, and returns whether the child's input is up to date. `usage`
-    receives its usage, also after a failure or a cancellation (R9.6).
+    `begin` begins the call just before the child starts, and returns whether the child's input is up to date. Set
+    in `usage` whether the child has started, and its usage, also after a failure or a cancellation (R9.6).
     """
     tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:
@@ -123,7 +123,7 @@ async def run_iteration(
     child: ChildHandle, make_input: Callable[[], RunInput], sender: Dispatcher, usage: ChildUsage
 ) -> Returned | Failed:
     """Run one iteration of a loop; return its output, or its failure. `make_input` is called when it starts: the policy
-    may have changed by then.
+    may have changed by then. `usage` is set as by `run_delegate`.
     """
     ended = await _run(child, make_input, sender, usage)
     assert not isinstance(ended, LoopState)
@@ -237,15 +237,15 @@ async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatc
     except asyncio.CancelledError:
         handle.cancel()
         await workflow.wait([handle], timeout=ENDS_WITHIN.total_seconds())
-        await _report_usage(child, handle, sender, usage)
+        await _set_usage(child, handle, sender, usage)
         raise
-    await _report_usage(child, handle, sender, usage)
+    await _set_usage(child, handle, sender, usage)
     return handle.result()
 
 
-async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, usage: ChildUsage) -> None:
-    """Report the child's usage, from its result or its failure. Otherwise query the child, which answers after its end
-    too.
+async def _set_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, usage: ChildUsage) -> None:
+    """Set the child's usage, from its result or its failure. Otherwise query the child, which answers after its end too.
+    It stays `None` if the query fails.
     """
     spent = _usage_of(handle) if handle.done() else None
     if spent is None:

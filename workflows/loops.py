@@ -146,7 +146,7 @@ class LoopDriver:
             usage=lambda: self.state.usage,
             # The iterations that run at once, or the number that is left if that is smaller.
             rivals=lambda: max(1, min(loop.concurrency, loop.count - self.state.done) - len(shares.holders)),
-            returns=lambda: workflow.patched(UNUSED_SHARES_RETURN),
+            frees_unused=lambda: workflow.patched(UNUSED_SHARES_RETURN),
         )
 
     async def run(self) -> LoopState:
@@ -281,9 +281,7 @@ class LoopDriver:
                 state.changed |= spent.changed
             self._budget_share.settle(str(index), usage)
             if state.rule_record is not None and usage.started:
-                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(
-                    None if spent is None else spent.rule_record
-                )
+                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(usage.rule_record)
         return self._note(index, outcome)
 
     def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:

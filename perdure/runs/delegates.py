@@ -276,6 +276,14 @@ class ChildUsage:
     spent: SpentBudget | None = None
     """`None`: the child has not started, or its usage is unknown."""
 
+    @property
+    def used(self) -> RunUsage | None:
+        return None if self.spent is None else self.spent.usage
+
+    @property
+    def rule_record(self) -> RuleRecord | None:
+        return None if self.spent is None else self.spent.rule_record
+
 
 def child_input(
     call: Call, base: Mapping[str, Json], run: RunState, budget: Budget

@@ -181,7 +181,7 @@ async def test_a_holder_that_is_cancelled_as_it_gets_its_share_returns_it() -> N
     delegate = RunUsage()
     delegate.count("m", Usage(prompt_tokens=30_000), {})
     pool.expected.note_usage(delegate)
-    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: rivals[0], returns=lambda: True)
+    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: rivals[0], frees_unused=lambda: True)
     first, second = asyncio.create_task(shares.take("1.0")), asyncio.create_task(shares.take("2.0"))
     await asyncio.sleep(0)
     assert pool.holders == frozenset()
@@ -193,11 +193,11 @@ async def test_a_holder_that_is_cancelled_as_it_gets_its_share_returns_it() -> N
     assert (share.tokens, pool.holders) == (34_000, frozenset({"2.0"}))
 
 
-@pytest.mark.parametrize(("returns", "left"), [(True, 40_000), (False, 34_000)])  # `False`: a run of 0.2.0
-async def test_a_holder_that_has_not_started_returns_its_share(*, returns: bool, left: int) -> None:
+@pytest.mark.parametrize(("frees_unused", "left"), [(True, 40_000), (False, 34_000)])  # `False`: a run of 0.2.0
+async def test_a_holder_that_has_not_started_returns_its_share(*, frees_unused: bool, left: int) -> None:
     pool = BudgetPool(Budget(tokens=40_000))
     pool.expected.note_request(Usage(prompt_tokens=3_000), None)
-    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: 1, returns=lambda: returns)
+    shares = BudgetShare(pool, usage=RunUsage, rivals=lambda: 1, frees_unused=lambda: frees_unused)
     await shares.take("1.0")
     shares.settle("1.0", ChildUsage())
     assert (pool.unreserved(RunUsage()).tokens, pool.expected.measured) == (left, False)

@@ -276,8 +276,8 @@ class ScriptPlan:
             raise
         return top.calls
 
-    def find_changed(self, statements: Iterable[ast.stmt]) -> dict[str, None]:
-        """Return the output paths of all that these statements would assign or change."""
+    def changed_paths(self, statements: Iterable[ast.stmt]) -> dict[str, None]:
+        """Return the output paths of the values that these statements would assign or change."""
         targets = (each for statement in statements for each in find_changed(statement, self._calls.is_tool))
         return {path: None for target in targets if (path := self._path(target))}
 

@@ -97,13 +97,14 @@ def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
                 yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
 
 
-_CHANGING: Final = frozenset(
+_MUTATING_METHODS: Final = frozenset(
     {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
     | {"add", "difference_update", "discard", "intersection_update", "symmetric_difference_update"}
 )
 """The methods of Python's lists, dicts and sets that change their object."""
-_SEARCHED: Final = 400
+_SEARCH_LIMIT: Final = 400
 """Characters of a line that are searched for a target. The time grows with their square."""
+# The beginnings of unreadable lines: a block's word, `if ok: ` before a statement, `x += `, and `xs.sort(`.
 _BLOCK: Final = r"(?:async\s+)?(?:if|elif|else|for|while|with|try|except|finally|match|case|def|class)\b"
 _HEAD: Final = rf"\s*(?:{_BLOCK}.*?:\s*)?"
 _TARGET: Final = re.compile(
@@ -114,13 +115,13 @@ _METHOD: Final = re.compile(rf"{_HEAD}([A-Za-z_][\w.\[\]\"'-]*\.\w+\()")
 
 def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
     """Yield the targets that the statement would assign or delete, and the values that it would change in place."""
+    # A comprehension's own names are not assigned outside of it.
     own = {
         id(each)
         for node in ast.walk(statement)
         if isinstance(node, ast.comprehension)
         for each in ast.walk(node.target)
     }
-    """The names of comprehensions, which keep them for themselves."""
     alone = statement.value if isinstance(statement, ast.Expr) else None
     for node in ast.walk(statement):
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
@@ -129,18 +130,19 @@ def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Ite
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and not is_tool(node):
                 name = node.func.attr
-                if name in _CHANGING or (node is alone and not is_method(name)):
+                if name in _MUTATING_METHODS or (node is alone and not is_method(name)):
                     yield node.func.value
         else:
+            # Imports, `except … as`, `def`, `class` and the patterns of `match` name their targets by text.
             names = (getattr(node, field, None) for field in ("asname", "name", "rest"))
             if name := next((each for each in names if isinstance(each, str)), ""):
                 yield ast.Name(name.partition(".")[0], ast.Store())
 
 
-def visible_changes(lines: Sequence[str]) -> Iterator[ast.stmt]:
-    """Yield the assignments and calls of methods with which the lines of an unreadable statement begin."""
+def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
+    """Yield the assignments and method calls at the beginnings of an unreadable statement's lines."""
     shown = lines if re.match(rf"\s*{_BLOCK}", lines[0]) else lines[:1]
-    for part in (part[:_SEARCHED] for line in shown for part in line.split(";")):
+    for part in (part[:_SEARCH_LIMIT] for line in shown for part in line.split(";")):
         at, found = 0, list[str]()
         while (target := _TARGET.match(part, at)) is not None:
             at = target.end()

@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement
-from perdure.models.dialects._script_syntax import visible_changes
+from perdure.models.dialects._script_syntax import find_changes_in_text
 from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
     DialectRequest,
@@ -138,7 +138,7 @@ class ScriptReader:
             self._given.append(self._wrong(statement, (1, 1), _unreadable(error)))
         else:
             for each in body:
-                changed = self._plan.find_changed([each])  # before the reader rewrites the tree
+                changed = self._plan.changed_paths([each])  # before the reader rewrites the tree
                 try:
                     self._given += self._plan.read(each)
                 except NotAllowedError as error:
@@ -157,8 +157,10 @@ class ScriptReader:
     def _wrong(
         self, statement: Statement, where: tuple[int, int], message: str, changed: Iterable[str] | None = None
     ) -> Json:
-        """Return a structural error that quotes the line around the place. `changed`: the output paths of what the
-        statement would change; `None` if it cannot be parsed."""
+        """Return a structural error that quotes the line around the place.
+
+        `changed`: output paths that the statement would change; `None` for a statement that cannot be parsed.
+        """
         lines = statement.lines
         number, column = min(where[0], len(lines)), where[1]
         quoted = lines[number - 1]
@@ -166,10 +168,10 @@ class ScriptReader:
         quoted = quoted[start : start + _SHOWN]
         text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
         if changed is None:
-            changed = self._plan.find_changed(visible_changes(lines))
+            changed = self._plan.changed_paths(find_changes_in_text(lines))
         # No reader may see an older value there (R5.1).
-        claimed: JsonObject = {"_outputPath": paths} if (paths := " && ".join(changed)) else {}
-        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
+        unwritten: JsonObject = {"_outputPath": paths} if (paths := " && ".join(changed)) else {}
+        return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **unwritten)
 
 
 def _unreadable(error: Exception) -> str:
