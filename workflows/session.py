@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ with workflow.unsafe.imports_passed_through():
         SessionInfo,
         SessionInput,
         SessionView,
+        message_key,
     )
     from perdure.values.json import Json, JsonObject, Sent, WireModel
     from perdure.values.limits import KEPT_EVENTS, NEAR
@@ -85,6 +87,8 @@ class SessionWorkflow:
         self._refusal: Exception | None = None
         """Problem of the input, which `run` raises: a handler may see a message before `run` begins."""
         self._session: SessionDriver | None = None
+        self._with_hooks: dict[str, asyncio.Event] = {}
+        """Messages that hooks look at, by their keys. The event is set when their hooks have answered."""
         try:
             argument = read_input(SessionInput, arguments)
             if argument.document:
@@ -147,8 +151,14 @@ class SessionWorkflow:
             self._driver.check_open()
             self._judge(message)
         if self._hooks.has_hooks() and not message.command and kept.message_queue.judge(message) is None:
-            async with self._hooks.in_turn:
-                return await self._received(message)
+            key = message_key(message.sender, message.message_id)
+            hooked = self._with_hooks.setdefault(key, asyncio.Event())
+            try:
+                async with self._hooks.in_turn:
+                    return await self._received(message)
+            finally:
+                self._with_hooks.pop(key, None)
+                hooked.set()
         self._driver.check_open()
         return await self._accepted(message)
 
@@ -166,10 +176,10 @@ class SessionWorkflow:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._driver.arrived()
         kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
-        if self._hooks.in_turn.locked() and self._driver.follows_rules():
-            async with self._hooks.in_turn:
-                self._driver.check_open()
-                kept.message_queue.check_no_command(kept.message_queue.judge_withdrawal(withdrawal))
+        if (hooked := self._answered_by_hooks(withdrawal)) is not None and self._driver.follows_rules():
+            await hooked.wait()
+            self._driver.check_open()
+            kept.message_queue.check_no_command(kept.message_queue.judge_withdrawal(withdrawal))
         key = kept.message_queue.judge_withdrawal(withdrawal)
         number = kept.message_queue.steered_into(key)
         if number is not None:
@@ -187,12 +197,17 @@ class SessionWorkflow:
         self._driver.show()
         return {"messageId": withdrawal.message_id, "withdrawn": True}
 
+    def _answered_by_hooks(self, withdrawal: MessageWithdrawal) -> asyncio.Event | None:
+        """Return the event of the hooks' answer, while they look at the withdrawn message: it is not accepted yet. After a
+        reset a message and its withdrawal come in one task.
+        """
+        return self._with_hooks.get(message_key(withdrawal.of or withdrawal.sender, withdrawal.message_id))
+
     @withdraw.validator
     @any_arguments
     def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
         message_queue, withdrawal = self._kept.message_queue, self._read(MessageWithdrawal, sent)
-        # Hooks may look at its message, which is not accepted yet: a reset brings both in one task.
-        if not self._hooks.in_turn.locked():
+        if self._answered_by_hooks(withdrawal) is None:
             # No earlier version checked this in the handler: a recorded history may have a withdrawn command.
             message_queue.check_no_command(message_queue.judge_withdrawal(withdrawal))
 

@@ -736,7 +736,7 @@ class MessageQueue:
         running.messages = [each for each in running.messages if each is not message]
         if not running.messages:
             state.running = None
-        elif (rights := running.messages[0].rights) != running.rights and self._follows_rules():
+        elif not running.begun and (rights := running.messages[0].rights) != running.rights and self._follows_rules():
             following = [each for each in running.messages if not covers(each.rights, rights)]
             running.rights = rights
             running.messages = [each for each in running.messages if each not in following]

@@ -466,6 +466,19 @@ def test_r10_9_a_run_has_the_rights_of_its_new_first_sender_once_the_starter_wit
         it.ended()
 
 
+def test_r10_7_a_withdrawal_takes_no_message_from_a_run_that_has_begun() -> None:
+    """A run that has not begun, and whose starter withdrew under 0.2.0, has the rights of that starter."""
+    it = MessageQueue(SESSION, SessionRules(), None, lambda: False)
+    say(it, "a")
+    assert say(it, "b", sender="bob", rights=["refunds"]).receipt.done == "steered"
+    assert say(it, "c", sender="carl").receipt.done == "steered"
+    take_back(it, "a")
+    it = MessageQueue(SESSION, it.rules, it.state)
+    assert begin(it) == ["b", "c"]
+    say(it, "d", mode="followup")
+    assert take_back(it, "d") == []
+
+
 def test_r10_7_a_steer_whose_starter_withdraws_begins_the_run_and_ends_with_it() -> None:
     it = message_queue()
     say(it, "a")

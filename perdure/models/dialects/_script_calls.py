@@ -408,8 +408,8 @@ LEFT_OUT: Final = (
 NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
 _LAZY: Final = frozenset({"any", "all", "next"})
 _STOPS_EARLY: Final = (
-    "{name} stops at the first item that decides it, but a loop makes its calls for all items. Put the calls in a list, "
-    "[tool(x) for x in xs], if all are meant, or use while"
+    "{name} would stop at the first item that decides its result, but a plan makes the calls of all items. To make all "
+    "calls, assign a list first: ys = [tool(x) for x in xs]. To stop early, use while"
 )
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
 TWICE: Final = (
