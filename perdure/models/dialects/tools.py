@@ -155,7 +155,7 @@ class ToolsReader:
                 arguments = loads_commented(arguments.strip() or "{}", source="the text")
         except JsonError as error:
             message = f"the arguments of {name} are not a JSON object: {error}"
-            return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
+            return syntax_error(message, _tool=name, _id=piece.id, **_unwritten_path(text))
         if arguments is None:
             arguments = {}
         if not isinstance(arguments, dict):
@@ -180,7 +180,7 @@ class ToolsReader:
         return Solution(self._given, problem=problem, text=text, beside=beside, anew=self._prose.anew)
 
 
-def _claimed(arguments: str) -> JsonObject:
+def _unwritten_path(arguments: str) -> JsonObject:
     """Return the output paths of a call that cannot be parsed: no reader may see an older value there (R5.1)."""
     found = _OUTPUT_PATH.search(arguments)
     try:
