@@ -176,7 +176,7 @@ class SessionWorkflow:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._driver.arrived()
         kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
-        if (hooked := self._answered_by_hooks(withdrawal)) is not None and self._driver.follows_rules():
+        if (hooked := self._answered_by_hooks(withdrawal)) is not None and self._driver.is_patched():
             await hooked.wait()
             self._driver.check_open()
             kept.message_queue.check_no_command(kept.message_queue.judge_withdrawal(withdrawal))
@@ -208,7 +208,7 @@ class SessionWorkflow:
     def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
         message_queue, withdrawal = self._kept.message_queue, self._read(MessageWithdrawal, sent)
         if self._answered_by_hooks(withdrawal) is None:
-            # No earlier version checked this in the handler: a recorded history may have a withdrawn command.
+            # Only new withdrawals are checked here: a recorded history may have a withdrawn command.
             message_queue.check_no_command(message_queue.judge_withdrawal(withdrawal))
 
     @workflow.update(
@@ -345,7 +345,7 @@ class SessionWorkflow:
         kept = self._kept
         if message.document is not None and kept.names_another_agent(message):
             known = kept.message_queue.judge(message) is not None
-            if not (known and self._driver.follows_rules()):  # a message that comes again changes nothing
+            if not (known and self._driver.is_patched()):  # a message that comes again changes nothing
                 kept.change_agent(message)
         accepted = kept.message_queue.accept(message, workflow.time(), now(), text)
         if accepted.queued is not None:

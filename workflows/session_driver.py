@@ -109,11 +109,11 @@ class SessionDriver:
         if self._is_first and not argument.created_at:
             argument = argument.model_copy(update={"created_at": began})
         self.kept = SessionState(
-            argument, info.workflow_id, info.original_execution_run_id[-6:], began, self.follows_rules
+            argument, info.workflow_id, info.original_execution_run_id[-6:], began, self.is_patched
         )
         self.hooks = SessionHooks(self.kept, self._begins)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
-        self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered, self.follows_rules)
+        self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered, self.is_patched)
         self._pushes = NotificationSender([], None)
         self.turns = RunTurns()
         self.child: ChildRun | None = None
@@ -134,7 +134,7 @@ class SessionDriver:
 
     def _begins(self) -> bool:
         """Whether the session begins with this execution. A fork, or an imported session, begins with a snapshot."""
-        return not self._has_snapshot or (self._is_first and self.follows_rules())
+        return not self._has_snapshot or (self._is_first and self.is_patched())
 
     def _note_reset(self) -> None:
         running = self.kept.message_queue.state.running
@@ -171,7 +171,7 @@ class SessionDriver:
         if not kept.webhooks.kept:
             return
         status, error = kept.status_of(run_id)
-        if status == "cancelled" and kept.never_began(run_id) and not self.follows_rules():
+        if status == "cancelled" and kept.never_began(run_id) and not self.is_patched():
             return
         about = {"session": kept.key, "tenant": kept.tenant, "agent": kept.agent}
         for wanted in kept.webhooks.report(run_id, status, now(), error=error, **about):
@@ -183,7 +183,7 @@ class SessionDriver:
         The audit log has the deletion at once: a client terminates a session that takes long to end.
         """
         self._deleted_by = by
-        if self.follows_rules():
+        if self.is_patched():
             self._auditing = asyncio.create_task(self._audit())
         self._end("the session is deleted")
 
@@ -267,7 +267,7 @@ class SessionDriver:
                 await self._idle(seen)
             if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and should_continue_as_new():
                 if self.replies.busy:
-                    limited = self.follows_rules()
+                    limited = self.is_patched()
                     await (self.replies.pause(_LONGEST_PAUSE, self._has_ended) if limited else self.replies.pause())
                 if workflow.all_handlers_finished():
                     self._go_on()
@@ -379,13 +379,14 @@ class SessionDriver:
 
     def _separate(self, ended: ActiveRun) -> None:
         """Give waiting messages of a run that begins, or has ended, without them a run of their own."""
-        if (messages := self.kept.message_queue.find_left_messages(ended.number)) and self.follows_rules():
+        if (messages := self.kept.message_queue.find_left_messages(ended.number)) and self.is_patched():
             self.kept.separate(messages)
 
-    def follows_rules(self) -> bool:
-        """Whether this execution follows the rules since 0.2.0. Call it only where they differ: it records a marker.
+    def is_patched(self) -> bool:
+        """Whether changes after 0.2.0 apply to this execution. Call it only where they change the result: it records a
+        marker.
 
-        A validator follows them: it may record no marker, and no replay repeats it.
+        Return True in a validator: a validator cannot record a marker, and a replay does not run it.
         """
         if workflow.unsafe.is_read_only():
             return True
@@ -603,7 +604,7 @@ continues as new after a later one.
 
 class SessionReplies:
     """The replies of a session, delivered in their order as `hooks` change them. `on_end` receives each outcome and
-    text.
+    text. `is_patched`: as in `SessionState`.
     """
 
     def __init__(
@@ -611,13 +612,13 @@ class SessionReplies:
         waiting: list[ReplyDelivery],
         hooks: SessionHooks,
         on_end: Callable[[ReplyDelivery, Delivered, str], None],
-        follows_rules: Callable[[], bool],
+        is_patched: Callable[[], bool],
     ) -> None:
         self.waiting = waiting
         """Replies that are not delivered yet, the one under way first; the caller's own list."""
         self._hooks = hooks
         self._on_end = on_end
-        self._follows_rules = follows_rules
+        self._is_patched = is_patched
         self._task: asyncio.Task[None] | None = None
         self._paused = False
 
@@ -656,15 +657,15 @@ class SessionReplies:
     async def _deliver_all(self) -> None:
         while self.waiting and not self._paused:
             delivery = self.waiting[0]
-            again = delivery.is_redelivery and self._hooks.has_hooks() and self._follows_rules()
-            became, text = await self._one(delivery, again=again)
+            is_redelivery = delivery.is_redelivery and self._hooks.has_hooks() and self._is_patched()
+            became, text = await self._one(delivery, is_redelivery=is_redelivery)
             del self.waiting[:1]
             self._on_end(delivery, became, text)
-            await self._hooks.sent(delivery, text, became.status, again=again)
+            await self._hooks.sent(delivery, text, became.status, is_redelivery=is_redelivery)
 
-    async def _one(self, delivery: ReplyDelivery, *, again: bool) -> tuple[Delivered, str]:
-        """Deliver one reply; return its outcome and its text. `again`: hooks have changed its text before."""
-        text, refused = (delivery.text, None) if again else await self._hooks.sending(delivery)
+    async def _one(self, delivery: ReplyDelivery, *, is_redelivery: bool) -> tuple[Delivered, str]:
+        """Deliver one reply; return its outcome and its text. `is_redelivery`: hooks have already changed the text."""
+        text, refused = (delivery.text, None) if is_redelivery else await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
         sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})

@@ -145,11 +145,14 @@ class SessionHooks:
             return text, None if answer is None else answer.refused
         return (text if answer.changed is None else str(answer.changed["text"])), None
 
-    async def sent(self, delivery: ReplyDelivery, text: str, status: str, *, again: bool) -> None:
-        """Report the outcome of a reply: `delivered`, `refused` or `unknown`. `again`: an earlier one was reported."""
+    async def sent(self, delivery: ReplyDelivery, text: str, status: str, *, is_redelivery: bool) -> None:
+        """Report the outcome of a reply: `delivered`, `refused` or `unknown`.
+
+        `is_redelivery`: an earlier outcome was reported under the reply's key.
+        """
         if self.has_hooks():
             of = _of_reply(delivery, text) | {"status": status}
-            what = f"{delivery.key}/{self._time()}" if again else delivery.key
+            what = f"{delivery.key}/{self._time()}" if is_redelivery else delivery.key
             await self._ask("message_sent", MessageSent, what, lambda: of)
 
     async def _ask(

@@ -423,16 +423,16 @@ class Eraser:
         if parent is None or parent.close_time is not None or ended.parent_run_id is None:
             return None
         if parent.run_id != ended.parent_run_id:  # a reset keeps the history, continue-as-new does not
-            began = [await self._first_of(parent.id, each) for each in (parent.run_id, ended.parent_run_id)]
-            if began[0] != began[1]:
+            original = await self._original_run_id(parent.id, ended.parent_run_id)
+            if await self._original_run_id(parent.id, parent.run_id) != original:
                 return None
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=ended.run_id)
         end = await handle.fetch_history(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
         stored = (each.external_payloads for event in end.events for each in payloads_of(event))
         return parent.id if any(stored) else None
 
-    async def _first_of(self, id: str, run_id: str) -> str:
-        """Return the execution whose first event an execution has: another one after a reset, else itself."""
+    async def _original_run_id(self, id: str, run_id: str) -> str:
+        """Return the run id of the execution from which this one was reset; its own run id without a reset."""
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id, run_id=run_id)
         with ignore_not_found():
             async for event in handle.fetch_history_events(page_size=1):

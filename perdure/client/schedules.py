@@ -335,8 +335,9 @@ class Schedule:
         return cast("RunInput", given)
 
     async def pause(self, note: str = "") -> None:
-        """Pause the schedule: it starts no runs, and running ones continue. `note`: the reason, shown until `resume`
-        (default: its note stays).
+        """Pause the schedule: it starts no runs, and running ones continue.
+
+        `note`: the reason; it is shown in place of the schedule's note until `resume` (default: the shown note stays).
 
         ```python
         await perdure.schedule("nightly").pause("the shop is closed")
@@ -350,7 +351,7 @@ class Schedule:
     async def resume(self, note: str = "") -> None:
         """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`.
 
-        `note`: the schedule's new note (default: the note of its creation, without the reason of the pause).
+        `note`: the new note (default: the schedule's own note, without the reason of the pause).
 
         ```python
         await perdure.schedule("nightly").resume()
@@ -518,7 +519,10 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
 
 
 def _read_note(note: str | None) -> tuple[str, str]:
-    """Return the reason of a pause and the schedule's own note, without Perdure's: Temporal accepts no empty note."""
+    """Return the reason of a pause, and the schedule's own note; "" for one that is not set.
+
+    `paused` and `resumed` are Perdure's own: Temporal accepts no empty note.
+    """
     if note is None or note in (_PAUSED, _RESUMED):
         return "", ""
     if not note.startswith(_WHY_PAUSED):
@@ -528,7 +532,10 @@ def _read_note(note: str | None) -> tuple[str, str]:
 
 
 def _write_note(reason: str, own: str) -> str:
-    return own if not reason else f"{_WHY_PAUSED}{reason}{_OWN_NOTE}{own}" if own else f"{_WHY_PAUSED}{reason}"
+    """Return the note that Temporal keeps: the reason of a pause, then the schedule's own note; "" without both."""
+    if not reason:
+        return own
+    return f"{_WHY_PAUSED}{reason}{_OWN_NOTE}{own}" if own else f"{_WHY_PAUSED}{reason}"
 
 
 def _policy(overlap: str) -> ScheduleOverlapPolicy:

@@ -139,10 +139,10 @@ async def send(
                 raise
             return None
 
-    async with _patiently(client, session):
+    async with _clear_update_errors(client, session):
         while True:
             try:
-                if (answer := await _again(client, session, id, attempt)) is not None:
+                if (answer := await _wait_for_answer(client, session, id, attempt)) is not None:
                     return Receipt.model_validate(answer).model_copy(update={"sender": message.sender})
             except WorkflowUpdateFailedError as error:
                 cause = error.cause
@@ -174,8 +174,8 @@ def check_message(session: Address, message: Message, agent: Agent[Any] | None) 
 async def update(client: Client, session: Address, name: str, argument: Any) -> Any:
     """Send an update to an existing session, and return its answer. Raises as `send` does."""
     id = uuid.uuid4().hex  # one id for all attempts, as in `send`: the first one may have counted
-    async with _patiently(client, session):
-        return await _again(client, session, id, lambda: _update(session, name, argument, id))
+    async with _clear_update_errors(client, session):
+        return await _wait_for_answer(client, session, id, lambda: _update(session, name, argument, id))
 
 
 async def _update(session: Address, name: str, argument: Any, id: str) -> Any:
@@ -222,21 +222,23 @@ def first_line(text: str) -> str:
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
-async def _again(client: Client, session: Address, id: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """Repeat an attempt until it has an answer. `id`: its update's.
+async def _wait_for_answer(
+    client: Client, session: Address, update_id: str, attempt: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Repeat an attempt until it has an answer. `update_id`: the id of the update that each attempt sends.
 
     Raise `TimeoutError` without an answer within `ANSWERS_WITHIN`, unless the session works on the update.
     """
     while True:
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
-                return await _attempts(attempt)
+                return await _retry(attempt)
         except TimeoutError:
-            if not await _works_on(client, session, id):
+            if not await _is_accepted(client, session, update_id):
                 raise
 
 
-async def _attempts(attempt: Callable[[], Awaitable[Any]]) -> Any:
+async def _retry(attempt: Callable[[], Awaitable[Any]]) -> Any:
     """Repeat an attempt until it has an answer. The caller limits the time."""
     pause = 0.02
     while True:
@@ -251,12 +253,12 @@ async def _attempts(attempt: Callable[[], Awaitable[Any]]) -> Any:
         pause = min(1.0, 2 * pause)
 
 
-async def _works_on(client: Client, session: Address, id: str) -> bool:
+async def _is_accepted(client: Client, session: Address, update_id: str) -> bool:
     """Whether the session has accepted an update, and workers take its tasks."""
     accepted = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_ACCEPTED
     request = PollWorkflowExecutionUpdateRequest(
         namespace=client.namespace,
-        update_ref=UpdateRef(workflow_execution=WorkflowExecution(workflow_id=session.id), update_id=id),
+        update_ref=UpdateRef(workflow_execution=WorkflowExecution(workflow_id=session.id), update_id=update_id),
         wait_policy=WaitPolicy(lifecycle_stage=accepted),
     )
     with contextlib.suppress(RPCError):
@@ -268,8 +270,8 @@ async def _works_on(client: Client, session: Address, id: str) -> bool:
 
 
 @asynccontextmanager
-async def _patiently(client: Client, session: Address) -> AsyncIterator[None]:
-    """Translate errors into clear ones, and a `TimeoutError` into `NoWorkerError`."""
+async def _clear_update_errors(client: Client, session: Address) -> AsyncIterator[None]:
+    """Raise `NoWorkerError` for a `TimeoutError`, and `MessageRefusedError` for a refusal; translate other errors."""
     try:
         with clear_session_errors(client, session.key):
             yield

@@ -189,7 +189,7 @@ class Delivery:
     late: Sequence[str] = ()
     """Interrupts that no longer waited."""
     receipt: Receipt | None = None
-    """The receipt of the input's message, if the run may end without it: the message steers the run, or waited for it."""
+    """The receipt of the input's message, if another run may answer it: it steers the run, or waits for its turn."""
 
 
 async def deliver(
@@ -209,7 +209,7 @@ async def deliver(
     in the message's run. `key`: taken once the input is accepted. `mode`: the message's mode, for an input without
     answers. Raises `HttpError` (403) for a caller without the right to decide, and as `judge_answers` and `send_decisions`.
     """
-    run_id, before, kept = None, 0, None
+    run_id, before, receipt_to_follow = None, 0, None
     late: list[str] = []
     id, text = message or ("", "")
     content: MessageOptions = {
@@ -238,9 +238,9 @@ async def deliver(
         receipt = await session.send(text, sender=caller.sender, **content)
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
-        moves = receipt.run_id is not None and receipt.done not in ("started", "stopped")
-        kept = receipt if moves else None
-    return Delivery(run_id, before, late, kept)
+        if receipt.run_id is not None and receipt.done in ("steered", "queued", "collected", "interrupted"):
+            receipt_to_follow = receipt
+    return Delivery(run_id, before, late, receipt_to_follow)
 
 
 async def steer(session: Session, caller: Caller, run_id: str, text: str, id: str | None = None) -> str | None:

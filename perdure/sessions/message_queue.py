@@ -269,7 +269,8 @@ def judge_context(message: Message, schema: JsonObject | bool = True) -> None:
 class MessageQueue:
     """The message queue. `rules` are the session's over its agent's; `session` is its workflow's id.
 
-    `follows_rules`: whether rules since 0.2.0 apply. It is called only where they change the result.
+    `is_patched`: whether changes after 0.2.0 apply to this execution. Call it only where they change the result: it
+    records a marker.
     """
 
     def __init__(
@@ -277,9 +278,9 @@ class MessageQueue:
         session: str,
         rules: SessionRules,
         state: QueueState | None = None,
-        follows_rules: Callable[[], bool] = lambda: True,
+        is_patched: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._follows_rules = follows_rules
+        self._is_patched = is_patched
         self.session = session
         self.rules = rules
         self.state = state or QueueState()
@@ -310,8 +311,8 @@ class MessageQueue:
     def judge(self, message: Message) -> Receipt | None:
         """Return the receipt of a message that was accepted before; `None` if it may be accepted now. Change nothing.
 
-        Raise `MessageRefusedError` for another message of the same id, a message above the cap, a command without its
-        right, and a message that must not wait.
+        Raise `MessageRefusedError` for another message of the same id, a message above a limit of waiting messages, a
+        command without its right, and a message that must not wait.
         """
         check_content(message)
         if (known := self.state.known.get(message.key)) is not None:
@@ -327,8 +328,8 @@ class MessageQueue:
             raise MessageRefusedError(f"{what}, and a message with mode reject does not wait")
         excess = None if self._steered(message)[0] is not None else self._excess(message, queue)
         if excess is None and running is not None and not running.begun:  # its further messages wait, too
-            excess = self._excess(message, [*running.messages[1:], *queue])
-            excess = excess if excess is not None and self._follows_rules() else None
+            joined = self._excess(message, [*running.messages[1:], *queue])
+            excess = joined if joined is not None and self._is_patched() else None
         if excess is not None:
             raise MessageRefusedError(f"{excess}; send the message later")
         return None
@@ -582,7 +583,8 @@ class MessageQueue:
     def separate_steered(self) -> None:
         """Separate the run's first messages from those that steered it. The run ends before it has begun.
 
-        Its very first message is no steer, even if it has become the first because an earlier one was withdrawn.
+        The first message left is the run's own, even if it was accepted as a steer and the message before it was
+        withdrawn.
         """
         running = self.state.running
         assert running is not None
@@ -638,7 +640,7 @@ class MessageQueue:
         return found
 
     def promise_anew(self, keys: Collection[str]) -> None:
-        """Assign new runs to these waiting messages: adjacent messages share a run if allowed, and if it can hold them."""
+        """Assign new runs to these waiting messages: adjacent messages share a run if allowed, up to `MAX_WAITING_TEXT`."""
         before: Queued | None = None
         size = 0
         for message in self.state.queue:
@@ -647,7 +649,7 @@ class MessageQueue:
                 continue
             shares = before is not None and self._share_run(before, message)
             size = len(message.text) + (size if shares else 0)
-            if shares and size > MAX_WAITING_TEXT and self._follows_rules():
+            if shares and size > MAX_WAITING_TEXT and self._is_patched():
                 shares, size = False, len(message.text)
             message.number = before.number if before is not None and shares else self._promise()
             if (known := self.state.known.get(message.key)) is not None:
@@ -655,7 +657,7 @@ class MessageQueue:
             before = message
 
     def _share_run(self, first: Queued, second: Queued) -> bool:
-        return first.joins(second) and (not first.settings or self._follows_rules())
+        return first.joins(second) and (not first.settings or self._is_patched())
 
     def _hold(self, key: str, request: int | None) -> None:
         if (known := self.state.known.get(key)) is not None:
@@ -719,10 +721,10 @@ class MessageQueue:
         return None
 
     def withdraw(self, key: str) -> list[Queued] | None:
-        """Withdraw a message, if possible. A run without any first message does not begin.
+        """Withdraw the message. A run without any first message does not begin.
 
-        Return the messages that follow the run now, because its new first sender has more rights (R10.9). Return `None`
-        where the message cannot be withdrawn.
+        Return the messages that leave the run with it, because they lack a right of its next message (R10.9); `None` if
+        it was withdrawn before.
         """
         message = self._withdrawable(key)
         if message is None:
@@ -736,7 +738,7 @@ class MessageQueue:
         running.messages = [each for each in running.messages if each is not message]
         if not running.messages:
             state.running = None
-        elif not running.begun and (rights := running.messages[0].rights) != running.rights and self._follows_rules():
+        elif not running.begun and (rights := running.messages[0].rights) != running.rights and self._is_patched():
             following = [each for each in running.messages if not covers(each.rights, rights)]
             running.rights = rights
             running.messages = [each for each in running.messages if each not in following]

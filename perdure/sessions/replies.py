@@ -54,7 +54,9 @@ class ReplyDelivery(WireModel):
 
     @property
     def is_redelivery(self) -> bool:
-        """Whether the reply, before its first attempt, is delivered again: its earlier delivery is unknown."""
+        """Whether an earlier delivery of the reply has an unknown outcome. Read it from the session's copy: in the
+        copy of a later attempt `earlier` may also count attempts of this delivery.
+        """
         return self.earlier > 0
 
 

@@ -74,7 +74,8 @@ class SessionState:
     """The state of a session, without its active run.
 
     `born` separates its runs from those of an earlier session with its key. `at` is the time when this execution began.
-    `follows_rules`: whether the execution follows rules that are newer than 0.2.0.
+    `is_patched`: whether changes after 0.2.0 apply to this execution. Call it only where they change the result: it
+    records a marker.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class SessionState:
         session_id: str,
         born: str,
         at: str,
-        follows_rules: Callable[[], bool] = lambda: True,
+        is_patched: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._input, self._follows_rules = argument, follows_rules
+        self._input, self._is_patched = argument, is_patched
         snapshot = (
             None
             if argument.snapshot is None
@@ -100,7 +101,7 @@ class SessionState:
         """Sources of the state and the conversation, by reference (R15.1)."""
         message_queue = QueueState(born=f"{born}-") if snapshot is None else snapshot.message_queue
         message_queue.known = self._by_sender(message_queue)
-        self.message_queue = MessageQueue(session_id, argument.rules, message_queue, follows_rules)
+        self.message_queue = MessageQueue(session_id, argument.rules, message_queue, is_patched)
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
@@ -254,7 +255,7 @@ class SessionState:
         """Drop entries that are in a segment now. A command that still waits for its turn stays known here."""
         waiting = {queued.key for queued in self.message_queue.state.queue}
         for entry in filter(is_sent, entries):
-            if entry.key in waiting or (self._was_copied(entry) and self._follows_rules()):
+            if entry.key in waiting or (self._was_copied(entry) and self._is_patched()):
                 continue
             self.message_queue.state.known.pop(entry.key, None)
             self.remembered.add(entry.key)
@@ -315,12 +316,12 @@ class SessionState:
         that steered it begin the next run.
         """
         why, run_id = running.ending or "its run did not start", self.message_queue.run_id(running.number)
-        follows = self._follows_rules()
-        if follows:
+        is_patched = self._is_patched()
+        if is_patched:
             self.message_queue.separate_steered()
         for message in running.messages:
-            self.transcript.settle(message.key, why, run_id if follows else None)
-        if follows:
+            self.transcript.settle(message.key, why, run_id if is_patched else None)
+        if is_patched:
             self.transcript.append(RunEntry(at=at, run_id=run_id, status="cancelled", error=why))
             self.transcript.append(ReplyEntry(at=at, run_id=run_id, why=why))
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
@@ -449,10 +450,11 @@ class SessionState:
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
         """Record the outcome of a reply, and its final text."""
-        stands = delivery.kind == "answer" and text == delivery.text
-        if stands and delivery.is_redelivery and text != self.transcript.reply(delivery.run_id):
-            stands = not self._follows_rules()  # hooks changed it before its first delivery
-        self.transcript.append(delivery_entry(delivery, became, None if stands else text, at))
+        is_answer = delivery.kind == "answer" and text == delivery.text
+        # A redelivery has the text that hooks made: compare it with the run's answer.
+        if is_answer and delivery.is_redelivery and text != self.transcript.reply(delivery.run_id):
+            is_answer = not self._is_patched()
+        self.transcript.append(delivery_entry(delivery, became, None if is_answer else text, at))
         self.notes.delivered(delivery, became, at)
 
     def redelivery(self, key: str) -> ReplyDelivery:

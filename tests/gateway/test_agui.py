@@ -131,13 +131,8 @@ async def test_a_thread_is_a_session(dev_server: WorkflowEnvironment, tmp_path: 
         assert "Which colour?" in it.it.model.requests[1].text
 
 
-async def until_steered(it: Harness, thread: str) -> None:
-    """Wait until the thread's session has accepted two messages."""
-    await until_accepted(it, thread, 2)
-
-
 async def until_accepted(it: Harness, thread: str, count: int) -> None:
-    """Wait until the thread's session has accepted so many messages."""
+    """Wait until the thread's session has accepted `count` messages."""
     session = Perdure(it.client, task_queue=it.task_queue).session(thread, tenant=EVERYTHING[0])
     async with asyncio.timeout(HANG):
         while True:
@@ -161,7 +156,7 @@ async def test_an_answer_continues_with_the_run_that_reads_its_message(
         first = asyncio.create_task(it.ask(threadId=thread, messages=[shoes]))
         await it.it.model.wait_for_request(2)
         second = asyncio.create_task(it.ask(threadId=thread, messages=[shoes, red]))
-        await until_steered(it.it, thread)
+        await until_accepted(it.it, thread, 2)
         gate.set()
         assert text(await first) == "Which colour?"
         events = await second

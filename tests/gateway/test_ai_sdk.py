@@ -22,7 +22,7 @@ from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.http_server import serve_app
 from perdure.testing.scripted_model import Turn
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
-from tests.gateway.test_agui import EVERYTHING, LAST_REQUEST, PAYS, SHOPPER, pay, until_steered
+from tests.gateway.test_agui import EVERYTHING, LAST_REQUEST, PAYS, SHOPPER, pay, until_accepted
 from tests.gateway.test_ai_sdk_events import UiPage, take
 from tests.support import Harness, harness
 from tests.timeouts import HANG
@@ -115,7 +115,7 @@ async def test_an_answer_continues_with_the_run_that_reads_its_message(
         first = asyncio.create_task(it.page([user("Shoes.")], id=chat))
         await it.it.model.wait_for_request(2)
         second = asyncio.create_task(it.page([user("Shoes."), user("Red ones.", "m2")], id=chat))
-        await until_steered(it.it, chat)
+        await until_accepted(it.it, chat, 2)
         gate.set()
         assert (await first).texts == ["Which colour?"]
         page = await second

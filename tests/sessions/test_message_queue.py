@@ -445,7 +445,7 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     assert step.run.rights == []  # a run has its starter's
 
 
-def test_r10_9_a_run_has_the_rights_of_its_new_first_sender_once_the_starter_withdraws() -> None:
+def test_r10_9_a_run_has_the_rights_of_the_next_messages_sender_after_a_withdrawal() -> None:
     it = message_queue()
     say(it, "a")
     say(it, "queued", mode="followup")
@@ -479,7 +479,7 @@ def test_r10_7_a_withdrawal_takes_no_message_from_a_run_that_has_begun() -> None
     assert take_back(it, "d") == []
 
 
-def test_r10_7_a_steer_whose_starter_withdraws_begins_the_run_and_ends_with_it() -> None:
+def test_r10_7_a_steer_becomes_the_first_message_when_the_starting_message_is_withdrawn() -> None:
     it = message_queue()
     say(it, "a")
     say(it, "b", sender="bob")
@@ -517,7 +517,7 @@ def test_r19_1_a_steer_with_another_context_follows() -> None:
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_r10_4_collect_joins_messages_of_the_same_settings(joins: bool) -> None:
-    it = MessageQueue(SESSION, SessionRules(mode="collect"), follows_rules=lambda: joins)
+    it = MessageQueue(SESSION, SessionRules(mode="collect"), is_patched=lambda: joins)
     note = {"context": [{"role": "user", "content": "from the trigger"}]}
     numbers = [say(it, text, settings=settings).queued for text, settings in (("a", note), ("b", note), ("c", {}))]
     assert [None if each is None else each.number for each in numbers] == ([1, 1, 2] if joins else [1, 2, 3])

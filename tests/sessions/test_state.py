@@ -284,7 +284,7 @@ def test_r10_3_a_steer_outlives_a_run_that_was_stopped_before_it_began() -> None
     assert said[::2] == ["ann: order the chair", "bob: ship my lamp"]
 
 
-def test_r21_4_a_webhook_is_for_a_run_whose_end_the_session_still_has() -> None:
+def test_r21_4_a_webhook_for_an_archived_run_is_refused() -> None:
     session = begun()
     archive(session, session.transcript.old()[-1].n)
     say(session, {"message_id": "next", "sender": "ann", "text": "hello"}, 0.0)

@@ -1019,7 +1019,6 @@ async def test_r18_8_an_answer_that_a_hook_delays_is_awaited(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An update that a session works on has a worker: a hook or a compaction may take minutes."""
-    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 5.0)
     attempts, goes_on = _Attempts(), asyncio.Event()
 
     @hook("message_received")
@@ -1030,12 +1029,15 @@ async def test_r18_8_an_answer_that_a_hook_delays_is_awaited(
     client = Client(**dev_server.client.config() | {"interceptors": [attempts]})
     async with desk(dev_server, tools=[slow], client=client) as (session, _), asyncio.timeout(HANG):
         await answers(session, await session.send("hello", sender="ann"))
+        monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 1.0)
         attempts.ids.clear()
         attempts.second.clear()
         sent = asyncio.create_task(session.send("hang", sender="ann"))
-        again = asyncio.create_task(attempts.second.wait())  # the first wait is over
-        await asyncio.wait({sent, again}, return_when=asyncio.FIRST_COMPLETED)
+        again = asyncio.create_task(attempts.second.wait())
+        ended, _ = await asyncio.wait({sent, again}, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
         goes_on.set()
+        assert ended == {again}  # the first wait is over, and the message has no answer
         assert await answers(session, await sent) == ["re: ann: hang"]
     assert len({*attempts.ids}) == 1
 

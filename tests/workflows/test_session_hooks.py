@@ -210,7 +210,7 @@ async def test_r10_7_a_message_that_a_hook_looks_at_can_be_withdrawn(dev_server:
 
 
 async def until_accepted(session: Session, count: int) -> None:
-    """Until so many updates of this execution are accepted and have no answer."""
+    """Wait until `count` updates of this execution are accepted and unanswered."""
     async with asyncio.timeout(HANG):
         while True:
             found = Counter(event.event_type for event in (await session.handle.fetch_history()).events)

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -266,8 +267,9 @@ async def test_no_reply_is_lost_where_the_session_goes_on_as_new(impatient_serve
 
 
 async def test_r10_10_a_delivery_that_hangs_holds_neither_the_next_run_nor_a_deletion(
-    impatient_server: WorkflowEnvironment,
+    impatient_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("perdure.workflows.session_driver._LONGEST_PAUSE", timedelta(seconds=0.1))
     channel = Channel()
     channel.hold = asyncio.Event()
     async with chat(impatient_server, channel) as (session, _):
@@ -282,6 +284,7 @@ async def test_r10_10_a_delivery_that_hangs_holds_neither_the_next_run_nor_a_del
         await session.handle.execute_update(END, SessionDeletion(sender="ann", rights=["*"]))
         await asyncio.wait_for(session.handle.result(), HANG)
         channel.hold.set()
+        # The deleted session has not continued as new.
         assert (await session.handle.describe()).run_id == execution.run_id
 
 
