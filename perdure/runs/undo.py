@@ -275,7 +275,7 @@ class EffectLog:
         if undo is None or target is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
         if self._knows_defaults:
-            params = with_defaults(undo, tool.defaults, params, result)
+            params = with_defaults(undo, target.parameters, tool.defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is not None and result is MISSING:
             problem = f"a hook withholds its result, which {undo.tool} needs"

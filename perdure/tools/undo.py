@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from perdure.errors import PerdureError, ToolDefinitionError
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.references import MISSING, Missing, Reference, get
+from perdure.values.schemas import Schema
 from perdure.values.templates import parse_template
 
 PARAMS: Final = "params"
@@ -70,13 +71,23 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
     return None
 
 
-def with_defaults(undo: Undo, defaults: JsonObject, params: JsonObject, result: Json | Missing) -> JsonObject:
+def with_defaults(
+    undo: Undo, target: JsonObject, defaults: JsonObject, params: JsonObject, result: Json | Missing
+) -> JsonObject:
     """Return a call's parameters with the defaults of omitted ones, from which its undo's parameters come.
 
-    By name a field of the result comes before a default: the result reports the effect.
+    By name a field of the result comes before a default: the result reports the effect. A default that the undo tool
+    does not accept, such as `null` for a string, is left out. `target`: the schema of the undo tool's parameters.
     """
     fields = result if undo.params is None and isinstance(result, dict) else {}
-    return {**{name: value for name, value in defaults.items() if name not in fields}, **params}
+    optional = Schema({**target, "required": []})
+    known = dict(params)
+    for name, value in defaults.items():
+        if name not in params and name not in fields:
+            made, problem = undo_params(undo, optional.schema, {**known, name: value}, result)
+            if problem is None and optional.fits(made) is not False:
+                known[name] = value
+    return known
 
 
 def undo_params(

@@ -305,6 +305,51 @@ def test_r23_4_an_undo_reads_the_default_of_a_parameter_that_the_call_leaves_out
     assert recorded == {key: value for key, value in made.items() if value != "north"}
 
 
+@pytest.mark.parametrize(
+    ("written", "required", "made"),
+    [
+        (None, ["fruit"], {"fruit": "pear", "till": 9}),
+        (None, ["fruit", "shop"], None),
+        ({"fruit": "†params.fruit", "shop": "†params.shop", "till": "†params.till"}, [], {"fruit": "pear", "till": 9}),
+        ({"fruit": "†params.fruit", "shop": "†params.shop"}, ["shop"], None),
+    ],
+    ids=["by-name", "by-name-required", "mapped", "mapped-required"],
+)
+def test_r23_4_an_undo_leaves_out_a_default_that_its_tool_does_not_accept(
+    written: JsonObject | None, required: list[Json], made: JsonObject | None
+) -> None:
+    """An optional parameter often has the default `null`, which the undo tool may not take."""
+    text: Json = {"type": "string"}
+    till: Json = {"type": "integer", "default": 9}
+    cancel = parse_tool(
+        {
+            "name": "cancel",
+            "properties": {"fruit": text, "shop": text, "till": {"type": "integer"}},
+            "required": required,
+            "_activity": "cancel",
+        },
+        activities=["cancel"],
+    )
+    order = parse_tool(
+        {
+            "name": "order",
+            "properties": {"fruit": text, "shop": {"type": ["string", "null"], "default": None}, "till": till},
+            "_activity": "order",
+            "_undo": "cancel" if written is None else {"tool": "cancel", "params": written},
+        },
+        activities=["order"],
+    )
+    plan = Plan(1, tools={"order": order}, state=State())
+    plan.extend([{"_tool": "order", "fruit": "pear"}])
+    plan.close()
+    [call] = plan.take_ready("t")
+    plan.end(call, Returned("ok"), "t")
+    log = EffectLog([order], [cancel], Sizes())
+    log.add(plan)
+    [effect] = log.chunk(0, None).effects
+    assert (effect.status, effect.params) == (("cannot be undone", {}) if made is None else ("done", made))
+
+
 DONE = Effect(call="1.0", tool="mail", undo="undo", params={"what": 1})
 UNKNOWN = Effect(call="1.1", tool="pay", status="unknown", reason="timeout: whether it took effect is not known")
 RUNNING = "run/1.1 is running: which effects it will have is not known"
