@@ -331,7 +331,7 @@ EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
 call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran. A call that a
 client or a person answers is not done for rules, and the model may drop a call that has to follow it."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
-"""Patch: in runs of 0.2.0, after a message, an unreadable answer ends calls of earlier plans, and a rejected plan keeps the
+"""Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan keeps the
 slots of its calls and has an output. Calls that a rule requires do not start before the last Request (R7.6, R10.5,
 R23.2)."""
 INVALID_WRITE: Final = "invalid_write"

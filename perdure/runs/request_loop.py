@@ -155,6 +155,8 @@ def edited_plan(plan: Plan, other: Plan, time: str, *, keeps_authors: bool = Tru
 
 REQUEST: Final = "request"
 PLAN: Final = "plan"
+NOT_COMPLETE: Final = "the answer was not complete, so nothing of its plan was run"
+"""The reason why the calls of an unreadable answer do not run where a person reviews whole plans."""
 
 
 class RequestLoop:
@@ -653,14 +655,8 @@ class RequestLoop:
             return
         if self.intake.number:
             self._run.note_answer(result)
-        if (
-            result.problem is not None
-            and self._shows_plan
-            and self.plan.goes_on
-            and self._is_patched(STEERED_RUNS_GO_ON)
-        ):
-            self._hold_back()  # no person is shown this plan: the model decides anew on all that has not begun
-            return
+        if result.problem is not None and self._is_patched(STEERED_RUNS_GO_ON):
+            self._discard_decisions(now)
         if (
             result.problem is not None and self.plan.held_calls.held
         ):  # the model has not decided on the held calls: it is asked about them again
@@ -709,6 +705,23 @@ class RequestLoop:
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
         self._hold_back()
+        if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
+            self._stage = RequestStage.REVISED
+        else:
+            self.plan.close()  # no call is left to continue
+
+    def _discard_decisions(self, now: str) -> None:
+        """Discard what an unreadable answer decides about held calls.
+
+        Where a person reviews whole plans, the answer's own calls do not run, because no person is shown its plan.
+        """
+        for call in self.plan.held_calls.held:
+            call.hold.unwanted = False
+        if self._shows_plan and self.plan.goes_on:
+            own = [call for call in self.plan.own if not call.state.ended]
+            self._drop(NOT_COMPLETE, now, own)
+            self._judge = None  # the dropped calls meet no rule
+            self._hold_back()
 
     def _hold_back(self) -> None:
         """Hold all calls that have not begun, except those that a rule requires. The next Request decides on them."""
@@ -720,10 +733,6 @@ class RequestLoop:
         for call in self.running.values():
             if call.hold.queued and call.state.status != "running":
                 self._rules.note_held(call, keeps_lent=not self._is_patched(HELD_BLOCKS_NOTHING))
-        if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
-            self._stage = RequestStage.REVISED
-        else:
-            self.plan.close()  # no call is left to continue
 
     def _drop_unkept(self, now: str) -> bool:
         """Drop the held calls that the answer drops or writes anew; return whether to ask the model about others.
@@ -789,7 +798,8 @@ class RequestLoop:
     def _shown(self, now: str) -> RequestStage:
         """Return the stage after the answer, and request approval of its plan if a person has to review it (R7.6)."""
         if self._shows_plan and self.result.problem:
-            self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
+            if not (self.plan.goes_on and self._is_patched(STEERED_RUNS_GO_ON)):
+                self.plan.end_all("rejected", NOT_COMPLETE, now)
         elif self._shows_plan:
             self._plan_request = self._run.approval_queue.add_plan(
                 self.plan, now, lambda: self._run.new_plan(self.plan.request)

@@ -39,6 +39,7 @@ TOOLS = [
     parse_tool({"name": "act", "properties": {"x": {}}, "_activity": "act"}, activities=["act"]),
     parse_tool({"name": "see", "properties": {"x": {}}, "_activity": "see", "_safe": True}, activities=["see"]),
 ]
+BROKEN: JsonObject = {"code": "not_json", "message": "broken"}
 
 
 class World:
@@ -864,16 +865,60 @@ def test_r10_5_an_unreadable_answer_ends_no_call_of_an_earlier_plan(activity: st
     world.loop.running["1.1"].hold.queued = activity == "act"  # it waits for its turn
     world.steer("m1")
     world.step()
-    world.answer(keep("1.1"), act("b"), problem={"code": "not_json", "message": "broken"})
+    world.answer(keep("1.1"), act("b"), problem=BROKEN)
     assert world.number == 3
-    assert world.statuses == {"1.0": "running", "1.1": "held", "2.0": "done", "2.1": "held"}
+    assert world.statuses == {"1.0": "running", "1.1": "held", "2.0": "done", "2.1": "skipped"}
     assert "Nothing is decided yet about what is held" in world.shown[-1]
     assert not world.loop.may_begin(world.loop.running["1.1"])
     world.answer(keep("1.1"), act("b", 2))
     decide(world, "3")
     assert world.loop.may_begin(world.loop.running["1.1"])
     world.end("1.1")
-    assert (world.statuses["1.1"], world.statuses["2.1"], world.started[-1]) == ("done", "skipped", "3.1")
+    assert (world.statuses["1.1"], world.started[-1]) == ("done", "3.1")
+
+
+@pytest.mark.parametrize("scope", ["plan", "calls"])
+def test_r10_5_an_unreadable_answer_drops_no_call_also_later(scope: str) -> None:
+    world = World(approval={"scope": scope})
+    world.answer(act("a"), act("b", "†state.a"), act("c", "†state.a"))
+    if scope == "plan":
+        decide(world, "1")
+    world.loop.running["1.0"].hold.queued = False
+    world.steer("m1")
+    world.step()
+    world.answer(keep(drop=["1.1"]), problem=BROKEN)
+    world.answer(keep("1.2"))
+    assert (world.number, world.statuses["1.1"]) == (4, "held"), "the model is asked about it"
+
+
+@pytest.mark.parametrize("scope", ["plan", "calls"])
+def test_r10_5_an_unreadable_answer_with_no_call_held_needs_no_further_request_while_calls_run(scope: str) -> None:
+    world = World(approval={"scope": scope})
+    world.answer(act("a"))
+    if scope == "plan":
+        decide(world, "1")
+    world.loop.running["1.0"].hold.queued = False
+    world.steer("m1")
+    world.step()
+    world.answer(problem=BROKEN)
+    assert (world.number, world.loop.stage) == (2, RequestStage.DRAINING)
+    world.end("1.0")
+    assert (world.number, world.statuses) == (3, {"1.0": "done"})
+
+
+def test_r7_6_a_call_of_an_unreadable_answer_is_in_no_later_plan() -> None:
+    world = World(approval={"scope": "plan"})
+    world.answer(act("a"), act("b", "†state.a"))
+    decide(world, "1")
+    world.loop.running["1.0"].hold.queued = False
+    world.steer("m1")
+    world.step()
+    world.answer(act(x="pay 100"), act("a", 2), problem=BROKEN)
+    assert "the answer was not complete, so nothing of its plan was run" in "".join(world.shown)
+    world.answer(keep("1.1"), act(x="pay 100 euros"))
+    assert decide(world, "3") == ["3.1"]
+    assert world.end("1.0") == ["1.1"], "it reads the value of the earlier plan"
+    assert (world.statuses["2.0"], world.statuses["2.1"]) == ("skipped", "skipped")
 
 
 def logging(**config: Any) -> World:
@@ -894,11 +939,10 @@ def test_r23_2_an_unreadable_answer_leaves_a_required_call_in_the_plan() -> None
     call.hold.queued = False
     world.steer("m1")
     world.step()
-    world.answer(problem={"code": "not_json", "message": "broken"})
-    assert (world.number, world.statuses["1.1"]) == (3, "pending")
-    world.answer()
-    decide(world, "3")
+    world.answer({"_tool": "log", "x": 2}, problem=BROKEN)
+    assert (world.number, world.statuses["1.1"]) == (2, "pending")
     assert world.end("1.0") == ["1.1"]
+    assert world.statuses["2.0"] == "skipped"
 
 
 def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() -> None:
