@@ -179,7 +179,7 @@ class RunApprovals:
         """
         call = raw.get("call") if isinstance(raw, dict) else None
         approval_request = self.approval_queue.waiting.get(call) if isinstance(call, str) else None
-        if approval_request is None or not approval_request.is_with_client:
+        if approval_request is None or not approval_request.is_client_call:
             await self.resets.check(update_id)
         return raw
 
@@ -344,7 +344,7 @@ class ApprovalWaits:
                     if informing is not None and not is_informed:
                         informing.cancel()
                         informing = self._notifications.watch(approval_request, program)
-                for_client = approval_request.is_with_client and (
+                for_client = approval_request.is_client_call and (
                     client_timeout is not None or self._agent_run.prepared.follows(CLIENT_TIMEOUT_ALONE)
                 )
                 seconds = client_timeout if for_client else self._approval_queue.timeout(approval_request)
@@ -393,7 +393,7 @@ class ApprovalWaits:
         tool = "" if approval_request.call is None else metrics.tool_of(approval_request.call)
         observe(
             metrics.waiting_observation(
-                approval_request.id, tool, question=approval_request.question, client=approval_request.is_with_client
+                approval_request.id, tool, question=approval_request.question, client=approval_request.is_client_call
             )
         )
 
@@ -560,8 +560,8 @@ class WaitingList:
         """
         known = {entry.call: entry for entry in self._listed[1]}
         waiting = [each for each in self._approval_queue.waiting.values() if each.id not in self._with_program]
-        if any(each.is_with_client for each in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
-            waiting = [each for each in waiting if not each.is_with_client]  # no person is asked
+        if any(each.is_client_call for each in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
+            waiting = [each for each in waiting if not each.is_client_call]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
         listed = (len(waiting), [known.get(each.id) or waiting_entry(each) for each in oldest])
         if listed == self._listed:

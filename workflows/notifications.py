@@ -307,7 +307,7 @@ class RunNotifications:
         """Notify people of a request once no program decides it, and again while it waits. Cancel the task when the
         wait ends.
         """
-        if self._routes is None or approval_request.is_with_client:
+        if self._routes is None or approval_request.is_client_call:
             return None
         return asyncio.create_task(self._watch(approval_request, program, self._routes, workflow.time()))
 

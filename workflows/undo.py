@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs.run import RunState
     from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted
-    from perdure.runs.version_switches import UNDO_ENDS_IN_PART, UNDO_FOLLOWS_POLICY
+    from perdure.runs.version_switches import PARTIAL_UNDO_FAILS, UNDO_FOLLOWS_POLICY
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunResult
     from perdure.values.json import Json, JsonObject
@@ -69,7 +69,7 @@ async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState, chil
             raise
         return Failed(CallError("not_undone", message_of(error)))
     problem: Outcome | None = None
-    if run.undo is not None and (start.waits or start.left) and run.prepared.follows(UNDO_ENDS_IN_PART):
+    if run.undo is not None and (start.waits or start.left) and run.prepared.follows(PARTIAL_UNDO_FAILS):
         problem = Failed(CallError("not_undone", _explain_rest(run_id, start)))
     told = {"cannot_be_undone": start.cannot, "unknown": start.waits}
     left: JsonObject = {key: list[Json](names) for key, names in told.items() if names}

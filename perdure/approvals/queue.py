@@ -183,7 +183,7 @@ class ApprovalQueue:
         request = ApprovalRequest(
             call.id, question_words(call), plan, call.approval, call, question=True, digests=self.digests
         )
-        plan.hold(call, is_with_client=request.is_with_client)
+        plan.hold(call, is_with_client=request.is_client_call)
         return self._put_out(request)
 
     def add_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
@@ -223,9 +223,9 @@ class ApprovalQueue:
 
     def _renew(self, request: ApprovalRequest) -> bool:
         """Renew a request, unless it waits for a client: no person is asked."""
-        if not request.is_with_client:
+        if not request.is_client_call:
             request.renew(self._reset_at)
-        return not request.is_with_client
+        return not request.is_client_call
 
     def judge(self, decision: Decision, time: str = "", waited: float = 0.0) -> JudgedDecision:
         """Return the decision with its revised call or plan, without a change.
@@ -370,7 +370,7 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} is not a question: approve it, reject it, edit it or replace it")
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{request.title} is a question: answer it or reject it")
-        is_answer = decision.decision == "answer" and not request.is_with_client
+        is_answer = decision.decision == "answer" and not request.is_client_call
         problem = None
         if is_answer and request.asked is not None:
             try:

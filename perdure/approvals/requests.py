@@ -81,9 +81,9 @@ class ApprovalRequest:
         self.calls = [call for call in self.plan.calls if not (self.call is not None or self.plan.is_past(call))]
 
     @property
-    def is_with_client(self) -> bool:
+    def is_client_call(self) -> bool:
         """Whether the program that started the run executes this call, so that no person is asked."""
-        return self.call is not None and is_with_client(self.call)
+        return self.call is not None and is_client_call(self.call)
 
     @property
     def shown(self) -> Any:  # an object for a call, a list for a plan
@@ -221,14 +221,14 @@ def what_runs(request: ApprovalRequest) -> str:
     )
 
 
-def is_with_client(call: Call) -> bool:
+def is_client_call(call: Call) -> bool:
     """Whether a client program executes the call, and returns its result."""
     return call.spec.tool is not None and call.spec.tool.activity == CLIENT
 
 
 def question_words(call: Call) -> str:
     """Return the question to the person or program that answers a call, without invisible characters."""
-    return WITH_CLIENT if is_with_client(call) else visible_lines(str(call.inputs.params.get("question", "")))
+    return WITH_CLIENT if is_client_call(call) else visible_lines(str(call.inputs.params.get("question", "")))
 
 
 def changed_words(call: Call) -> str:

@@ -38,7 +38,6 @@ from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError, ServerError, pluralize
 from perdure.hooks.events import RunOwner
 from perdure.hosting.settings import TASK_QUEUE
-from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before, failed_result, query_problem, read_effects
 from perdure.runs.agent import AgentSpec, check_new_id, parse_agent
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
@@ -267,7 +266,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         view.schedule, view.scheduled_at = scheduled["schedule"], None if at is None else at.isoformat()
     await _note_outcomes(client, view.notifications)
     if status in ("cancelled", "terminated", "timed_out"):
-        note_broken_off(view, status)
+        _note_broken_off(view, status)
         view.trouble = WITHOUT_RESULT if away else view.trouble
     return view
 
@@ -294,16 +293,15 @@ def not_shown(error: RPCError | WorkflowQueryFailedError, run_id: str) -> RunErr
     return RunError(f"{run_id!r} cannot be shown: {query_problem(run_id, error)}")
 
 
-def note_broken_off(view: RunView, status: RunStatus) -> None:
+def _note_broken_off(view: RunView, status: RunStatus) -> None:
     """Mark the calls of a run that was terminated or timed out as no longer running. Its workflow could not record
     that.
     """
     words = f"the run was {status.replace('_', ' ')}"
     for call in view.calls:
-        if call.is_under_way:
-            call.status, call.reason = "unknown", f"{words} while it ran: whether it took effect is not known"
-        elif call.status not in ENDED:
-            call.status, call.reason = "skipped", words
+        if (ended := call.status_without_outcome) != call.status:
+            unknown = " before this call had an outcome: whether it took effect is not known"
+            call.status, call.reason = ended, words + (unknown if ended == "unknown" else "")
     view.waiting = []
 
 

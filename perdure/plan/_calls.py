@@ -331,9 +331,9 @@ EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
 call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran. A call that a
 client or a person answers is not done for rules, and the model may drop a call that has to follow it."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
-"""Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan keeps the
-slots of its calls and has an output. Calls that a rule requires do not start before the last Request (R7.6, R10.5,
-R23.2)."""
+"""Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan
+keeps the slots of its calls, and its output is returned. Calls that a rule requires do not start before the last Request
+(R7.6, R10.5, R23.2)."""
 INVALID_WRITE: Final = "invalid_write"
 """Code of a call that ran, and whose result cannot be written to the state."""
 ENDED: Final[frozenset[CallStatus]] = frozenset(
@@ -569,7 +569,7 @@ class CallHold:
     unfollowed: bool = False
     """Whether a rule requires a later call that has not arrived yet."""
     with_client: bool = False
-    """Whether the client that executes it has it: without an answer it is unknown whether it took effect."""
+    """Whether its client has received it: without an answer it is unknown whether it took effect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -606,7 +606,7 @@ class Call:
 
     @property
     def is_with_client(self) -> bool:
-        """Whether the client that executes it has it."""
+        """Whether its client has received the call and has not answered yet."""
         return self.hold.with_client and not self.state.ended
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from temporalio.api.enums.v1 import EventType
@@ -20,9 +19,11 @@ from perdure.values.limits import MAX_UNDO_DEPTH
 async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
     """Return the effects of all executions of a run, with the state of their undo.
 
-    A delegate's call has the runs below that have effects left. The call is left out if no run below has had effects.
-    Raises `RunError` for a run that has not begun, `RunNotFoundError` for one with an execution that is no longer kept, and
-    the errors of a query.
+    `below` of a delegate's call lists the child runs whose effects can be undone. The call is left out if its child runs
+    have had no effects. A child run that is running or gone makes the call unknown.
+
+    Raises `RunError` for a run that has not begun, `RunNotFoundError` for one with an execution that is no longer kept,
+    and the errors of a query.
     """
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
@@ -100,11 +101,11 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
 
 
 async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect | None:
-    """Return the effect of a call, a delegate's with the effects of its run; `None` if that run has none."""
+    """Return the effect, with those of child runs for a delegate or a loop of runs; `None` if these runs have none."""
     if not effect.runs:
         return effect
     workflow_id = f"{run_id}/{effect.call}"
-    runs: dict[str, Sequence[Effect] | str] = {}
+    runs: dict[str, list[Effect] | str] = {}
     try:
         description = await client.get_workflow_handle(workflow_id).describe()
         is_run = description.workflow_type == AGENT_WORKFLOW
@@ -117,7 +118,7 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
     return effect_of_runs(effect, runs)
 
 
-async def _read_below(client: Client, run_id: str, depth: int) -> Sequence[Effect] | str:
+async def _read_below(client: Client, run_id: str, depth: int) -> list[Effect] | str:
     """Return the effects of a child run, or the reason why they are not known."""
     try:
         if (await client.get_workflow_handle(run_id).describe()).status is WorkflowExecutionStatus.RUNNING:

@@ -256,15 +256,15 @@ class RuleBook:
             if isinstance(rule, AtMost | CountAtMost):
                 self.record.remove(rule, self._entry(call))
 
-    def note_ended(self, call: Call, checks: CheckBudget | None = None) -> None:
+    def note_ended(self, call: Call, checks: CheckBudget) -> None:
         """Record the end of a call, and end the exclusive use of rules by its child runs.
 
-        A call that a person or a client has answered has no start, and counts as done. It does not in runs of 0.2.0.
+        A call that a person or a client answered counts as done, although it has no start time (not in runs of 0.2.0).
         """
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
-        counts_answers = checks is None or checks.is_patched(EXECUTED_CALLS_COUNT)
+        counts_answers = checks.is_patched(EXECUTED_CALLS_COUNT)
         if call.state.executed and (call.state.started is not None or counts_answers):
             self._note_event(call, "done", self.record)
         elif call.state.status == "failed":

@@ -232,15 +232,13 @@ class PlanJudge:
         for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
             for use in self._uses_under(rule):
                 home = self._plan.calls[use.home]
-                follower = self._follower(rule, use)[0] if self._has_begun(home) and _may_cover(rule, use) else None
+                follower = self._follower(rule, use)[0] if self._may_have_run(home) and _may_cover(rule, use) else None
                 if follower is not None:
                     required[follower, rule.key] = self._plan.calls[follower], rule
         return [*required.values()]
 
-    def _has_begun(self, call: Call) -> bool:
-        """Whether the call has been executed, or may be under way: on a worker, or with the client or person that
-        answers it.
-        """
+    def _may_have_run(self, call: Call) -> bool:
+        """Whether the call was executed, or may be under way on a worker, with its client or with a person."""
         if call.state.status == "waiting":
             return self._book.has_begun(call) and self._plan.checks.is_patched(EXECUTED_CALLS_COUNT)
         return call.state.executed or (call.state.status == "running" and not call.hold.queued)

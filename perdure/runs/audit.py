@@ -34,7 +34,7 @@ DATABASES: Final = ("postgresql://", "postgres://")
 AUDIT_PATCH: Final = "audit"
 """Patch of a session or a ledger: recorded where the worker has an audit sink."""
 ALL_CHANGES_AUDITED_PATCH: Final = "all-changes-audited"
-"""Marker of a ledger's execution that sends the last changes of standing approvals before it continues as new."""
+"""Patch of a ledger: it sends the last changes of standing approvals before it continues as new."""
 
 AuditAction: TypeAlias = Literal[
     "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval", "undo", "erasure"

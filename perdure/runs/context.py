@@ -215,8 +215,8 @@ def ended_badly(call: Call) -> bool:
 
 
 def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
-    """Return the reason why an output is held: calls beside it did not succeed, and no branch handled that, or the
-    plan was rejected.
+    """Return why the output is not returned: a call beside it failed without a branch for the failure, or a person
+    rejected the plan; `None` if it can be returned.
 
     A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
     is always reported.

@@ -488,7 +488,7 @@ class RunJournal:
             ask=("" if request.question else tool_question(call)) or None,
             question=request.question or None,
             server=None if request.asked is None else request.asked.server,
-            client=request.is_with_client or None,
+            client=request.is_client_call or None,
         )
 
     def waits_no_more(self, request: ApprovalRequest) -> None:

@@ -43,7 +43,7 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
         tool=call.spec.tool_name,
         params=_shown_params(call.inputs.params, sizes),
         status=call.standing,
-        with_client=call.is_with_client,
+        is_with_client=call.is_with_client,
         started_at=call.state.started,
         ended_at=call.state.ended_at,
         attempts=call.state.attempts,

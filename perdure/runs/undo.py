@@ -26,7 +26,7 @@ from perdure.runs.limits import StopReason
 from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import UNDO_BELOW
 from perdure.tools.tool import CLIENT, ENGINE_ACTIVITIES, Tool
-from perdure.tools.undo import read_by, undo_params, with_defaults
+from perdure.tools.undo import complete_params, read_by, undo_params
 from perdure.values.json import Json, JsonObject, WireModel, pack
 from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_NOT_STORED, RESULT_TOO_LARGE
 from perdure.values.provenance import join, join_all
@@ -59,7 +59,7 @@ UNDO_PLAN_ACTIVITY: Final = "perdure.plan_undo"
 
 Standing = Literal["done", "undone", "undoing", "cannot be undone", "unknown"]
 """Status of an effect. `unknown`: it is not known whether the call took effect, so it and its dependencies are not
-undone. A delegate's call is unknown too if this holds for any of its run's calls; their undo takes back the others.
+undone. A delegate's call is unknown if any call of its run is; an undo of that run still undoes the other calls.
 """
 
 
@@ -275,7 +275,7 @@ class EffectLog:
         if undo is None or target is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
         if self._knows_defaults:
-            params = with_defaults(undo, target.parameters, tool.defaults, params, result)
+            params = complete_params(undo, target.parameters, tool.defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is not None and result is MISSING:
             problem = f"a hook withholds its result, which {undo.tool} needs"
@@ -457,18 +457,18 @@ class RunEffects:
         self.effects = [each for each in self.effects if each.call not in named]
 
 
-def effect_of_runs(effect: Effect, runs: Mapping[str, Sequence[Effect] | str]) -> Effect | None:
+def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Effect | None:
     """Return the effect of a delegate's call, or of a loop of runs; `None` if its runs have no effects.
 
     `runs`: in the order in which they began, by id their effects, or the reason why these are not known.
     """
     standing, below, reason = list[Standing](), list[str](), ""
-    for run, effects in runs.items():
-        found: list[Standing] = ["unknown"] if isinstance(effects, str) else [each.status for each in effects]
+    for run, known in runs.items():
+        effects = [] if isinstance(known, str) else known
+        found: list[Standing] = ["unknown"] if isinstance(known, str) else [each.status for each in known]
         standing += found
-        if isinstance(effects, str):
-            reason = reason or effects
-            effects = ()
+        if isinstance(known, str):
+            reason = reason or known
         for each in effects:
             if each.status == "unknown":
                 reason = reason or (each.reason if each.runs else f"{run}/{each.call} {each.tool}: {each.reason}")

@@ -101,6 +101,8 @@ OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
 OUTPUT_HAS_ITS_SOURCES: Final = "output-has-its-sources"
 """An output that equals a call's result has that call's sources only if the call has completed the run (R15.1)."""
+PARTIAL_UNDO_FAILS: Final = "undo-ends-in-part"
+"""The undo of a child run fails if it leaves calls of unknown outcome, or calls for the next undo (R23.4)."""
 PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
 """Hooks of `tool_result_persist` see the results of a session's runs alone: no other run has a transcript (R10.17)."""
 RECALLED_SOURCES: Final = "sources-of-recall"
@@ -119,12 +121,11 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run signals the session when it starts and stops waiting for a person (R10.4)."""
 STANDING_APPROVALS: Final = "standing-approvals"
 """A run of a procedure looks for a standing approval before it requests a person's approval (R23.3)."""
-UNDO_ENDS_IN_PART: Final = "undo-ends-in-part"
-"""The undo of a child run that leaves calls of unknown outcome, or calls for a next undo, has failed: the calls on which it depends stay (R23.4)."""
 UNDO_FOLLOWS_POLICY: Final = "undo-follows-policy"
 """A change of a run's policy reaches the undo runs below it (R7.7)."""
 UNDO_KNOWS_DEFAULTS: Final = "undo-knows-defaults"
-"""An undo has the default of a parameter that its call leaves out (R23.4). The undo's parameters are part of an effect's key."""
+"""An undo gets the default of a parameter that its call omits (R23.4). An effect's key has these parameters: another key would undo an effect
+twice."""
 UNUSED_GIVEN_BACK: Final = "unused-given-back"
 """A call that never begins gives its reservation of a sum over runs back (R23.1)."""
 UNUSED_SHARES_RETURN: Final = "unused-shares-return"
@@ -196,7 +197,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         PARTS_DECIDED: 9,
         PERSISTS_IN_SESSIONS: 9,
         STEERED_RUNS_GO_ON: 9,
-        UNDO_ENDS_IN_PART: 9,
+        PARTIAL_UNDO_FAILS: 9,
         UNDO_FOLLOWS_POLICY: 9,
         UNDO_KNOWS_DEFAULTS: 9,
         UNUSED_SHARES_RETURN: 9,

@@ -234,7 +234,7 @@ def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Ca
             call.inputs.items,
         )
         view.ways = [] if request.question else source_lines(call)
-        view.client = request.is_with_client
+        view.client = request.is_client_call
         if request.asked is not None:
             view.server, view.form, view.url = request.asked.server, request.asked.form, request.asked.url
         return view

@@ -16,7 +16,7 @@ from perdure.approvals.requests import MessageFate, WaitingView
 from perdure.hooks.events import NOBODY, HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
 from perdure.models.usage import Price, RunUsage
-from perdure.plan import Approval
+from perdure.plan import ENDED, Approval
 from perdure.rules import Rule, RuleRecord
 from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
@@ -218,8 +218,8 @@ class CallView(WireModel):
     """Parameters, with every reference resolved once the call was ready."""
     status: str  # R5.4, R5.10, R10.5, R10.6
     """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended; before that `pending`, `ready`, `waiting`, `held` or `running`."""
-    with_client: bool = Field(default=False, exclude_if=operator.not_)  # R10.6
-    """Whether the client that executes it has it. Not part of `run --json`."""
+    is_with_client: bool = Field(default=False, exclude_if=operator.not_)  # R10.6
+    """Whether its client has received the call and has not answered yet. Not part of `run --json`."""
     started_at: str | None = None
     """ISO 8601, UTC, as all times of a view; `None`: it never started."""
     ended_at: str | None = None
@@ -249,13 +249,15 @@ class CallView(WireModel):
     """Its writes to the state, in a run that `records`; not part of `run --json`."""
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether its tool may be at work. If the run ends now, it is unknown whether the call took effect."""
-        return self.status == "running" or self.with_client
+    def status_without_outcome(self) -> str:
+        """The status if the run ends now: `unknown` for a call whose tool may be at work, `skipped` for another one."""
+        if self.status in ENDED:
+            return self.status
+        return "unknown" if self.status == "running" or self.is_with_client else "skipped"
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        plain.pop("withClient", None)
+        plain.pop("isWithClient", None)
         del plain["shown"], plain["result"], plain["told"], plain["wrote"]
         optional = ("reason", "error", "approval")
         return {key: value for key, value in plain.items() if value is not None or key not in optional}

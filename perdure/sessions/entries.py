@@ -11,7 +11,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
-from perdure.plan import ENDED
 from perdure.runs.events import is_silence
 from perdure.runs.routes import Delivered, DeliveryStatus
 from perdure.runs.wire import CallView, RunResult
@@ -243,12 +242,12 @@ def run_entry(result: RunResult, at: str) -> RunEntry:
 
 _WHY: Final = {
     "skipped": "the run ended before it was started",
-    "unknown": "the run ended while it was running: it may have taken effect",
+    "unknown": "the run ended before this call had an outcome: it may have taken effect",
 }
 
 
 def _call_entry(call: CallView) -> CallEntry:
-    status = call.status if call.status in ENDED else "unknown" if call.is_under_way else "skipped"
+    status = call.status_without_outcome
     shown = call.told
     return CallEntry(
         id=call.id,

@@ -294,7 +294,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:  # typed by the overlo
     else `text`, `message`, `content` or `body`: a session's run does not reply with the same text again.
     `undo`: the tool that takes the effect of a call back, a function with `@tool` or its name. `undo_params`: its
     parameters, with references such as `†result.id` and `†params.city`; by default each comes by its name from the
-    call's parameters, or else from its result, or else from their defaults.
+    call's parameters, or else from its result, or else from the defaults of parameters that the call omits.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
 

@@ -26,7 +26,7 @@ class Undo(BaseModel):
     tool: str = Field(min_length=1, max_length=200)
     """The undo tool's name."""
     params: dict[str, Any] | None = None  # pydantic cannot read the recursive `Json`
-    """Its parameters, with references such as `†result.id` and `†params.city`; `None`: by name, from the call's parameters, then from its result, then from their defaults."""
+    """Its parameters, with references such as `†result.id` and `†params.city`; `None`: by name, from the call's parameters, then from its result, then from the defaults of omitted parameters."""
 
     @field_validator("params")
     @classmethod
@@ -71,13 +71,14 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
     return None
 
 
-def with_defaults(
+def complete_params(
     undo: Undo, target: JsonObject, defaults: JsonObject, params: JsonObject, result: Json | Missing
 ) -> JsonObject:
-    """Return a call's parameters with the defaults of omitted ones, from which its undo's parameters come.
+    """Return a call's parameters as its undo reads them, by name or as `†params.…`: with the defaults of omitted ones.
 
-    By name a field of the result comes before a default: the result reports the effect. A default that the undo tool
-    does not accept, such as `null` for a string, is left out. `target`: the schema of the undo tool's parameters.
+    Without `undo.params`, a field of the result comes before a default, because the result reports the effect. A
+    default that the undo tool does not accept, such as `null` for a string, is left out. `target`: the schema of the
+    undo tool's parameters.
     """
     fields = result if undo.params is None and isinstance(result, dict) else {}
     optional = Schema({**target, "required": []})

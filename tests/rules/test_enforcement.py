@@ -23,6 +23,7 @@ from perdure.rules import (
     precedes,
 )
 from perdure.tools.tool import parse_tool
+from perdure.values.limits import CheckBudget
 from tests.cpu import takes_less
 from tests.plan.test_plan import any_tool, new_plan
 
@@ -49,7 +50,7 @@ def begin(book: RuleBook, id: str, raw: dict[str, Any], *, ends: str = "done") -
     if (found := book.begin(call)) is not None:
         return found.words
     call.state.status, call.state.started = ends, "now"  # type: ignore[assignment]
-    book.note_ended(call)
+    book.note_ended(call, CheckBudget())
     return None
 
 
@@ -76,7 +77,7 @@ def test_r23_1_a_parameter_that_is_left_out_has_the_default_of_the_tools_schema(
             for call in plan.take_ready():
                 found = book.begin(call)
                 plan.end(call, Returned(1))
-                book.note_ended(call)
+                book.note_ended(call, CheckBudget())
         assert found is not None, rule.words
 
 
@@ -119,7 +120,7 @@ def test_r23_1_rules_hold_for_the_tools_of_mcp_servers() -> None:
         if (found := book.begin(call)) is not None:
             return found.words
         call.state.status, call.state.started = "done", "now"
-        book.note_ended(call)
+        book.note_ended(call, CheckBudget())
         return None
 
     assert pays(0) is None
@@ -286,7 +287,7 @@ def test_ends_of_calls_change_the_verdicts() -> None:
     assert judge_plan(plan, book)[0].status == "violated"
     book.begin(check)
     plan.end(check, Failed(CallError("boom", "it broke")))
-    book.note_ended(check)
+    book.note_ended(check, CheckBudget())
     assert [each.status for each in judge_plan(plan, book)] == ["violated"]
     plan = new_plan({}, tools=TOOLS)
     for raw in calls:
@@ -296,7 +297,7 @@ def test_ends_of_calls_change_the_verdicts() -> None:
     book.begin(check)
     plan.end(check, Returned(1))
     check.state.started = "now"
-    book.note_ended(check)
+    book.note_ended(check, CheckBudget())
     assert [each.status for each in judge_plan(plan, book)] == ["proven"]
 
 

@@ -374,7 +374,7 @@ RUNNING = "run/1.1 is running: which effects it will have is not known"
     ],
     ids=["done", "unknown", "in-part", "running", "loop", "sequential", "sequential-in-part"],
 )
-def test_r23_4_what_a_delegates_unknown_call_may_depend_on_stays(
+def test_r23_4_calls_on_which_an_unknown_delegate_depends_are_not_undone(
     runs: dict[str, list[Effect] | str],
     is_sequential: bool,
     undoes: dict[str, list[str]],
@@ -394,7 +394,7 @@ def test_r23_4_what_a_delegates_unknown_call_may_depend_on_stays(
             found.settle(["1.1"])
 
 
-def test_r23_4_an_unknown_call_below_a_delegates_delegate_holds_what_they_depend_on() -> None:
+def test_r23_4_an_unknown_call_below_a_delegates_delegate_makes_both_delegates_unknown() -> None:
     clerk = effect_of_runs(Effect(call="1.1", tool="clerk", runs=True), {"run/1.1/1.1": [DONE, UNKNOWN]})
     assert clerk is not None
     boss = effect_of_runs(Effect(call="1.1", tool="boss", runs=True), {"run/1.1": [clerk]})
