@@ -217,7 +217,7 @@ class RunDriver:
         if starts and await self._run_calls(0, _plan_as_result(plan)):
             return
         if run.undo is not None:
-            raise self._failure(undo_stop_reason(run.undo.run_id, run.records.past.calls), UNDO_STOPPED)
+            raise self._failure(undo_stop_reason(run.undo, run.records.past.calls), UNDO_STOPPED)
         while True:
             await self._mailbox.wait_for_messages()
             self._check_limits(coming=run.progress.number + 1)

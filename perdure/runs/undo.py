@@ -185,6 +185,8 @@ class UndoRecord(WireModel):
     """The key of the effect that each call of the undo run undoes, by the call's id."""
     below: list[str] = Field(default_factory=list)
     """The runs of delegates that it may undo."""
+    in_part: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """The calls that it undoes in part, as `R.N tool: reason`: it fails at its end."""
     by: str = ""
     """The person who requested it, for the audit log; empty: the run itself, or no name was given."""
 
@@ -508,17 +510,17 @@ def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tu
     return found
 
 
-def undo_stop_reason(run_id: str, views: Iterable[CallView]) -> str:
+def undo_stop_reason(record: UndoRecord, views: Iterable[CallView]) -> str:
     """Return the reason why an undo run has not undone all effects."""
     ended = [view for view in views if view.tool != "_let"]
     bad = [view for view in ended if view.status not in ("done", "skipped")]
     skipped = sum(view.status == "skipped" for view in ended)
-    words = []
+    words = record.in_part[:3]
     for view in bad[:3]:
         error = view.error or {}
         words.append(f"{view.id} {view.tool} {view.status}: {view.reason or error.get('message') or ''}")
     more = f"; calls that wait for that: {skipped}" if skipped else ""
-    return f"not everything was undone: {'; '.join(words)}{more}. Continue with: perdure undo {run_id}"
+    return f"not everything was undone: {'; '.join(words)}{more}. Continue with: perdure undo {record.run_id}"
 
 
 # The plan of an undo run.
@@ -603,7 +605,8 @@ def plan_undo(
         ends[node] = None if blocked else after
     if found.base is None or not plan.undoes:
         return plan, None
-    document = _document(found.base, plan, entries, data)
+    record.in_part = [f"{each.call} {each.tool}: {each.reason}" for each in plan.undoes if each.status == "unknown"]
+    document = _document(found.base, plan, entries, None if record.in_part else _output(plan), data)
     return plan, found.base.input.model_copy(
         update={"agent": document, "undo": pack(record, UNDO_FORM), "sources": sources}
     )
@@ -661,8 +664,18 @@ def _calls(
     return [{"_tool": effect.undo, **{name: f"†undo.{key}.{name}" for name in effect.params}}]
 
 
-def _document(base: UndoBase, plan: UndoPlan, entries: list[JsonObject], data: JsonObject) -> JsonObject:
-    """Return the agent of the undo run: the undo tools, the plan, and the policy of the run that it undoes."""
+def _output(plan: UndoPlan) -> JsonObject:
+    return {
+        "undone": [each.call for each in plan.undoes],
+        "cannot_be_undone": [each.call for each in plan.cannot],
+    }
+
+
+def _document(base: UndoBase, plan: UndoPlan, entries: list[JsonObject], output: Json, data: JsonObject) -> JsonObject:
+    """Return the agent of the undo run: the undo tools, the plan, and the policy of the run that it undoes.
+
+    Without an `output` the run fails at the end of its plan.
+    """
     agent = base.input.agent
     written = agent.get("config")
     config: JsonObject = written if isinstance(written, dict) else {}
@@ -671,10 +684,6 @@ def _document(base: UndoBase, plan: UndoPlan, entries: list[JsonObject], data: J
     tools: list[Json] = [name if base.tools.get(name) is True else base.tools.get(name, name) for name in names]
     if any(each.runs for each in plan.undoes):
         tools.append(UNDO_BELOW)
-    output: JsonObject = {
-        "undone": [each.call for each in plan.undoes],
-        "cannot_be_undone": [each.call for each in plan.cannot],
-    }
     return {
         "name": f"{agent.get('name', 'run')} undo",
         "description": f"Take back what {plan.run_id} has done.",

@@ -387,8 +387,11 @@ def test_r23_4_calls_on_which_an_unknown_delegate_depends_are_not_undone(
     assert reason in (None, clerk.reason)
     base = UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None)
     found = RunEffects("run", base, [DONE, clerk], [("1.0", "1.1")])
-    plan, _ = plan_undo(found)
+    plan, made = plan_undo(found)
     assert ({each.call: each.below for each in plan.undoes}, [each.call for each in plan.waits]) == (undoes, waits)
+    outputs = [] if made is None else [each["output"] for each in made.agent["context"] if each["type"] == "plan"]
+    done: Json = {"undone": ["1.1", "1.0"], "cannot_be_undone": []}
+    assert outputs == ([None if waits else done] if undoes else [])  # without an output it fails
     if undoes and waits:
         with pytest.raises(RunError, match=r"Undo them first: perdure undo \S+ --no-effect R\.N"):
             found.settle(["1.1"])

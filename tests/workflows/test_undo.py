@@ -544,6 +544,43 @@ async def test_calls_on_which_a_delegate_depends_stay_if_one_of_its_calls_is_unk
         assert DID == [("unbook", "Ulm"), ("cancel", "o-pear")]
 
 
+@pytest.mark.parametrize(
+    ("loop", "cities"),
+    [({"_each": ["a", "b", "c"]}, {"0", "2"}), ({"_until": "†index == 2", "_max": 3}, {"2"})],
+    ids=["parallel", "sequential"],
+)
+async def test_r23_4_the_undo_of_a_loop_fails_if_an_iteration_has_only_an_unknown_call(
+    dev_server: WorkflowEnvironment, loop: dict[str, Any], cities: set[str]
+) -> None:
+    @tool(undo="unbook", timeout=1, retries=0)
+    async def hang(city: str) -> str:
+        """Never return."""
+        await asyncio.sleep(3600)
+        return city
+
+    below: Any = [{"_tool": tool, "city": f"{index}"} for index, tool in enumerate(("book", "hang", "book"))]
+    top = [PLAN["calls"][0], {"_tool": "clerk", "request": "{†state.pear.id}", **loop}]
+    bookings, seen = iter(below), set[str]()
+
+    def model(request: ChatRequest) -> Any:
+        if request.run_id in seen:
+            return DONE
+        seen.add(request.run_id)
+        return {"calls": [next(bookings)] if "/" in request.run_id else top, "output": None}
+
+    boss = Agent("boss", tools=[Agent("clerk", tools=[book, hang]), order])
+    async with run_locally(boss, model=model, server=dev_server, tools=[unbook]) as local:
+        run = local.perdure.get_run((await local.run("Book.")).run_id)
+        DID.clear()
+        undo = await run.undo()
+        view = await undo.wait()
+        assert (view.status, {*DID}) == ("failed", {("unbook", each) for each in cities})
+        assert "not everything was undone: 1.1 clerk:" in (view.error or "")
+        assert "hang: timeout" in (view.error or "")
+        async for history in execution_histories(run.client, undo.id):
+            await check_replays(history)
+
+
 async def test_a_delegate_that_is_running_is_not_undone(dev_server: WorkflowEnvironment) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
