@@ -328,8 +328,9 @@ HELD: Final = "held"
 (R10.5)."""
 EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
 """Patch: in runs of 0.2.0 a call that ran, and whose result cannot be written, counts as one that never ran. So does a
-call that its client has when it is dropped, and a call that waits at the deadline counts as one that ran. A call that a
-client or a person answers is not done for rules, and the model may drop a call that has to follow it."""
+call that its client has when it is dropped. A call that waits at the deadline counts as one that ran, and a call whose
+result a hook withholds as one that failed. A call that a client or a person answers is not done for rules, and the
+model may drop a call that has to follow it."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
 """Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan
 keeps the slots of its calls, and its output is returned. Calls that a rule requires do not start before the last Request
@@ -537,7 +538,7 @@ class CallState:
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
     unwritten: bool = False
-    """Whether it was carried out, although it is `invalid`: its result cannot be written."""
+    """Whether it was carried out, although it is not `done`: its result cannot be written, or a hook withholds it."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False
@@ -549,7 +550,7 @@ class CallState:
 
     @property
     def executed(self) -> bool:
-        """Whether its tool has returned a result, even one that cannot be written."""
+        """Whether its tool has returned a result, even one that is not written."""
         return self.status == "done" or self.unwritten
 
 

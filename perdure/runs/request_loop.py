@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, assert_never
 
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, hook_feedback
 from perdure.errors import CallError
-from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
+from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks, is_withheld
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
@@ -389,8 +389,13 @@ class RequestLoop:
         if (known := self._run.recorded(call)) is None:
             return False
         self._rules.note_begun(call)
-        self.plan.home(call).end(call, known, now)
+        self._end(call, known, now)
         return True
+
+    def _end(self, call: Call, outcome: Outcome, now: str) -> None:
+        if isinstance(outcome, Failed) and is_withheld(outcome.error):
+            call.state.unwritten = self._is_patched(EXECUTED_CALLS_COUNT)
+        self.plan.home(call).end(call, outcome, now)
 
     def _note_news(self) -> None:
         """Note the ends of calls, of any cause."""
@@ -631,7 +636,7 @@ class RequestLoop:
             case CallEnded(call, outcome):
                 if self.running.pop(call.id, None) is None:
                     return  # dropped just before
-                self.plan.home(call).end(call, outcome, now)
+                self._end(call, outcome, now)
             case MessageArrived():
                 self._revise()
             case LimitReached(limit):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perdure.approvals.decisions import parse_decision
 from perdure.approvals.requests import ApprovalVerdict, IncomingMessage
 from perdure.errors import CallError, DecisionError
+from perdure.hooks.answers import withheld_words
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
@@ -995,6 +996,32 @@ def test_r23_1_a_call_that_ran_counts_although_its_result_cannot_be_written() ->
     effects = world.run.records.effects.chunk(0, world.run.plan).effects
     assert [(each.call, each.status) for each in effects] == [("2.0", "cannot be undone")]
     assert world.answer({"_tool": "ship"}) == ["4.0"], "a payment was done before"
+
+
+@pytest.mark.parametrize("how", ["runs", "is recorded"])
+def test_r23_1_a_call_whose_result_a_hook_withholds_is_done(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [
+        {"rule": "precedes", "first": "q", "then": "ship"},
+        {"rule": "never_after", "call": "see", "after": "q", "event": "done"},
+        {"rule": "followed_by", "call": "q", "then": "log"},
+    ]
+    world = world_with_rules(rules, {"q": "q", "ship": "ship", "log": "log"})
+    withheld = Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")))
+    if how == "is recorded":
+        monkeypatch.setattr(world.run, "recorded", lambda call: withheld if call.spec.tool_name == "q" else None)
+    started = world.answer(
+        {"_tool": "q", "question": "?"}, *({"_tool": each, "_after": ["1.0"]} for each in ("ship", "log"))
+    )
+    if how == "runs":
+        call = world.loop.running["1.0"]
+        assert world.loop.begin(call) is None
+        world.loop.report(CallEnded(call, withheld))
+        started = world.step()
+    assert started == ["1.1", "1.2"]
+    for id in started:
+        world.end(id)
+    assert world.answer(see()) == []
+    assert world.statuses == {"1.0": "failed", "1.1": "done", "1.2": "done", "2.0": "invalid"}
 
 
 @pytest.mark.parametrize("activity", ["q", "perdure.client", "perdure.ask_person"])
