@@ -64,7 +64,7 @@ class Tended:
         given = SessionInput(key="tended", snapshot=pack(snapshot, SESSION_FORM))
         self._kept = Kept(given, workflow.info().workflow_id, "1", AT)
         self._kept.models = {"fast": "mini"}
-        self._tasks = TranscriptTasks(self._kept, SessionHooks(self._kept, is_new=False))
+        self._tasks = TranscriptTasks(self._kept, SessionHooks(self._kept, is_new=lambda: False))
         self._over = False
 
     @workflow.run
