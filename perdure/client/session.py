@@ -414,8 +414,8 @@ class Session:
         """Send a run's status to an address: when it waits for a person, and its end. `remove`: stop that.
 
         A webhook with the `id` of an earlier one of this sender and run replaces it. Workers send only to
-        `callback_hosts`, and retry for a day. Raises `MessageRefusedError` for a run of another session, or for the
-        101st address.
+        `callback_hosts`, and retry for a day. Raises `MessageRefusedError` for a run of another session, for one that
+        ended so long ago that its entry is archived, or for the 101st address.
 
         ```python
         webhook = StatusWebhook(run_id=receipt.run_id or "", url="https://example.com/ended")
