@@ -201,7 +201,11 @@ class SessionWorkflow:
         """Return the event of the hooks' answer, while they look at the withdrawn message: it is not accepted yet. After a
         reset a message and its withdrawal come in one task.
         """
-        return self._with_hooks.get(message_key(withdrawal.of or withdrawal.sender, withdrawal.message_id))
+        id, sender = withdrawal.message_id, withdrawal.of or withdrawal.sender
+        if (own := self._with_hooks.get(message_key(sender, id))) is not None or withdrawal.of:
+            return own
+        others = [event for key, event in self._with_hooks.items() if key.endswith(f"\n{id}")]
+        return others[0] if others and self._kept.message_queue.resolve(id, sender) is None else None
 
     @withdraw.validator
     @any_arguments

@@ -19,11 +19,12 @@ def withheld_words(tool: str, why: str) -> str:
     return f"{tool} {_WITHHELD}: {why}"
 
 
-def is_withheld(error: CallError) -> bool:
-    """Whether the failed call ran, and a hook withholds its result. Hooks that refuse a call before it runs have the
-    same code.
+def is_withheld(tool: str, error: CallError) -> bool:
+    """Whether the error is that of a call that ran, and whose result a hook withholds.
+
+    Hooks that refuse a call before it runs have the same code, and may quote any text: ask only for a call that has begun.
     """
-    return error.code == REFUSED_BY_HOOK and f" {_WITHHELD}: " in error.message
+    return error.code == REFUSED_BY_HOOK and error.message.startswith(f"{tool} {_WITHHELD}: ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -393,7 +393,9 @@ class RequestLoop:
         return True
 
     def _end(self, call: Call, outcome: Outcome, now: str) -> None:
-        if isinstance(outcome, Failed) and is_withheld(outcome.error):
+        is_waiting = is_answered(call) and call.state.status == "waiting"
+        has_begun = call.state.attempts > 0 or call.state.recorded or is_waiting
+        if has_begun and isinstance(outcome, Failed) and is_withheld(call.spec.tool_name, outcome.error):
             call.state.unwritten = self._is_patched(EXECUTED_CALLS_COUNT)
         self.plan.home(call).end(call, outcome, now)
 

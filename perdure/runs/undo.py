@@ -26,7 +26,7 @@ from perdure.runs.limits import StopReason
 from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import UNDO_BELOW
 from perdure.tools.tool import CLIENT, ENGINE_ACTIVITIES, Tool
-from perdure.tools.undo import complete_params, read_by, undo_params
+from perdure.tools.undo import accepted_defaults, complete_params, read_by, undo_params
 from perdure.values.json import Json, JsonObject, WireModel, pack
 from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_NOT_STORED, RESULT_TOO_LARGE
 from perdure.values.provenance import join, join_all
@@ -209,6 +209,8 @@ class EffectLog:
         """Whether any tool of the run has an undo; otherwise the run keeps no effects."""
         self._sizes = sizes
         self._knows_defaults = knows_defaults
+        self._defaults: dict[str, JsonObject] = {}
+        """By tool the defaults that its undo accepts: a check for each call takes seconds for 10,000 calls."""
         self._effects: list[Effect] = []
         self._order: list[tuple[str, str]] = []
         self._plans = 0
@@ -253,7 +255,7 @@ class EffectLog:
         match outcome:
             case Returned(value):
                 return self._undoable(call, tool, effect, value)
-            case Failed(error) if is_withheld(error) and call.state.attempts:
+            case Failed(error) if is_withheld(tool.name, error) and (call.state.attempts or call.state.unwritten):
                 return self._undoable(call, tool, effect, MISSING)
             case Failed(error) if error.code not in _UNCERTAIN:
                 return None
@@ -276,8 +278,10 @@ class EffectLog:
         undo, target = tool.undo, None if tool.undo is None else self._targets.get(tool.undo.tool)
         if undo is None or target is None:
             return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is unknown"})
-        if self._knows_defaults:
-            params = complete_params(undo, target.parameters, tool.defaults, params, result)
+        if self._knows_defaults and tool.defaults:
+            if (defaults := self._defaults.get(tool.name)) is None:
+                defaults = self._defaults[tool.name] = accepted_defaults(undo, target.parameters, tool.defaults)
+            params = complete_params(undo, defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is not None and result is MISSING:
             problem = f"a hook withholds its result, which {undo.tool} needs"

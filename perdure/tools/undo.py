@@ -71,24 +71,33 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
     return None
 
 
-def complete_params(
-    undo: Undo, target: JsonObject, defaults: JsonObject, params: JsonObject, result: Json | Missing
-) -> JsonObject:
+def accepted_defaults(undo: Undo, target: JsonObject, defaults: JsonObject) -> JsonObject:
+    """Return the defaults of a tool's parameters that its undo tool accepts. `null` for a string is not accepted.
+
+    A default that is only a part of a parameter, such as `†params` or a text with `{†params.city}`, is not checked.
+    `target`: the schema of the undo tool's parameters.
+    """
+    properties = target.get("properties") or {}
+    definitions: JsonObject = {key: target[key] for key in ("$defs", "definitions") if key in target}
+
+    def is_accepted(name: str, value: Json) -> bool:
+        receivers = (
+            [name] if undo.params is None else [key for key, at in undo.params.items() if at == f"†params.{name}"]
+        )
+        known: JsonObject = {key: properties[key] for key in receivers if key in properties}
+        schema = Schema({**definitions, "type": "object", "properties": known})
+        return schema.fits(dict.fromkeys(known, value)) is not False
+
+    return {name: value for name, value in defaults.items() if is_accepted(name, value)}
+
+
+def complete_params(undo: Undo, defaults: JsonObject, params: JsonObject, result: Json | Missing) -> JsonObject:
     """Return a call's parameters as its undo reads them, by name or as `†params.…`: with the defaults of omitted ones.
 
-    Without `undo.params`, a field of the result comes before a default, because the result reports the effect. A
-    default that the undo tool does not accept, such as `null` for a string, is left out. `target`: the schema of the
-    undo tool's parameters.
+    Without `undo.params`, a field of the result comes before a default, because the result reports the effect.
     """
     fields = result if undo.params is None and isinstance(result, dict) else {}
-    optional = Schema({**target, "required": []})
-    known = dict(params)
-    for name, value in defaults.items():
-        if name not in params and name not in fields:
-            made, problem = undo_params(undo, optional.schema, {**known, name: value}, result)
-            if problem is None and optional.fits(made) is not False:
-                known[name] = value
-    return known
+    return {**{name: value for name, value in defaults.items() if name not in fields}, **params}
 
 
 def undo_params(

@@ -18,7 +18,7 @@ from perdure.errors import CallError, DecisionError
 from perdure.hooks.answers import withheld_words
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
+from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned, written_anew
 from perdure.rules import AtMost, RuleBook
 from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
@@ -1007,14 +1007,20 @@ def test_r23_1_a_call_whose_result_a_hook_withholds_is_done(how: str, monkeypatc
     ]
     world = world_with_rules(rules, {"q": "q", "ship": "ship", "log": "log"})
     withheld = Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")))
+
+    def take_record(call: Call) -> Outcome | None:
+        call.state.recorded = call.spec.tool_name == "q"
+        return withheld if call.state.recorded else None
+
     if how == "is recorded":
-        monkeypatch.setattr(world.run, "recorded", lambda call: withheld if call.spec.tool_name == "q" else None)
+        monkeypatch.setattr(world.run, "recorded", take_record)
     started = world.answer(
         {"_tool": "q", "question": "?"}, *({"_tool": each, "_after": ["1.0"]} for each in ("ship", "log"))
     )
     if how == "runs":
         call = world.loop.running["1.0"]
         assert world.loop.begin(call) is None
+        call.state.attempts = 1
         world.loop.report(CallEnded(call, withheld))
         started = world.step()
     assert started == ["1.1", "1.2"]
@@ -1022,6 +1028,28 @@ def test_r23_1_a_call_whose_result_a_hook_withholds_is_done(how: str, monkeypatc
         world.end(id)
     assert world.answer(see()) == []
     assert world.statuses == {"1.0": "failed", "1.1": "done", "1.2": "done", "2.0": "invalid"}
+
+
+def test_r23_1_a_call_that_a_hook_refuses_before_it_runs_is_not_done_whatever_the_reason_quotes() -> None:
+    world = world_with_rules([{"rule": "precedes", "first": "q", "then": "ship"}], {"q": "q", "ship": "ship"})
+    world.answer({"_tool": "q", "question": "?"}, {"_tool": "ship", "_after": ["1.0"]})
+    refused = Failed(CallError("refused_by_hook", withheld_words("q", "as the question says")))
+    world.loop.report(CallEnded(world.loop.running["1.0"], refused))
+    assert world.step() == []
+    assert world.statuses == {"1.0": "failed", "1.1": "skipped"}
+
+
+def test_r23_1_a_call_whose_result_a_hook_withholds_has_failed_too() -> None:
+    rules = [{"rule": "never_after", "call": "see", "after": "q", "event": "failed"}]
+    world = world_with_rules(rules, {"q": "q"})
+    world.answer({"_tool": "q", "question": "?"})
+    call = world.loop.running["1.0"]
+    assert world.loop.begin(call) is None
+    call.state.attempts = 1
+    world.loop.report(CallEnded(call, Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")))))
+    world.step()
+    assert world.answer(see()) == []
+    assert world.statuses == {"1.0": "failed", "2.0": "invalid"}
 
 
 @pytest.mark.parametrize("activity", ["q", "perdure.client", "perdure.ask_person"])

@@ -312,8 +312,9 @@ def test_r23_4_an_undo_reads_the_default_of_a_parameter_that_the_call_leaves_out
         (None, ["fruit", "shop"], None),
         ({"fruit": "†params.fruit", "shop": "†params.shop", "till": "†params.till"}, [], {"fruit": "pear", "till": 9}),
         ({"fruit": "†params.fruit", "shop": "†params.shop"}, ["shop"], None),
+        ({"order": "†params"}, [], {"order": {"fruit": "pear", "shop": None, "till": 9}}),
     ],
-    ids=["by-name", "by-name-required", "mapped", "mapped-required"],
+    ids=["by-name", "by-name-required", "mapped", "mapped-required", "whole"],
 )
 def test_r23_4_an_undo_leaves_out_a_default_that_its_tool_does_not_accept(
     written: JsonObject | None, required: list[Json], made: JsonObject | None
