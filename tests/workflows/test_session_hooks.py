@@ -197,7 +197,7 @@ async def test_r10_7_a_message_that_a_hook_looks_at_can_be_withdrawn(dev_server:
         await session.withdraw("m-1", sender="ann")  # the hook that looks at the other message does not delay it
         with pytest.raises(MessageRefusedError, match="no message 'm-9' can be withdrawn"):
             await session.withdraw("m-9", sender="ann")
-        withdrawal = asyncio.create_task(session.withdraw("m-2", sender="ann"))
+        withdrawal = asyncio.create_task(session.withdraw("m-2", sender="bob", rights=["withdraw"]))
         await until_accepted(session, 3)
         goes_on.set()
         assert (await sent).message_id == "m-2"
