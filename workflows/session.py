@@ -87,8 +87,8 @@ class SessionWorkflow:
         self._refusal: Exception | None = None
         """Problem of the input, which `run` raises: a handler may see a message before `run` begins."""
         self._session: SessionDriver | None = None
-        self._with_hooks: dict[str, asyncio.Event] = {}
-        """Messages that hooks look at, by their keys. The event is set when their hooks have answered."""
+        self._hook_answers: dict[str, asyncio.Event] = {}
+        """By key of a message that hooks look at, the event that is set when they have answered."""
         try:
             argument = read_input(SessionInput, arguments)
             if argument.document:
@@ -152,12 +152,12 @@ class SessionWorkflow:
             self._judge(message)
         if self._hooks.has_hooks() and not message.command and kept.message_queue.judge(message) is None:
             key = message_key(message.sender, message.message_id)
-            hooked = self._with_hooks.setdefault(key, asyncio.Event())
+            hooked = self._hook_answers.setdefault(key, asyncio.Event())
             try:
                 async with self._hooks.in_turn:
                     return await self._received(message)
             finally:
-                self._with_hooks.pop(key, None)
+                self._hook_answers.pop(key, None)
                 hooked.set()
         self._driver.check_open()
         return await self._accepted(message)
@@ -176,8 +176,9 @@ class SessionWorkflow:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._driver.arrived()
         kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
-        if (hooked := self._answered_by_hooks(withdrawal)) is not None and self._driver.is_patched():
+        if (hooked := self._find_hook_answer(withdrawal)) is not None and self._driver.is_patched():
             await hooked.wait()
+            # The validator could not judge the withdrawal: the message was not accepted yet.
             self._driver.check_open()
             kept.message_queue.check_no_command(kept.message_queue.judge_withdrawal(withdrawal))
         key = kept.message_queue.judge_withdrawal(withdrawal)
@@ -197,21 +198,22 @@ class SessionWorkflow:
         self._driver.show()
         return {"messageId": withdrawal.message_id, "withdrawn": True}
 
-    def _answered_by_hooks(self, withdrawal: MessageWithdrawal) -> asyncio.Event | None:
-        """Return the event of the hooks' answer, while they look at the withdrawn message: it is not accepted yet. After a
-        reset a message and its withdrawal come in one task.
+    def _find_hook_answer(self, withdrawal: MessageWithdrawal) -> asyncio.Event | None:
+        """Return the event of the hooks' answer to the withdrawn message; `None` if no hook looks at it.
+
+        Until the answer the message is not accepted. After a reset a message and its withdrawal come in one task.
         """
         id, sender = withdrawal.message_id, withdrawal.of or withdrawal.sender
-        if (own := self._with_hooks.get(message_key(sender, id))) is not None or withdrawal.of:
+        if (own := self._hook_answers.get(message_key(sender, id))) is not None or withdrawal.of:
             return own
-        others = [event for key, event in self._with_hooks.items() if key.endswith(f"\n{id}")]
+        others = [event for key, event in self._hook_answers.items() if key.endswith(f"\n{id}")]
         return others[0] if others and self._kept.message_queue.resolve(id, sender) is None else None
 
     @withdraw.validator
     @any_arguments
     def _check_withdrawal(self, sent: Sent[MessageWithdrawal]) -> None:
         message_queue, withdrawal = self._kept.message_queue, self._read(MessageWithdrawal, sent)
-        if self._answered_by_hooks(withdrawal) is None:
+        if self._find_hook_answer(withdrawal) is None:
             # Only new withdrawals are checked here: a recorded history may have a withdrawn command.
             message_queue.check_no_command(message_queue.judge_withdrawal(withdrawal))
 

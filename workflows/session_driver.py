@@ -267,14 +267,13 @@ class SessionDriver:
                 await self._idle(seen)
             if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and should_continue_as_new():
                 if self.replies.busy:
-                    limited = self.is_patched()
-                    await (self.replies.pause(_LONGEST_PAUSE, self._has_ended) if limited else self.replies.pause())
+                    if self.is_patched():
+                        await self.replies.pause(_LONGEST_PAUSE, lambda: self.ended)
+                    else:
+                        await self.replies.pause()
                 if workflow.all_handlers_finished():
                     self._go_on()
                 self.replies.start()
-
-    def _has_ended(self) -> bool:
-        return self.ended
 
     async def _audit(self) -> None:
         """Record the deletion in the audit log, where the worker has a sink."""
@@ -597,8 +596,8 @@ _RETRY: Final = RetryPolicy(
 
 
 _LONGEST_PAUSE: Final = timedelta(seconds=2)
-"""For the delivery under way, before the session continues as new. A route that hangs holds no next run: the session
-continues as new after a later one.
+"""The longest wait for a delivery before the session continues as new. If a route hangs, the next run begins, and the
+session continues as new after a later run.
 """
 
 

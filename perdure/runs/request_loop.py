@@ -393,6 +393,7 @@ class RequestLoop:
         return True
 
     def _end(self, call: Call, outcome: Outcome, now: str) -> None:
+        """End a call with its outcome. A call whose result a hook withholds has been carried out."""
         is_waiting = is_answered(call) and call.state.status == "waiting"
         has_begun = call.state.attempts > 0 or call.state.recorded or is_waiting
         if has_begun and isinstance(outcome, Failed) and is_withheld(call.spec.tool_name, outcome.error):

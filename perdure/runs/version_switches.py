@@ -101,7 +101,7 @@ OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads the state at the end of its plan."""
 OUTPUT_HAS_ITS_SOURCES: Final = "output-has-its-sources"
 """An output that equals a call's result has that call's sources only if the call has completed the run (R15.1)."""
-PARTIAL_UNDO_FAILS: Final = "undo-ends-in-part"
+PARTIAL_UNDO_FAILS: Final = "partial-undo-fails"
 """The undo of a child run fails if it leaves calls of unknown outcome, or calls for the next undo (R23.4)."""
 PERSISTS_IN_SESSIONS: Final = "persists-in-sessions"
 """Hooks of `tool_result_persist` see the results of a session's runs alone: no other run has a transcript (R10.17)."""
@@ -194,10 +194,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         OUTAGE_STOPS_CLOCK: 9,
         OUTPUT_HAS_ITS_SOURCES: 9,
         OWN_DECIDES: 9,
+        PARTIAL_UNDO_FAILS: 9,
         PARTS_DECIDED: 9,
         PERSISTS_IN_SESSIONS: 9,
         STEERED_RUNS_GO_ON: 9,
-        PARTIAL_UNDO_FAILS: 9,
         UNDO_FOLLOWS_POLICY: 9,
         UNDO_KNOWS_DEFAULTS: 9,
         UNUSED_SHARES_RETURN: 9,

@@ -74,7 +74,7 @@ def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObjec
 def accepted_defaults(undo: Undo, target: JsonObject, defaults: JsonObject) -> JsonObject:
     """Return the defaults of a tool's parameters that its undo tool accepts. `null` for a string is not accepted.
 
-    A default that is only a part of a parameter, such as `†params` or a text with `{†params.city}`, is not checked.
+    A default inside another value, such as `†params` or a text with `{†params.city}`, is not checked.
     `target`: the schema of the undo tool's parameters.
     """
     properties = target.get("properties") or {}

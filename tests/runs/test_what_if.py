@@ -74,17 +74,17 @@ async def test_r22_2_any_policy_gives_a_report_of_each_recorded_history() -> Non
 
 def test_r22_2_without_a_change_nothing_differs_in_random_runs() -> None:
     for seed in range(share(200)):
-        compare_random(seed)
+        check_random_run(seed)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_r22_2_without_a_change_nothing_differs_in_a_thousand_random_runs() -> None:
     for seed in range(1000, 1000 + times(1000)):
-        compare_random(seed)
+        check_random_run(seed)
 
 
-def compare_random(seed: int) -> None:
+def check_random_run(seed: int) -> None:
     recorded = random_run(seed)
     report = what_if(recorded, same(recorded))
     assert report.problem is None, f"{seed}: {report.problem}"

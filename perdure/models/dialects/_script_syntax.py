@@ -1,4 +1,4 @@
-"""Rewrites of a script's syntax tree, and what its statements assign and change."""
+"""Rewrites of a script's syntax tree, and the names and values that its statements assign or change."""
 
 from __future__ import annotations
 
