@@ -83,7 +83,7 @@ class ToolActivity:
             return await (finish_though_paused(work, body) if is_only_attempt() else body)
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: ActiveExecution) -> ToolResult:
-        work.begun = False
+        work.begun = carried_out = False
         hooks = ResultHooks(self._registry.hooks, call)
         hooks.check()
         try:
@@ -106,6 +106,7 @@ class ToolActivity:
                     on_untrusted=functools.partial(marks.append, True),
                 )
                 value = await self._call(function, call, reads, context, store)
+                carried_out = True
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
                     result = function.dump(value.value if isinstance(value, Branch) else value)
@@ -133,13 +134,13 @@ class ToolActivity:
         except ServerInputError as error:
             return ToolResult(attempt=activity.info().attempt, asks=_masked(error.asked))
         except MediaError as error:
-            raise tool_failure(ToolError("file", str(error))) from None
+            raise tool_failure(ToolError("file", str(error)), carried_out=carried_out) from None
         except Exception as error:
             # A safe tool that reads its run has done nothing yet if the run does not answer.
             has_begun = work.begun and not function.definition.get("_safe")
             if isinstance(error, ApplicationError) and error.type in (INTERRUPTED, NOT_BEGUN) and not has_begun:
                 raise
-            raise tool_failure(error) from serializable_cause(error)
+            raise tool_failure(error, carried_out=carried_out) from serializable_cause(error)
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
         """Check this worker's own floor: the run may be another worker's, with another floor (R7.1)."""

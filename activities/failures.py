@@ -30,7 +30,7 @@ from perdure.models.requests import (
     spent_details,
 )
 from perdure.models.usage import Usage
-from perdure.plan import NOT_BEGUN, RESERVED_CODES
+from perdure.plan import CARRIED_OUT, NOT_BEGUN, RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
@@ -192,21 +192,24 @@ def _at(error: Exception) -> str:
     return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 
 
-def tool_failure(error: Exception) -> ApplicationError:
+def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationError:
     """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
-    is the code.
+    is the code. `carried_out`: the tool had returned, so it is not repeated for a result that cannot be used.
     """
+    details = [{CARRIED_OUT: True}] if carried_out else []
     if isinstance(error, ToolError):
         # Benign: a tool's own error is an answer, not a fault of the worker, and should not fill its log.
         return _failure(
             error.message,
+            *details,
             type=_own_code(_text(error.code)),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # A value that cannot be encoded or decoded fails again the next time.
-    final = isinstance(error, UnicodeError | RecursionError)
-    return _failure(str(error) or type(error).__name__, type=_own_code(type(error).__name__), non_retryable=final)
+    final = carried_out or isinstance(error, UnicodeError | RecursionError)
+    words = str(error) or type(error).__name__
+    return _failure(words, *details, type=_own_code(type(error).__name__), non_retryable=final)
 
 
 def _own_code(code: str) -> str:

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.events import NO_SUCH_HOOK, NOBODY, REFUSED_BY_HOOK, HookProblem, RunOwner
     from perdure.plan import (
         BEGUN,
+        CARRIED_OUT,
         ID_TAKEN,
         INTERRUPTED,
         LOST,
@@ -129,7 +130,7 @@ async def run_tool(
             if pause:
                 await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {why}"))
         except JsonError as error:
-            return Failed(CallError("not_json", str(error)))
+            return Failed(CallError("not_json", str(error)), carried_out=True)
         else:
             call.state.attempts = patience.started + result.attempt
             if result.asks is not None:
@@ -203,7 +204,7 @@ def parse_failure(call: Call, error: ActivityError, attempts: int) -> tuple[int,
     tool, cause = call.spec.known_tool, error.cause
     if isinstance(cause, ApplicationError):
         began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
-        return began, Failed(_own(call, cause))
+        return began, Failed(_own(call, cause), carried_out={CARRIED_OUT: True} in cause.details)
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:
             message = f"no worker of task queue {tool.task_queue!r} started {call.spec.tool_name} within {tool.queue_timeout:g} s"
@@ -273,7 +274,7 @@ async def run_existing(
         value = await _execute_existing(call, tool, existing, arguments, sender)
         check(value, source=f"the result of {tool.name}")
     except JsonError as error:
-        return Failed(CallError("not_json", str(error)))
+        return Failed(CallError("not_json", str(error)), carried_out=True)
     except WorkflowAlreadyStartedError as error:
         message = f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that is running; 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
         return Failed(CallError(ID_TAKEN, message))

@@ -389,7 +389,7 @@ class CallHooks:
             return replace(outcome, error=CallError(outcome.error.code, words))
         if answer.refused is not None:
             words = withheld_words(call.spec.tool_name, answer.refused)
-            return Failed(CallError(REFUSED_BY_HOOK, words), outcome.sources)
+            return Failed(CallError(REFUSED_BY_HOOK, words), outcome.sources, carried_out=True)
         return replace(outcome, value=(answer.changed or {})["result"])
 
     async def _persist(self, call: Call, outcome: Returned) -> None:

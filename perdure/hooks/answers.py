@@ -6,25 +6,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.errors import CallError, JsonError, TooLargeError, clip
-from perdure.hooks.events import HOOKS, REFUSED_BY_HOOK, HookAnswer, HookEvent, HookProblem, HookRef
+from perdure.errors import JsonError, TooLargeError, clip
+from perdure.hooks.events import HOOKS, HookAnswer, HookEvent, HookProblem, HookRef
 from perdure.values.json import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
-
-_WITHHELD: Final = "was carried out, and its result is withheld"
 
 
 def withheld_words(tool: str, why: str) -> str:
     """Return the message of a call that ran, and whose result a hook withholds."""
-    return f"{tool} {_WITHHELD}: {why}"
-
-
-def is_withheld(tool: str, error: CallError) -> bool:
-    """Whether the error is that of a call that ran, and whose result a hook withholds.
-
-    Hooks that refuse a call before it runs have the same code, and may quote any text: ask only for a call that has begun.
-    """
-    return error.code == REFUSED_BY_HOOK and error.message.startswith(f"{tool} {_WITHHELD}: ")
+    return f"{tool} was carried out, and its result is withheld: {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from perdure.plan._provenance import CODE_COUNTS
 from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
 from perdure.plan._retry import (
     BEGUN,
+    CARRIED_OUT,
     ID_TAKEN,
     INTERRUPTED,
     LOST,
@@ -65,6 +66,7 @@ __all__ = [
     "AnyOf",
     "Approval",
     "BEGUN",
+    "CARRIED_OUT",
     "BODY",
     "CODE_COUNTS",
     "CONDITION_FIRST",

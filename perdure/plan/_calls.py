@@ -101,6 +101,8 @@ class Failed:
     error: CallError
     sources: Sources = NOWHERE
     """The provenance of the error's text beside its tool and its parameters."""
+    carried_out: bool = False
+    """Whether the tool has returned a result, which cannot be used: a hook withholds it, or it is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +331,7 @@ HELD: Final = "held"
 EXECUTED_CALLS_COUNT: Final = "executed-calls-count"
 """Patch: in runs of 0.2.0 a call that ran, and whose result cannot be written, counts as one that never ran. So does a
 call that its client has when it is dropped. A call that waits at the deadline counts as one that ran, and a call whose
-result a hook withholds as one that failed. A call that a client or a person answers is not done for rules, and the
+result cannot be used otherwise as one that only failed. A call that a client or a person answers is not done for rules, and the
 model may drop a call that has to follow it."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
 """Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan
@@ -538,7 +540,7 @@ class CallState:
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
     unwritten: bool = False
-    """Whether it was carried out, although it is not `done`: its result cannot be written, or a hook withholds it."""
+    """Whether it was carried out, although it is not `done`: its result cannot be used."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False

@@ -25,6 +25,8 @@ BEGUN: Final = "begun"
 A call that may not be repeated sends it before its code begins, and begins only when the server has it. So without this
 record, the code has not begun.
 """
+CARRIED_OUT: Final = "carried_out"
+"""Key in the details of a failure whose tool had returned: its result cannot be used."""
 RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN})
 """Codes that the engine retries; no tool's own failure has one of them."""
 MOST_LOST: Final = 3

@@ -23,6 +23,7 @@ class StateWriter:
     def write(self, call: Call, outcome: Returned | Failed, time: str) -> None:
         """Write the call's result or error, and set its status (R4.3)."""
         if isinstance(outcome, Failed):
+            call.state.unwritten = outcome.carried_out and self._checks.is_patched(EXECUTED_CALLS_COUNT)
             self._write_error(call, outcome.error, time)
         else:
             self._write_result(call, outcome, time)
@@ -33,6 +34,7 @@ class StateWriter:
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)
             if chosen is None:
+                call.state.unwritten = self._checks.is_patched(EXECUTED_CALLS_COUNT)
                 self._write_error(call, unknown_branch(call, outcome.branch), time)
                 return
             alternative = chosen

@@ -66,6 +66,7 @@ class RecordedCall(WireModel):
     sources: list[str] = Field(default_factory=list)
     recalled: bool = False
     error: JsonObject | None = None
+    carried_out: bool = Field(default=False, exclude_if=lambda carried_out: not carried_out)
     reason: str = ""
     notes: list[JsonObject] = Field(default_factory=list)
     before: bool = False
@@ -79,7 +80,7 @@ class RecordedCall(WireModel):
         if self.ended == "rejected":
             return Rejected(self.reason)
         if self.ended == "failed":
-            return Failed(_error(self.error or {}), sources)
+            return Failed(_error(self.error or {}), sources, self.carried_out)
         parts = None if self.parts is None else {tuple(path): value for path, value in self.parts}
         return Returned(self.value, self.branch, parts, sources, self.recalled)
 
@@ -262,12 +263,13 @@ def _recorded(call: Call) -> RecordedCall | None:
                 notes=notes,
                 decided=decided,
             )
-        case Failed(error, sources):
+        case Failed(error, sources, carried_out):
             return RecordedCall(
                 id=call.id,
                 key=call.state.key,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
+                carried_out=carried_out,
                 sources=sorted(sources),
                 decided=decided,
             )

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, assert_never
 
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, hook_feedback
 from perdure.errors import CallError
-from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks, is_withheld
+from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
@@ -389,16 +389,8 @@ class RequestLoop:
         if (known := self._run.recorded(call)) is None:
             return False
         self._rules.note_begun(call)
-        self._end(call, known, now)
+        self.plan.home(call).end(call, known, now)
         return True
-
-    def _end(self, call: Call, outcome: Outcome, now: str) -> None:
-        """End a call with its outcome. A call whose result a hook withholds has been carried out."""
-        is_waiting = is_answered(call) and call.state.status == "waiting"
-        has_begun = call.state.attempts > 0 or call.state.recorded or is_waiting
-        if has_begun and isinstance(outcome, Failed) and is_withheld(call.spec.tool_name, outcome.error):
-            call.state.unwritten = self._is_patched(EXECUTED_CALLS_COUNT)
-        self.plan.home(call).end(call, outcome, now)
 
     def _note_news(self) -> None:
         """Note the ends of calls, of any cause."""
@@ -639,7 +631,7 @@ class RequestLoop:
             case CallEnded(call, outcome):
                 if self.running.pop(call.id, None) is None:
                     return  # dropped just before
-                self._end(call, outcome, now)
+                self.plan.home(call).end(call, outcome, now)
             case MessageArrived():
                 self._revise()
             case LimitReached(limit):

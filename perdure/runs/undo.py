@@ -18,7 +18,6 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from perdure.errors import RunError
-from perdure.hooks.answers import is_withheld
 from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, UNTIL, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
 from perdure.rules.rules import digest_of
@@ -255,7 +254,7 @@ class EffectLog:
         match outcome:
             case Returned(value):
                 return self._undoable(call, tool, effect, value)
-            case Failed(error) if is_withheld(tool.name, error) and (call.state.attempts or call.state.unwritten):
+            case Failed() if call.state.unwritten:
                 return self._undoable(call, tool, effect, MISSING)
             case Failed(error) if error.code not in _UNCERTAIN:
                 return None
@@ -284,7 +283,7 @@ class EffectLog:
             params = complete_params(undo, defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
         if problem is not None and result is MISSING:
-            problem = f"a hook withholds its result, which {undo.tool} needs"
+            problem = f"{undo.tool} needs its result, which cannot be used"
         if problem is None and self._sizes.of(made) > MAX_UNDO_PARAMS:
             problem = f"the parameters of {undo.tool} are above {MAX_UNDO_PARAMS:,} bytes"
         if problem is not None:

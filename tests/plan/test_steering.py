@@ -1006,7 +1006,7 @@ def test_r23_1_a_call_whose_result_a_hook_withholds_is_done(how: str, monkeypatc
         {"rule": "followed_by", "call": "q", "then": "log"},
     ]
     world = world_with_rules(rules, {"q": "q", "ship": "ship", "log": "log"})
-    withheld = Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")))
+    withheld = Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")), carried_out=True)
 
     def take_record(call: Call) -> Outcome | None:
         call.state.recorded = call.spec.tool_name == "q"
@@ -1020,7 +1020,6 @@ def test_r23_1_a_call_whose_result_a_hook_withholds_is_done(how: str, monkeypatc
     if how == "runs":
         call = world.loop.running["1.0"]
         assert world.loop.begin(call) is None
-        call.state.attempts = 1
         world.loop.report(CallEnded(call, withheld))
         started = world.step()
     assert started == ["1.1", "1.2"]
@@ -1045,8 +1044,8 @@ def test_r23_1_a_call_whose_result_a_hook_withholds_has_failed_too() -> None:
     world.answer({"_tool": "q", "question": "?"})
     call = world.loop.running["1.0"]
     assert world.loop.begin(call) is None
-    call.state.attempts = 1
-    world.loop.report(CallEnded(call, Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")))))
+    withheld = Failed(CallError("refused_by_hook", withheld_words("q", "it is secret")), carried_out=True)
+    world.loop.report(CallEnded(call, withheld))
     world.step()
     assert world.answer(see()) == []
     assert world.statuses == {"1.0": "failed", "2.0": "invalid"}

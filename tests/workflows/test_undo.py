@@ -672,13 +672,36 @@ async def test_a_call_whose_result_a_hook_withholds_has_taken_effect(time_skippi
         view = await local.run({"request": "Order."})
         run = local.perdure.get_run(view.run_id)
         assert [(each.call, each.status, each.reason) for each in await run.effects()] == [
-            ("1.0", "cannot be undone", "a hook withholds its result, which cancel_order needs"),
+            ("1.0", "cannot be undone", "cancel_order needs its result, which cannot be used"),
             ("1.1", "done", ""),
         ]
         undo = await run.undo()
         assert (await undo.wait()).status == "completed"
     assert sorted(DID[:2]) == [("book", "Bonn"), ("order", "pear")]  # at once, in any order
     assert DID[2:] == [("unbook", "Bonn")]
+
+
+@tool(undo=unbook, retries=2)
+def reserve(city: str) -> Any:
+    """Reserve a hotel."""
+    DID.append(("reserve", city))
+    return {"Bonn": object(), "Ulm": float("nan"), "Rome": "x" * 3_000_000}[city]
+
+
+async def test_a_call_whose_result_cannot_be_used_is_not_repeated_and_can_be_undone(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    calls = [{"_tool": "reserve", "city": city} for city in ("Bonn", "Ulm", "Rome")]
+    script = [{"calls": calls, "output": None}, DONE]
+    async with run_locally(
+        Agent("buyer", tools=[reserve]), model=script, tools=[unbook], server=time_skipping
+    ) as local:
+        view = await local.run({"request": "Reserve."})
+        run = local.perdure.get_run(view.run_id)
+        assert [(each.call, each.status) for each in await run.effects()] == [(f"1.{n}", "done") for n in range(3)]
+        undo = await run.undo()
+        assert (await undo.wait()).status == "completed"
+    assert sorted(DID) == sorted((done, city) for done in ("reserve", "unbook") for city in ("Bonn", "Ulm", "Rome"))
 
 
 async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
