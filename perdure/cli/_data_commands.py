@@ -152,8 +152,10 @@ def erase(
     if settings.audit is not None:
         print("perdure: the audit log keeps its lines, including decisions and this erasure", file=sys.stderr)
     left = [each for report in reports for each in report.remaining]
-    # The server did not delete these histories. Other items remain as the documents say.
-    raise SystemExit(FAILED if any(each.what == "run" and each.until for each in left) else 0)
+    # The server did not delete these histories, or a tenant's erasure failed. Other items remain as the documents say.
+    raise SystemExit(
+        FAILED if any(each.what == "tenant" or (each.what == "run" and each.until) for each in left) else 0
+    )
 
 
 def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> bool:

@@ -190,10 +190,17 @@ def init(
 @with_settings("tools", "files", "http_hosts", "http_private", "commands", "mcp")
 def tools(settings: Settings, as_json: Json = False) -> None:
     """List the tools that a worker with these options offers."""
-    found = execute(lambda: _tools(settings))
+    found, missing = execute(lambda: _tools(settings))
     if as_json:
         print(dumps(list(found.values())))
-        return
+    else:
+        _print_tools(found)
+    with one_line_errors():
+        if missing:
+            raise CommandError(f"the list is incomplete: {', '.join(missing)} of {settings.mcp} cannot be used")
+
+
+def _print_tools(found: dict[str, JsonObject]) -> None:
     rows = []
     for name, definition in sorted(found.items()):
         danger = "safe" if definition.get("_safe") else "dangerous" if definition.get("_dangerous") else ""
@@ -205,14 +212,14 @@ def tools(settings: Settings, as_json: Json = False) -> None:
     )
 
 
-async def _tools(settings: Settings) -> dict[str, JsonObject]:
-    """Return all tools. Start the MCP servers to list theirs."""
+async def _tools(settings: Settings) -> tuple[dict[str, JsonObject], list[str]]:
+    """Return all tools, and the MCP servers that cannot be used. Start the servers to list their tools."""
     from perdure.hosting.equipment import check_prompts, mcp_tools_of, registry_of  # as for a worker
 
     registry = registry_of(settings)
     check_prompts(settings)
-    async with mcp_tools_of(settings.mcp, registry):
-        return registry.definitions()
+    async with mcp_tools_of(settings.mcp, registry) as missing:
+        return registry.definitions(), missing
 
 
 def _parameters(schema: JsonObject) -> str:

@@ -91,7 +91,7 @@ class Remaining:
     """
 
     what: str
-    """`session`, `run`, `evaluation`, `workflow`, `file`, `value`, or `schedule`."""
+    """`session`, `run`, `evaluation`, `workflow`, `file`, `value`, `schedule`, or `tenant`."""
     id: str
     why: str
     until: str = ""
@@ -222,16 +222,26 @@ async def erase(
 async def apply_retention(
     client: Client, task_queue: str, *, dry_run: bool = False, by: str = ""
 ) -> list[ErasureReport]:
-    """Erase data that is older than the setting `retention` allows. Raises `RunError` if the setting names no tenant."""
+    """Erase data that is older than the setting `retention` allows. Raises `RunError` if the setting names no tenant.
+
+    A tenant whose data cannot be erased, for example because its storage fails, remains in its report. The others are
+    erased.
+    """
     if not (retention := in_force().retention):
         raise RunError(
             "no retention is configured: set PERDURE_RETENTION=acme=30d,*=365d, or retention in perdure.toml"
         )
     reports = []
     for tenant, before in sorted((await retention_ends(client, retention, datetime.now(UTC))).items()):
-        report = await erase(client, task_queue, tenant, None, before, dry_run=True)
-        if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
-            report = await erase(client, task_queue, tenant, None, before, by=by)
+        try:
+            report = await erase(client, task_queue, tenant, None, before, dry_run=True)
+            if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
+                report = await erase(client, task_queue, tenant, None, before, by=by)
+        except RPCError:  # the server is away, for all tenants
+            raise
+        except Exception as error:
+            left = Remaining("tenant", tenant, f"{type(error).__name__}: {error}")
+            report = ErasureReport(tenant, None, before.isoformat(), dry_run, remaining=[left])
         if report.executions or report.remaining:
             reports.append(report)
     return reports

@@ -512,7 +512,8 @@ class Perdure:
         """Erase data that is older than the setting `retention` allows. Return a report for each tenant that had such data.
 
         `dry_run`: change nothing, and report what would be removed. `by`: the person who erases, for the audit log.
-        Raises `RunError` if the setting names no tenant.
+        A tenant whose erasure fails has `remaining` in its report; the others are erased. Raises `RunError` if the setting
+        names no tenant.
 
         ```python
         for report in await perdure.apply_retention(dry_run=True):

@@ -759,6 +759,14 @@ async def test_parameters_of_a_servers_tools_are_listed(tmp_path: Path) -> None:
             ).split()
 
 
+async def test_a_list_of_tools_without_a_server_is_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"gone": {"command": "/no/such/program"}}}))
+    listed = await perdure("tools", "--tools", "perdure.demo.tools", "--mcp", str(path), "--json")
+    assert (listed.code, len(json.loads(listed.out)) > 0) == (1, True)
+    assert listed.err.splitlines()[-1] == f"perdure: the list is incomplete: gone of {path} cannot be used"
+
+
 async def test_a_tool_that_asks_outside_a_run_fails_with_a_reason() -> None:
     async with server("stdio") as config, offered_by(config) as registry:
         code, message = await refusal(registry, "notes.ask")

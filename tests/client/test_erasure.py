@@ -25,7 +25,7 @@ from perdure import Agent, Media, Perdure, RunNotFoundError, tool
 from perdure.activities.transcripts import recall
 from perdure.client.erasure import Eraser, _senders_in, ignore_not_found, retention_ends
 from perdure.errors import MediaError, RunError
-from perdure.hosting._storage import FileStorage
+from perdure.hosting._storage import FileStorage, _owner
 from perdure.hosting.connection import data_converter
 from perdure.runs.audit import verify_chain
 from perdure.runs.wire import REWRITE
@@ -263,6 +263,35 @@ async def test_r24_5_what_is_older_than_its_tenants_retention_leaves(
         async with asyncio.timeout(HANG):
             while [each["by"] for each in erasures_in(log)[len(audited) :]] != ["bob", "bob"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+
+
+async def test_r24_5_a_tenant_whose_erasure_fails_does_not_stop_the_others(
+    dev_server: WorkflowEnvironment, storage: Path
+) -> None:
+    """The storage of the first tenant is damaged. The erasure of the second one was interrupted before."""
+    document = Agent.of(agent("long"))
+    async with working(dev_server) as (api, _, tenant):
+        broken, other = f"{tenant}-a", f"{tenant}-b"
+        runs = {each: await api.start(document, tenant=each) for each in (broken, other)}
+        for each, run in runs.items():
+            await run.result(HANG)
+            await until_listed(api, each, 1)
+        for each, run in runs.items():
+            owned = next((storage / "owners" / _owner(api.client.namespace, run.id)).iterdir())
+            references = storage / "references" / owned.name
+            (references / owned.parent.name).unlink()
+            references.rmdir()
+            if each == broken:
+                references.touch()
+        ages = f"{broken}=0.001s,{other}=0.001s"
+        env = {**connection(api), "PERDURE_STORAGE": str(storage), "PERDURE_TASK_QUEUE": api.task_queue}
+        env["PERDURE_RETENTION"] = ages
+        done = await perdure("erase", "--old", "--yes", "--json", env=env)
+        first, second = (json.loads(line) for line in done.out.splitlines())
+        assert done.code == 1, done
+        assert [(each["what"], each["id"]) for each in first["remaining"]] == [("tenant", broken)]
+        assert (second["tenant"], second["runs"], second["remaining"]) == (other, [runs[other].id], [])
+        assert second["values"] > 0
 
 
 def erasures_in(log: Path) -> list[dict[str, Any]]:
