@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import Usage
-    from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
+    from perdure.plan import STEERED_RUNS_GO_ON, Call, Failed, Outcome, Plan, RefusedByRule, Returned
     from perdure.rules import RULE_BROKEN
     from perdure.runs import metrics
     from perdure.runs.budget import count_rivals
@@ -359,10 +359,10 @@ class CallRunner:
                 self._reservations.note_begun(call)
                 return Returned(call.state.result)
             if call.spec.known_tool.activity == SLEEP_UNTIL:
-                await self._begin(call)
+                await self._begin_now(call)
                 return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
             if call.spec.known_tool.activity == UNDO:
-                await self._begin(call)
+                await self._begin_now(call)
                 return await self._rest(call, run_undo(call, self._agent_run, self._sender.children))
             if call.spec.known_tool.delegate is not None:
                 return await self._run_delegate(call)
@@ -431,9 +431,14 @@ class CallRunner:
     async def _begin(self, call: Call) -> bool:
         """Wait as `_gate` does, then begin the call: nothing holds it after that.
 
-        Return `False` if its child's input is out of date: a message held the delegate, and other calls have used its
-        rules meanwhile. Then make the input again.
+        Return `False` if the call's room was in an earlier task, because a message held the call: then reserve room
+        again. So many held calls may go on at once. Return `False`, too, if its child's input is out of date: other
+        calls have used its rules meanwhile. Then make the input again.
         """
+        task = task_number()
+        await self._wait_for_turn(call)
+        if task_number() != task and self._follows(STEERED_RUNS_GO_ON):
+            return False
         await self._gate(call)
         rules = self._agent_run.rules
         lent = rules.lent_to(call)
@@ -445,6 +450,11 @@ class CallRunner:
         self._agent_run.note("begun", call=call.id)
         call.hold.queued = False
         return True
+
+    async def _begin_now(self, call: Call) -> None:
+        """Begin a call that needs no room in the task."""
+        while not await self._begin(call):
+            pass
 
     async def _run_delegate(self, call: Call) -> Outcome:
         """Run a delegate with a reserved share of the budget; at its end count the time that it worked (R18.7)."""

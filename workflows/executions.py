@@ -91,8 +91,8 @@ async def run_tool(
     more = 0 if answers is None else sender.sizes.of(answers.as_json())
     while True:
         inline = await sender.take_call(size + more, more)
-        if call.hold.queued:
-            await begin(call)
+        if call.hold.queued and not await begin(call):
+            continue
         argument = ToolInput(
             tool=tool.name,
             activity=tool.activity,
@@ -267,7 +267,8 @@ async def run_existing(
         message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; the limit is {sender.max_payload:,}"
         return Failed(CallError("params_too_large", message))
     await sender.room(size)
-    await begin(call)
+    while not await begin(call):
+        await sender.room(size)
     sender.free(call.id)
     call.state.attempts = 1
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import WorkflowEnvironment
 
@@ -18,6 +20,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.runs.claim_check import CONTEXT
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest, Turn, write_answer
+from perdure.values.limits import MAX_COMMANDS
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
 from tests.timeouts import HANG
 
@@ -408,6 +411,46 @@ async def test_r10_5_messages_outlive_an_execution(impatient_server: WorkflowEnv
     assert described.run_id != handle.first_execution_run_id
     assert [(each.id, bool(each.request)) for each in result.messages] == [(id, True) for id in sent]
     assert all(f"message {id[1:]}" in shown for id in sent)
+
+
+async def test_r18_1_held_calls_that_are_kept_together_begin_in_several_tasks(dev_server: WorkflowEnvironment) -> None:
+    """Each of them had room in another task before, in which the message held it."""
+    world, gate, number = World(), asyncio.Event(), 150
+
+    def answer(request: ChatRequest) -> Any:
+        if request.number == 1:
+            return {"calls": [{"_tool": "slow", "text": f"{n}"} for n in range(number)]}
+        if request.number == 2:
+            return Turn({"calls": [{"_tool": "look", "at": "all"}]}, gate=gate, gate_after=0)
+        held = [f"1.{n}" for n in range(number) if f"slow {n}" not in world.effects]
+        return {"calls": [{"_tool": "keep", "calls": held}]} if held else DONE
+
+    def count_held(view: RunView) -> int:
+        return [*statuses(view).values()].count("held")
+
+    async def history() -> Sequence[HistoryEvent]:
+        return (await it.client.get_workflow_handle(handle.id).fetch_history()).events
+
+    async with harness(dev_server.client, world.tools, answer) as it:
+        handle = await it.start(document())
+        await until(it, handle.id, lambda view: len(view.calls) == number)
+        await steer(handle)
+        await asyncio.wait_for(it.model.wait_for_request(2), HANG)
+        async with asyncio.timeout(HANG):  # after each timer, fifty calls have room in a task
+            while sum(each.HasField("timer_fired_event_attributes") for each in await history()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await until(it, handle.id, lambda view: count_held(view) == number - len(world.effects))
+        assert len(world.effects) <= number - MAX_COMMANDS
+        gate.set()
+        world.go.set()
+        await asyncio.wait_for(handle.result(), HANG)
+        scheduled = Counter(
+            each.activity_task_scheduled_event_attributes.workflow_task_completed_event_id
+            for each in await history()
+            if each.HasField("activity_task_scheduled_event_attributes")
+        )
+    assert len(world.effects) == number + 1
+    assert max(scheduled.values()) <= MAX_COMMANDS + 1
 
 
 @pytest.mark.parametrize("limit", ["token_budget", pytest.param("deadline", marks=pytest.mark.soak)])
