@@ -19,7 +19,7 @@ from perdure.approvals.requests import WaitingView
 from perdure.cli._console import get_console, make_table, read_key, strip_control_characters
 from perdure.cli._execute import CommandError, Json, RunId, connected, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import local_user, with_settings
+from perdure.cli._options import Port, local_user, with_settings
 from perdure.cli._run_view import decision_commands
 from perdure.client.selection import WaitingRequest, format_age
 from perdure.errors import RunError
@@ -219,7 +219,7 @@ def inbox(
     host: Annotated[
         str, typer.Option(help="The address to listen on. Another address than this machine's needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 selects a free one.")] = 8733,
+    port: Port = 8733,
 ) -> None:
     """Serve a page where people approve and reject calls, until Ctrl-C."""
     from perdure.pages.adapter import serve_inbox  # only this command needs a web server

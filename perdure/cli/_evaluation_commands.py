@@ -21,7 +21,7 @@ from perdure.cli._execute import FAILED, USAGE, CommandError, Json, check_choice
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
-from perdure.cli._options import with_settings, write_file
+from perdure.cli._options import make_folder, with_settings, write_file
 from perdure.client.selection import Selection
 from perdure.errors import RunError, SettingsError
 from perdure.hosting.settings import Settings
@@ -290,7 +290,7 @@ def record(
             else:
                 write_file(out, cases.case_text(case) + "\n")
             return True
-        to.mkdir(parents=True, exist_ok=True)
+        make_folder(to, "--to")
         count, left_out = 0, 0
         async for name in each(perdure):
             path = to / f"{_NOT_OF_FILES.sub('-', name)}.json"

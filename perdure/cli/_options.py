@@ -42,6 +42,7 @@ DEV: Final = tuple(name for name in WORKER if name not in ("tools_only", "wait")
 """The worker's settings of `perdure dev`, which has its own server."""
 
 NONE: Final[Mapping[str, str]] = {}
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 selects a free one.")]
 _CONFIG = typer.Option("--config", metavar="FILE", help=f"The file of settings; {CONFIG}, or perdure.toml here.")
 
 
@@ -151,6 +152,14 @@ def write_file(path: Path, text: str, mode: int = 0o666) -> None:
                 file.write(text)
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}", USAGE) from None
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make a folder that an option names, and the folders above it. Raise `CommandError` if this fails."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{option}: the folder {path} cannot be made: {error.strerror}", USAGE) from None
 
 
 def local_user() -> str:

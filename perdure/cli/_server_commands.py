@@ -11,7 +11,7 @@ import typer
 from perdure.cli._console import get_console, make_table
 from perdure.cli._execute import FAILED, USAGE, CommandError, Context, Json, context_option, execute, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import DEV, SERVE, WORKER, with_settings
+from perdure.cli._options import DEV, SERVE, WORKER, Port, with_settings
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
@@ -53,7 +53,7 @@ def dev(settings: Settings) -> None:
 def codec_server(
     settings: Settings,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 selects a free one.")] = 8081,
+    port: Port = 8081,
 ) -> None:
     """Decode values of PERDURE_CODEC for Temporal's Web UI and command line, until Ctrl-C."""
     from perdure.pages.adapter import serve_codec  # a web server is not needed by any other command
