@@ -131,7 +131,8 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     except HookAnswerError as fault:
         return f"returned an answer that is not valid: {fault}"
     except Exception as fault:  # an event that a hook has made without its class's constructor
-        _LOG.error("the answer of the hook %s of %s cannot be read", hook.name, hook.event, exc_info=mask_error(fault))
+        words = "the answer of the hook %s of %s cannot be read"
+        _LOG.error(words, hook.name, hook.event, exc_info=mask_error(fault), extra=_place(given))
         return f"returned an answer that is not valid: reading it failed with {type(fault).__name__} (details are in the worker's log)"
     return None
 

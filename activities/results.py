@@ -67,7 +67,8 @@ async def store_result(tool: str, store: Callable[[], Awaitable[_T]]) -> _T:
             if left <= 0:
                 message = f"{tool} has run, but its result could not be stored ({reason}). Do not assume that it had no effect"
                 raise ToolError(RESULT_NOT_STORED, message, retry=True) from None
-            _log.warning("%s of %s has run; its result cannot be stored yet: %s", tool, info.workflow_id, reason)
+            place = {"run": info.workflow_id, "call": info.activity_id}
+            _log.warning("%s has run; its result cannot be stored yet: %s", tool, reason, extra={"perdure": place})
         await asyncio.sleep(min(_PAUSE, left))
 
 

@@ -53,7 +53,14 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.ledger import Reservation
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
-    from perdure.runs.wire import AGENT_ATTRIBUTE, AGENT_WORKFLOW, SCORE_ATTRIBUTE, TENANT_ATTRIBUTE, VERSION_ATTRIBUTE
+    from perdure.runs.wire import (
+        AGENT_ATTRIBUTE,
+        AGENT_WORKFLOW,
+        LONGEST_KEYWORD,
+        SCORE_ATTRIBUTE,
+        TENANT_ATTRIBUTE,
+        VERSION_ATTRIBUTE,
+    )
     from perdure.sessions.agent_file import with_conversation
     from perdure.values.json import Json, pack
     from perdure.values.limits import MAX_ID
@@ -290,9 +297,9 @@ class EvaluatedRunWorkflow:
     def _list(self, wanted: EvaluatedRunInput, score: RunScore) -> None:
         """Set search attributes, so that lists find the score by agent, tenant and value."""
         values: dict[str, Any] = {
-            AGENT_ATTRIBUTE: wanted.agent,
-            TENANT_ATTRIBUTE: wanted.tenant,
-            VERSION_ATTRIBUTE: wanted.version,
+            AGENT_ATTRIBUTE: wanted.agent[:LONGEST_KEYWORD],
+            TENANT_ATTRIBUTE: wanted.tenant[:LONGEST_KEYWORD],
+            VERSION_ATTRIBUTE: wanted.version[:LONGEST_KEYWORD],
             SCORE_ATTRIBUTE: score.share,
         }
         keys = {SCORE_ATTRIBUTE: SearchAttributeKey.for_float}

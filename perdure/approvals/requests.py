@@ -19,7 +19,7 @@ from perdure.tools.definitions import question_parts
 from perdure.tools.quorum import Approver, Quorum, merge_quorums, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
-from perdure.values.json import Json, JsonObject, WireModel, shorten
+from perdure.values.json import Json, JsonObject, Timestamp, WireModel, shorten
 from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION, MAX_ROLES, bytes_text
 from perdure.values.media import file_name, read_media
 from perdure.values.messages import one_visible_line, visible_lines
@@ -559,7 +559,7 @@ class WaitingEntry(WireModel):
     """The parameters; `None`: a plan, or parameters too long for a list."""
     reason: str
     """The reason for the request, or the question."""
-    requested_at: str
+    requested_at: Timestamp
     """ISO 8601, UTC."""
     digest: str
     """The digest of the `WaitingView`."""

@@ -136,26 +136,23 @@ def erase(
             return await perdure.apply_retention(dry_run=dry_run, by=who)
         return [await perdure.erase(dry_run=dry_run, **given)]
 
-    planned = connected(lambda perdure: run(perdure, dry_run=True))
+    reports = connected(lambda perdure: run(perdure, dry_run=True))
     with one_line_errors():
-        is_wanted = not dry_run and _is_confirmed(planned, yes=yes, as_json=as_json)
-    if not is_wanted:
-        _print_reports(planned, as_json=as_json)
-        return
-    reports = connected(lambda perdure: run(perdure, dry_run=False))
+        is_wanted = not dry_run and _is_confirmed(reports, yes=yes, as_json=as_json)
+    if is_wanted:
+        reports = connected(lambda perdure: run(perdure, dry_run=False))
     _print_reports(reports, as_json=as_json)
-    if any(report.executions for report in reports):
+    if is_wanted and any(report.executions for report in reports):
         print(
             "perdure: the server removes histories within minutes; repeat the command to verify that none remains",
             file=sys.stderr,
         )
-    if settings.audit is not None:
+    if is_wanted and settings.audit is not None:
         print("perdure: the audit log keeps its lines, including decisions and this erasure", file=sys.stderr)
     left = [each for report in reports for each in report.remaining]
-    # The server did not delete these histories, or a tenant's erasure failed. Other items remain as the documents say.
-    raise SystemExit(
-        FAILED if any(each.what == "tenant" or (each.what == "run" and each.until) for each in left) else 0
-    )
+    # A tenant's erasure failed, or the server did not delete these histories. Other items remain as the documents say.
+    has_failed = any(each.what == "tenant" or (is_wanted and each.what == "run" and each.until) for each in left)
+    raise SystemExit(FAILED if has_failed else 0)
 
 
 def _is_confirmed(planned: list[ErasureReport], *, yes: bool, as_json: bool) -> bool:

@@ -61,7 +61,7 @@ from perdure.sessions.wire import (
     SESSION_WORKFLOW,
     SessionDeletion,
 )
-from perdure.values.json import JsonObject, dumps, fields_as_json, loads
+from perdure.values.json import JsonObject, Timestamp, dumps, fields_as_json, loads
 from perdure.values.limits import read_duration
 
 __all__ = ["ErasureReport", "Remaining"]
@@ -689,8 +689,8 @@ class Eraser:
 
 async def _last_use(each: Execution) -> datetime:
     """Return the time of a session's last use, as far as an execution's memo has it; else the execution's start."""
-    found: str = await read_memo(each, LAST_USE_MEMO, "", str)
-    return datetime.fromisoformat(found) if found else each.start_time
+    found = await read_memo(each, LAST_USE_MEMO, None, Timestamp)
+    return each.start_time if found is None else datetime.fromisoformat(found)
 
 
 def _is_part(each: Execution, of: str) -> bool:

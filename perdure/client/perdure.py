@@ -20,9 +20,10 @@ from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations
+from perdure.client._pending_activities import unanswered
 from perdure.client.approvals import PAGE
 from perdure.client.erasure import ErasureReport, apply_retention, erase
-from perdure.client.errors import clear_errors
+from perdure.client.errors import clear_errors, no_answer
 from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
 from perdure.client.key_use import KeyRewrite, KeyUse, key_uses, rewrite_keys
 from perdure.client.run import Run
@@ -41,7 +42,7 @@ from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.evaluation import Decide
 from perdure.runs.events import Event
-from perdure.runs.ledger import AccountView
+from perdure.runs.ledger import AccountView, ledger_id
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
@@ -808,7 +809,16 @@ class Perdure:
         """
         # R23.1
         with clear_errors(self.client):
-            return await list_accounts(self.client, tenant)
+            return await self._read_ledger(tenant, list_accounts)
+
+    async def _read_ledger(self, tenant: str, read: Callable[[Client, str], Awaitable[list[T]]]) -> list[T]:
+        try:
+            return await read(self.client, tenant)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                raise
+            id = ledger_id(tenant)
+            raise await unanswered(self.client, id, no_answer(error, id)) from None
 
     async def grant_standing_approval(
         self,
@@ -863,7 +873,7 @@ class Perdure:
         ```
         """
         with clear_errors(self.client):
-            return await list_standing_approvals(self.client, tenant)
+            return await self._read_ledger(tenant, list_standing_approvals)
 
     async def revoke_standing_approval(self, name: str, *, by: str = "", tenant: str = "") -> StandingApproval:
         """Revoke a standing approval, and return it. Later calls wait for a person, also in runs that use it. For five seconds a run

@@ -180,7 +180,8 @@ class ReportingInstance(_Instance):
         else:
             health.forget(info.workflow_id)
         if removed.reason == reasons.FATAL:
-            _log.warning("the server rejected a task; it is retried", extra={"perdure": fields})
+            # The reason is in the history alone.
+            _log.warning("the server rejected a task; it is retried: see perdure show RUN", extra={"perdure": fields})
 
 
 class Unsandboxed(UnsandboxedWorkflowRunner):

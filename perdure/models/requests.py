@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perdure.models.provider_extras import ProviderExtras, reasoning_text
 from perdure.models.usage import Usage
 from perdure.tools.server_input import SampleRequest
-from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.json import Json, JsonObject, Timestamp, WireModel
 
 INTERRUPTED: Final = "interrupted"
 """Code of the problem of an answer that broke off after calls were released."""
@@ -51,7 +51,7 @@ class ModelWait(WireModel):
     model: str
     reason: str
     """The reason, as in `ProviderAway`."""
-    since: str
+    since: Timestamp
     """ISO 8601, UTC."""
 
     def text(self, since: str = "") -> str:

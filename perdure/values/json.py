@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
@@ -305,6 +305,16 @@ class UnreadArgument(str):
 
 class Sent(tuple["Json", ...], Generic[T]):
     """The arguments of a handler that expects one `T`, decoded but not validated."""
+
+
+def _check_time(text: str) -> str:
+    _TIMES.validate_python(text)
+    return text
+
+
+_TIMES: Final = TypeAdapter(AwareDatetime)
+Timestamp: TypeAlias = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d"), AfterValidator(_check_time)]
+"""A time in ISO 8601 with its zone, as workflows write it. A memo of another program may have any text in its place."""
 
 
 class WireModel(BaseModel):

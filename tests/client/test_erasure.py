@@ -292,6 +292,14 @@ async def test_r24_5_a_tenant_whose_erasure_fails_does_not_stop_the_others(
         assert [(each["what"], each["id"]) for each in first["remaining"]] == [("tenant", broken)]
         assert (second["tenant"], second["runs"], second["remaining"]) == (other, [runs[other].id], [])
         assert second["values"] > 0
+        for words in (("--yes",), ("--dry-run",)):
+            again = await perdure(
+                "erase",
+                "--old",
+                *words,
+                env=env | {"PERDURE_RETENTION": f"{broken}=0.001s", "PERDURE_STORAGE": "s3://no-such-bucket"},
+            )
+            assert (again.code, "tenant" in again.out) == (1, True), again
 
 
 def erasures_in(log: Path) -> list[dict[str, Any]]:

@@ -332,6 +332,14 @@ async def test_r22_4_finished_runs_are_scored_beside_their_result_and_so_many_a_
     assert sorted(listed) == sorted(scored_id(run.id) for run in runs[:2])
 
 
+async def test_r22_4_a_run_of_a_tenant_with_a_long_name_is_scored(dev_server: WorkflowEnvironment) -> None:
+    watched = Agent("clerk", tools=[look, refund], evaluate={"evaluators": ["SaysPaid"]}, approval={"ask": "never"})
+    async with harness(dev_server.client, [], model, registry=with_evaluators(SaysPaid)) as it:
+        run = await api(it).start(watched, {"order": "17"}, tenant="t" * 3_000)
+        await run.result()
+        assert (await scored(it, run.id)).assertions == {"SaysPaid": True}
+
+
 LET_GO = asyncio.Event()
 
 
