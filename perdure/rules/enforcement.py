@@ -132,7 +132,8 @@ class RuleBook:
 
     `roles`: the roles of the person for whom the run works. `prefix`: the run's name in entries of its calls. `unlent`:
     keys of rules whose calls the parent run keeps to itself. `counts_each`: whether each run of a loop over a
-    delegate counts, and each delegate whose record is lost. In runs of 0.2.0 they count once.
+    delegate counts, and each delegate whose record is lost. In runs of 0.2.0 they count once, and a loop without
+    iterations counts as a call of its tool.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class RuleBook:
         counts_each: bool = True,
     ) -> None:
         self.rules = list(rules)
-        self._counts_each = counts_each
+        self.counts_each = counts_each
         self.record = record or RuleRecord()
         self.roles = frozenset(roles)
         self._prefix, self._unlent = prefix, frozenset(unlent)
@@ -232,6 +233,8 @@ class RuleBook:
         self._expected = RuleRecord()
 
     def _note_begin(self, call: Call, record: RuleRecord) -> None:
+        if not self._is_use(call):
+            return
         entry = self._entry(call)
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
@@ -264,13 +267,22 @@ class RuleBook:
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
-        counts_answers = checks.is_patched(EXECUTED_CALLS_COUNT)
-        if call.state.executed and (call.state.started is not None or counts_answers):
+        counts_answers, is_use = checks.is_patched(EXECUTED_CALLS_COUNT), self._is_use(call)
+        if is_use and call.state.executed and (call.state.started is not None or counts_answers):
             self._note_event(call, "done", self.record)
-        if call.state.status == "failed":  # also a call whose result a hook withholds: it counts as both
+        some_failed = self.counts_each and call.spec.repeats and bool(call.state.notes)
+        if is_use and (call.state.status == "failed" or some_failed):  # it may count as both
             self._note_event(call, "failed", self.record)
         elif call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
+
+    def _is_use(self, call: Call) -> bool:
+        """Whether the call itself uses its tool, and not only the calls of its iterations, of which there may be none.
+
+        The record of a fork may answer a whole loop: then its iterations are no calls.
+        """
+        only_iterations = call.spec.loop is not None and not call.state.recorded
+        return not self.counts_each or not (only_iterations or call.inputs.items == [])
 
     def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:
         if not self._by_event:
@@ -325,7 +337,7 @@ class RuleBook:
         one = (
             Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, _params_of(call))
         )
-        if isinstance(one, str) or not self._counts_each or (runs := _max_runs(call)) == 1:
+        if isinstance(one, str) or not self.counts_each or (runs := _max_runs(call)) == 1:
             return one
         return one * runs
 
@@ -412,7 +424,7 @@ class RuleBook:
             if isinstance(rule, AtMost | CountAtMost):
                 left = rule.limit - self.used(rule)
                 entry = f"{self._prefix}unknown"
-                if left > 0 and self._counts_each:
+                if left > 0 and self.counts_each:
                     self.record.add(rule, entry, left)
                 elif left > 0:
                     self.record.note(rule, entry, float(left))

@@ -24,6 +24,8 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from perdure.plan import (
+    DEFAULT_ITERATIONS,
+    EACH,
     EXECUTED_CALLS_COUNT,
     AnyOf,
     Call,
@@ -296,7 +298,7 @@ class PlanJudge:
         if self._filed < len(calls):
             self._keys = {}
         for call in calls[self._filed :]:
-            for use in _uses_in(call):
+            for use in _uses_in(call, counts_each=self._book.counts_each):
                 tool = use.call.spec.tool
                 if tool is None:
                     continue
@@ -410,6 +412,11 @@ class PlanJudge:
         """Whether only failures of other calls decide whether the use begins."""
         return self._known(use.home).plain and use.certain and use.least > 0
 
+    def _is_made(self, use: _Use) -> bool:
+        """Whether the use is a call of its loop's own body that is made at least once in each iteration."""
+        least = _count_runs(use.call)[0] if self._book.counts_each else 1
+        return _is_direct(self._plan, use) and least > 0
+
     def _surely_begins(self, use: _Use) -> bool:
         """Whether the use begins if all calls succeed."""
         return self._is_plain(use) and self._begins(use.home, 0)
@@ -455,7 +462,7 @@ class PlanJudge:
         doubtful = bool(waits.ended & (possible | firsts.in_loops))
         for first in firsts.inner.get(use.home, ()):
             equal = self._same(rule, first, use)
-            if equal is True and first.place in inside and _is_direct(self._plan, first):
+            if equal is True and first.place in inside and self._is_made(first):
                 return _PROVEN
             doubtful = doubtful or equal is not False
         if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
@@ -506,7 +513,7 @@ class PlanJudge:
         elif any(
             self._same(rule, use, then) is True and _follows_inside(loop, use, then)
             for then in thens.inner.get(use.home, ())
-            if _is_direct(self._plan, use) and _is_direct(self._plan, then)
+            if _is_direct(self._plan, use) and self._is_made(then)
         ):
             return use.home, None
         for each in _bits(same):
@@ -555,8 +562,11 @@ class PlanJudge:
                 state = self._plan.calls[first.home].state
                 if state.ended and state.status != "done":
                     continue
+                if not first.most and self._book.counts_each:
+                    continue
                 if first.place is not None:
                     known.inner.setdefault(first.home, []).append(first)
+                if first.place is not None or not first.least:
                     known.in_loops |= 1 << first.home
                 else:
                     known.add(self._key(first, names), 1 << first.home)
@@ -859,24 +869,36 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def _uses_in(call: Call) -> Iterator[_Use]:
+def _uses_in(call: Call, *, counts_each: bool) -> Iterator[_Use]:
     if call.spec.loop is None:
-        yield _Use(call, call.spec, call.index)
+        least, most = _count_runs(call) if counts_each else (1, 1)
+        yield _Use(call, call.spec, call.index, least=least, most=most)
         return
-    yield from _uses_of_body(call, call.index, None, 1, 1, certain=True)
+    yield from _uses_of_body(call, call.index, None, 1, 1, certain=True, counts_each=counts_each)
+
+
+def _count_runs(call: Call) -> tuple[int, float]:
+    """Return the smallest and the largest number of a call's runs, if it begins: a loop runs once for each iteration."""
+    raw, loop = call.spec.raw, call.spec.loop
+    if EACH in raw:
+        items, template = raw[EACH], parse_template(raw[EACH])[0] if loop is None else loop.each
+        return (len(items), len(items)) if isinstance(items, list) and template.literal else (0, math.inf)
+    if loop is not None:
+        return (1 if loop.before is None else 0), loop.most
+    return 1, raw.get("_max", DEFAULT_ITERATIONS) if call.spec.repeats else 1
+
+
+def _product(one: float, other: float) -> float:
+    return one * other if one and other else 0  # infinitely many times nothing is nothing
 
 
 def _uses_of_body(
-    call: Call, home: int, outer: int | None, least: int, most: float, *, certain: bool
+    call: Call, home: int, outer: int | None, least: int, most: float, *, certain: bool, counts_each: bool
 ) -> Iterator[_Use]:
     loop = call.spec.loop
     assert loop is not None
-    if loop.kind == "each":
-        items = call.spec.raw.get("_each")
-        known = isinstance(items, list) and loop.each.literal
-        fewest, largest = (len(items), float(len(items))) if known and isinstance(items, list) else (0, math.inf)
-    else:
-        fewest, largest = (1 if loop.before is None else 0), float(loop.most)
+    fewest, largest = _count_runs(call)
+    least, most = least * fewest, _product(most, largest)
     needs = body_requirements(loop)
     for place, form in enumerate(loop.forms):
         at = place if outer is None else outer
@@ -884,9 +906,10 @@ def _uses_of_body(
             certain and _is_undecided(form) and all(_is_undecided(loop.forms[each]) for each in _before(needs, place))
         )
         if form.spec.loop is not None:
-            yield from _uses_of_body(form, home, at, least * fewest, most * largest, certain=sure)
+            yield from _uses_of_body(form, home, at, least, most, certain=sure, counts_each=counts_each)
         else:
-            yield _Use(form, form.spec, home, at, least * fewest, most * largest, sure)
+            fewest, largest = _count_runs(form) if counts_each else (1, 1)
+            yield _Use(form, form.spec, home, at, least * fewest, _product(most, largest), sure)
 
 
 def _body_of(call: Call) -> Sequence[Call]:

@@ -571,6 +571,8 @@ class _RunPlayer:
 
     def _report(self, call: Call, outcome: Outcome) -> None:
         assert self._loop is not None
+        if call.far and self._before is not None and self.played.rules != self._before.rules:
+            call.state.recorded = True  # no record has what the parts of the loop leave for the changed rules
         if call.hold.queued or call.state.status == "waiting":
             self._loop.plan.home(call).resume(call, self._time)
             refused = self._loop.begin(call) if isinstance(outcome, Returned) else None

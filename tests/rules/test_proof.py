@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from perdure.rules import Rule, RuleBook, followed_by, judge_plan, never_after, precedes
-from tests.rules.outcomes import Outcomes, new_plan, seeds
+from perdure.plan import Plan
+from perdure.rules import Rule, RuleBook, count_at_most, followed_by, judge_plan, never_after, precedes
+from perdure.tools.tool import parse_tool
+from perdure.values.state import State, Write
+from tests.rules.outcomes import STATE, TOOLS, Outcomes, new_plan, seeds
 from tests.soak import times
 
 
@@ -111,3 +114,31 @@ def test_r23_1_values_of_the_input_are_compared(other: str, status: str) -> None
     plan = new_plan(calls, {"input": {"x": "north", "y": other}})
     [found] = judge_plan(plan, RuleBook([followed_by("a", "b", same="p")]))
     assert found.status == status
+
+
+@pytest.mark.parametrize(("items", "counts"), [([1, 2], True), ([], False), ("†state.list", False)])
+@pytest.mark.parametrize("counts_each", [True, False])
+def test_r23_1_a_delegate_of_items_certainly_runs_only_for_a_literal_item(
+    items: Any, counts: bool, counts_each: bool
+) -> None:
+    work = parse_tool({"name": "work", "additionalProperties": True, "_delegate": "worker"})
+    loop = {"_tool": "work", "x": 1, "_each": items, "_outputPath": "†state.r0"}
+    other = {"_tool": "b", "_after": ["1.0"]}
+    follows = [{"_tool": "b"}, loop | {"_after": ["1.0"]}]
+
+    def status(calls: list[dict[str, Any]], rule: Rule) -> str:
+        plan = Plan(1, tools=TOOLS | {"work": work}, state=State([Write(path=(), value=STATE | {"list": [1]})]))
+        for raw in calls:
+            plan.add(raw)
+        plan.close()
+        return judge_plan(plan, RuleBook([rule], counts_each=counts_each), lambda _: frozenset())[0].status
+
+    certain = counts or not counts_each
+    assert (status([loop, other], precedes("work", "b")) == "proven") is certain
+    assert (status(follows, followed_by("b", "work")) == "proven") is certain
+    assert (status([loop, other], never_after("b", "work", event="done")) == "violated") is certain
+    body = {"_tool": "_for", "_each": [1], "_body": [loop, {"_tool": "b", "r": "†state.r0"}]}
+    assert (status([body], precedes("work", "b")) == "proven") is certain
+    assert status([loop], count_at_most("work", 1)) == (
+        "proven" if items == [] or not counts_each else "violated" if counts else "unknown"
+    )

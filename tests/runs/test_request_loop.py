@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from perdure.approvals.policy import Guard, Policy
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
+from perdure.errors import CallError
 from perdure.hooks.answers import Hooks
 from perdure.hooks.events import HookAnswer, HookRef
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.usage import Usage
-from perdure.plan import RefusedByRule, Rejected, Returned
+from perdure.plan import Failed, RefusedByRule, Rejected, Returned
 from perdure.rules import AtMost, CountAtMost, RuleBook
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
@@ -90,6 +91,51 @@ def test_r23_1_rules_judge_a_call_of_a_client_as_its_hooks_have_changed_it(euros
     (rule,) = rules.rules
     assert isinstance(rule, AtMost)
     assert rules.used(rule) == used
+
+
+EMPTY: list[dict[str, Any]] = [
+    {"_tool": "t", "_each": [], "x": 1},
+    {"_tool": "t", "_each": [1, 2], "_if": "item > 5", "x": 1},
+    {"_tool": "_for", "_each": "†state.s9", "_body": [{"_tool": "t", "x": 1}]},
+    {"_tool": "_while", "_while": "1 > 2", "_body": [{"_tool": "t", "x": 1}]},
+]
+
+
+@pytest.mark.parametrize("counts_each", [True, False])
+@pytest.mark.parametrize("same", [None, "x"])
+@pytest.mark.parametrize("loop_call", EMPTY)
+def test_r23_1_a_loop_without_a_done_iteration_makes_no_call(
+    loop_call: dict[str, Any], same: str | None, counts_each: bool
+) -> None:
+    precedes = {"rule": "precedes", "first": "t", "then": "then", "same": same}
+    after = {"rule": "never_after", "call": "then", "after": "t", "event": "done", "same": same}
+    written = {"_tool": "_let", "value": [], "_outputPath": "†state.s9"}
+    for rule in (precedes, after):
+        loop = loop_of(rules=[{key: value for key, value in rule.items() if value is not None}])
+        loop._rules.counts_each = counts_each
+        driver = Driver(loop)
+        loop.answer(RequestResult(calls=[written, loop_call, {"_tool": "then", "x": 1, "_after": ["1.1"]}]))
+        starts = counts_each is (rule is after) if loop_call["_tool"] == "t" else rule is after
+        assert driver.step() == (["1.2"] if starts else []), rule
+        assert loop.plan.calls[1].state.status == "done"
+        assert loop.plan.calls[2].state.status == ("running" if starts else "invalid")
+
+
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize("event", ["done", "failed"])
+def test_r23_1_an_order_counts_the_calls_of_each_iteration(event: str, failed: bool) -> None:
+    loop = loop_of(rules=[{"rule": "never_after", "call": "then", "after": "t", "event": event, "same": "x"}])
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[{"_tool": "t", "_each": [1, 2], "x": "†item"}]))
+    assert driver.step() == ["1.0[0]", "1.0[1]"]
+    driver.end("1.0[0]")
+    if failed:
+        loop.report(CallEnded(loop.running["1.0[1]"], Failed(CallError("bad", "it failed"))))
+        driver.step()
+    else:
+        driver.end("1.0[1]")
+    assert loop.plan.calls[0].state.status == "done"
+    assert sum(map(len, loop._rules.record.entries.values())) == (2 - failed if event == "done" else failed)
 
 
 def test_r6_3_calls_start_while_the_model_writes_and_the_request_settles_with_the_last() -> None:

@@ -303,6 +303,25 @@ async def test_each_run_of_a_loop_over_a_delegate_counts(loop: dict[str, Any]) -
     assert "the rule count_at_most(clerk, 2" in view.calls[0].error["message"]
 
 
+@pytest.mark.parametrize("items", [[], ["ann"], ["ann"] * 101])
+@pytest.mark.parametrize("first", ["fraud_check", "clerk"])
+async def test_only_a_done_iteration_of_a_loop_precedes(first: str, items: list[str]) -> None:
+    """The items of a tool run inside the run, or in a child workflow if there are many. Each item of an agent is a run."""
+    clerk = Agent("clerk", instructions="You say a word.")
+    boss = Agent("boss", instructions="You pay.", tools=[fraud_check, refund, clerk], rules=[precedes(first, "refund")])
+    params = {"customer": "†item"} if first == "fraud_check" else {"request": "Speak."}
+    items = items[: 101 if first == "fraud_check" else 1]
+    loop = {"_tool": first, **params, "_each": items, "_outputPath": "†state.checks"}
+
+    def answer(request: ChatRequest) -> Turn:
+        is_first = "You pay." in request.messages[0]["content"] and len(request.messages) < 4
+        return plan(loop, pays(5, _after=["1.0"])) if is_first else DONE
+
+    async with run_locally(boss, model=answer) as local:
+        await local.run("Pay ann.")
+    assert refunds() == ([5] if items else [])
+
+
 async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:
     config = rules(at_most("refund.euros", 100)) | {"approval": {"tools": {"refund": "always"}}}
     state = {"type": "state", "state": {"amount": 60}}
