@@ -313,7 +313,7 @@ async def test_only_a_done_iteration_of_a_loop_precedes(first: str, items: list[
     items = items[: 101 if first == "fraud_check" else 1]
     loop = {"_tool": first, **params, "_each": items, "_outputPath": "†state.checks"}
 
-    def answer(request: ChatRequest) -> Turn:
+    def answer(request: ChatRequest) -> Any:
         is_first = "You pay." in request.messages[0]["content"] and len(request.messages) < 4
         return plan(loop, pays(5, _after=["1.0"])) if is_first else DONE
 
