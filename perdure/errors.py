@@ -497,7 +497,7 @@ def clip(text: str, limit: int = MAX_PROBLEM) -> str:
 
 def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun: `1 Request`, `2 Requests`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, json_path, loads_commented, shorten, without_comments
 from perdure.values.messages import PlanMessage, deep_merge
-from perdure.values.problems import line_of, none_of, problem_at
+from perdure.values.problems import line_of, none_of, problem_at, suggest_name
 from perdure.values.provenance import AGENT
 from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, overlaps
 from perdure.values.schemas import Schema
@@ -185,7 +185,9 @@ def agent_path(name: str, folder: Path = AGENTS) -> Path:
     if path.is_file():
         return path
     if not by_name.is_file():
-        named = "" if path.suffix == ".json" else f", and no {by_name}; name an agent in Python as MODULE:NAME"
+        near = suggest_name(path.stem, [each.stem for each in folder.glob("*.json")])
+        other = f"did you mean {near!r}?" if near else "name an agent in Python as MODULE:NAME"
+        named = "" if path.suffix == ".json" else f", and no {by_name}; {other}"
         raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
     return by_name
 

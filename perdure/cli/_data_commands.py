@@ -17,7 +17,7 @@ from perdure.cli._execute import FAILED, USAGE, CommandError, Json, RunId, conne
 from perdure.cli._help import Commands
 from perdure.cli._options import local_user, with_settings, write_file
 from perdure.client.selection import read_since
-from perdure.errors import RunError, SettingsError
+from perdure.errors import RunError, SettingsError, pluralize
 from perdure.hosting.settings import Settings
 from perdure.runs.audit import DATABASES, VerifiedChain, verify_chain
 from perdure.values.json import JsonObject, dumps
@@ -73,7 +73,7 @@ def write_export(exported: JsonObject, out: Path | None) -> None:
     if (problem := exported.get("problem")) is not None:
         print(f"perdure: this export cannot be restored: {problem}", file=sys.stderr)
     if missing := sum(data is None for data in (exported.get("files") or {}).values()):
-        print(f"perdure: the export lacks {missing:,} files, which are no longer stored", file=sys.stderr)
+        print(f"perdure: the export lacks {pluralize(missing, 'file')}, no longer stored", file=sys.stderr)
     if out is None:
         print(dumps(exported))
     else:
@@ -183,7 +183,7 @@ def _counts(report: ErasureReport) -> str:
         ("stored value", report.values),
         ("file", report.files),
     )
-    return ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in named)
+    return ", ".join(pluralize(count, name) for name, count in named)
 
 
 def _print_reports(reports: list[ErasureReport], *, as_json: bool) -> None:
@@ -253,7 +253,7 @@ def codec_rewrite(as_json: Json = False) -> None:
         print(dumps(report.as_json()))
     else:
         out = get_console()
-        numbers = f"{report.workflows:,} workflows, {report.schedules:,} schedules and {report.files:,} files"
+        numbers = f"{pluralize(report.workflows, 'workflow')}, {pluralize(report.schedules, 'schedule')} and {pluralize(report.files, 'file')}"
         out.print(f"{numbers} use the key {report.key}", markup=False)
         for each in report.remaining:
             out.print(f"not changed: {each.what} {each.id}: {each.why}", markup=False, soft_wrap=True)

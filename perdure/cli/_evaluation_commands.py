@@ -23,7 +23,7 @@ from perdure.cli._list_commands import Agent as OfAgent
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import make_folder, with_settings, write_file
 from perdure.client.selection import Selection
-from perdure.errors import RunError, SettingsError
+from perdure.errors import RunError, SettingsError, pluralize
 from perdure.hosting.settings import Settings
 from perdure.runs.evaluation import (
     ComparedRow,
@@ -149,7 +149,7 @@ class _Progress:
     def note(self, progress: EvaluationProgress) -> None:
         if progress.done != self._done and progress.total:
             self._done = progress.done
-            words = f"{progress.done:,} of {progress.total:,} runs, {progress.passed:,} passed"
+            words = f"{progress.done:,} of {pluralize(progress.total, 'run')}, {progress.passed:,} passed"
             print(words, file=sys.stderr)
 
 
@@ -302,7 +302,7 @@ def record(
                 continue
             write_file(path, cases.case_text(cases.with_evaluators(case)) + "\n")
             count += 1
-        print(f"{count:,} cases in {to}{f'; left out: {left_out:,}' if left_out else ''}")
+        print(f"{pluralize(count, 'case')} in {to}{f'; left out: {left_out:,}' if left_out else ''}")
         return not left_out
 
     raise SystemExit(0 if connected(write) else FAILED)

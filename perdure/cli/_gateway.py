@@ -9,6 +9,7 @@ from typing import Final
 
 from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
+from perdure.errors import SettingsError
 from perdure.gateway.a2a.adapter import a2a_adapter
 from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
@@ -90,6 +91,7 @@ async def serve(settings: Settings) -> None:
 async def serve_dev(settings: Settings) -> None:
     """Serve the gateway beside an embedded server and a worker, until interrupted."""
     check_reachable(settings)
+    _check_ports(settings)
     known: dict[str, object] = {"dev_ui_port": settings.dev_ui_port or free_port()}
     known |= {} if settings.web_ui else {"web_ui": f"http://localhost:{known['dev_ui_port']}"}
     if not settings.pages_url and settings.gateway_port:
@@ -99,3 +101,12 @@ async def serve_dev(settings: Settings) -> None:
         settings,
         lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings, option=flag("gateway_port")),
     )
+
+
+def _check_ports(settings: Settings) -> None:
+    """Raise `SettingsError` if two servers of `perdure dev` have the same port."""
+    options: dict[int, str] = {}
+    named = {"--port": settings.dev_port, "--ui-port": settings.dev_ui_port, "--gateway-port": settings.gateway_port}
+    for option, port in named.items():
+        if port and (other := options.setdefault(port, option)) != option:
+            raise SettingsError(f"{other} and {option} are both {port}: give each another port")

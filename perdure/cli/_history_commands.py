@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,7 +21,7 @@ from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import local_user, with_settings, write_file
 from perdure.cli._run_view import started_and_shown
 from perdure.client.selection import Selection
-from perdure.errors import RunError, clip
+from perdure.errors import RunError, clip, pluralize
 from perdure.hosting.settings import Settings
 from perdure.rules import parse_rules
 from perdure.runs.fork import ForkPoint
@@ -32,6 +32,7 @@ from perdure.values.references import MISSING
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
 
 
 histories_app = Commands()
@@ -155,7 +156,7 @@ def what_if(
             nonlocal count
             count += 1
             if not as_json and count % 50 == 0:
-                progress.print(f"{count:,} runs", style="dim")
+                progress.print(pluralize(count, "run"), style="dim")
 
         return await perdure.what_if(
             Selection(agent, None, since, None, tenant, query=query, outermost=True),
@@ -287,9 +288,9 @@ def _run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
         if _call_of(line) not in noted:
             yield line, "red" if line.startswith("-") else "green"
     if run.unknown_from is not None and run.unknown_from <= run.requests:
-        yield f"unknown from Request {run.unknown_from} on: {run.unknown_calls:,} calls", "dim"
+        yield f"unknown from Request {run.unknown_from} on: {pluralize(run.unknown_calls, 'call')}", "dim"
     elif run.unknown_from is not None or run.unknown_calls:
-        yield f"unknown: {run.unknown_calls:,} calls", "dim"
+        yield f"unknown: {pluralize(run.unknown_calls, 'call')}", "dim"
 
 
 def _call_of(difference: str) -> str:
@@ -335,14 +336,14 @@ def undo(
     """
     settled = no_effect or []
     if dry_run or not yes:
-        plan = connected(lambda perdure: perdure.get_run(run_id).undo_plan(to=to, no_effect=settled))
+        plan, why = connected(lambda perdure: _read_undo_plan(perdure.get_run(run_id), to, settled))
         if as_json:
             print(dumps(plan.as_json()), file=sys.stdout if dry_run else sys.stderr)
         else:
-            print_plan(get_console(stderr=not dry_run), plan)
+            print_plan(get_console(stderr=not dry_run), plan, why)
         if dry_run:
             return
-        if plan.undoes and not typer.confirm(f"undo {len(plan.undoes)} calls of {run_id}?", err=True):
+        if plan.undoes and not typer.confirm(f"undo {pluralize(len(plan.undoes), 'call')} of {run_id}?", err=True):
             raise SystemExit(FAILED)
 
     started_and_shown(
@@ -353,14 +354,24 @@ def undo(
     )
 
 
-def print_plan(console: Console, plan: UndoPlan) -> None:
-    """Print the calls that an undo takes back, in order, and the calls that stay."""
+async def _read_undo_plan(run: Run[Any], to: str | None, no_effect: list[str]) -> tuple[UndoPlan, str]:
+    """Return the plan of an undo, and for a plan without a call the reason."""
+    plan = await run.undo_plan(to=to, no_effect=no_effect)
+    if plan.undoes or plan.waits or plan.cannot:
+        return plan, ""
+    if await run.undone():
+        return plan, ": the calls that have an undo are undone"
+    return plan, ": no call that had an effect has an undo, so effects stay"
+
+
+def print_plan(console: Console, plan: UndoPlan, why: str = "") -> None:
+    """Print the calls that an undo takes back, in order, and the calls that stay. `why`: the reason that there are none."""
     stays = [each for each in plan.waits if each not in plan.undoes]
     print_effects(console, [*plan.undoes, *stays, *plan.cannot], {each.call for each in plan.undoes})
     if plan.left:
-        console.print(f"{plan.left:,} more calls remain for the next undo")
+        console.print(f"left for the next undo: {pluralize(plan.left, 'call')}")
     if not plan.undoes:
-        console.print("no call can be undone now")
+        console.print(f"no call can be undone now{why}", soft_wrap=True)
 
 
 def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[str] = ()) -> None:

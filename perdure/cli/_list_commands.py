@@ -20,7 +20,7 @@ from perdure.cli._execute import INTERRUPTED, USAGE, CommandError, Json, check_c
 from perdure.cli._help import Commands
 from perdure.cli._options import built_from
 from perdure.client.selection import STATUSES, ListedRun, Selection, read_since, schedule_id
-from perdure.errors import RunError
+from perdure.errors import RunError, pluralize
 from perdure.values.json import dumps, shorten
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ChangedRuns:
 
     @property
     def words(self) -> str:
-        return f"{self.done:,} of {self.count:,} runs have accepted the change"
+        return f"{self.done:,} of {pluralize(self.count, 'run')} accepted the change"
 
     def note(self, run_id: str) -> None:
         """Count a run; every 100 runs print a line."""
@@ -133,9 +133,11 @@ def confirm(count: int, what: str, *, yes: bool) -> bool:
     """Whether to change `count` runs: ask on a terminal. Raises `CommandError` without a terminal to ask."""
     if count == 0 or yes:
         return count > 0
-    runs = f"{count:,} run{'s' if count > 1 else ''}"
+    runs = pluralize(count, "run")
     if not sys.stdin.isatty():
-        raise CommandError(f"{runs} match; nothing changed: add --yes to {what} them", USAGE)
+        raise CommandError(
+            f"{runs} {'matches' if count == 1 else 'match'}; nothing changed: add --yes to {what} them", USAGE
+        )
     if not click.confirm(f"{what} {runs}?", err=True):
         raise CommandError("nothing changed")
     return True
@@ -204,9 +206,7 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
     if runs.run_id is not None:
         print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
     else:
-        print(
-            dumps({"runs": found}) if as_json else f"cancellation requested of {found:,} run{'' if found == 1 else 's'}"
-        )
+        print(dumps({"runs": found}) if as_json else f"cancellation requested of {pluralize(found, 'run')}")
 
 
 @lists_app.command()
@@ -226,7 +226,7 @@ def terminate(
         status = {"runId": runs.run_id, "status": "terminated"}
         print(dumps(status) if as_json else f"{runs.run_id}: terminated")
     else:
-        print(dumps({"runs": found}) if as_json else f"terminated {found:,} runs")
+        print(dumps({"runs": found}) if as_json else f"terminated {pluralize(found, 'run')}")
 
 
 @lists_app.command()
@@ -302,7 +302,7 @@ def policy(
     if runs.run_id is not None:
         print(dumps(found))
     else:
-        print(dumps({"runs": found}) if as_json else f"{found:,} runs received the change")
+        print(dumps({"runs": found}) if as_json else f"{pluralize(found, 'run')} received the change")
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:

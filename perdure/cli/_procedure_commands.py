@@ -14,6 +14,7 @@ from perdure.cli._console import get_console, make_table, strip_control_characte
 from perdure.cli._execute import USAGE, CommandError, Json, connected, one_line_errors
 from perdure.cli._help import Commands
 from perdure.cli._options import local_user, with_settings
+from perdure.errors import pluralize
 from perdure.hosting.settings import Settings
 from perdure.runs.procedures import Procedure
 from perdure.runs.standing_approvals import STANDING_SHARED, StandingApproval
@@ -149,7 +150,7 @@ def grant(
     if as_json:
         print(dumps(granted.as_json()))
     else:
-        print(f"{granted.name}: {granted.uses:,} runs of {granted.procedure} until {granted.until} (UTC)")
+        print(f"{granted.name}: {pluralize(granted.uses, 'run')} of {granted.procedure} until {granted.until} (UTC)")
 
 
 @standing_app.command("list")
@@ -179,7 +180,11 @@ def revoke(
     """Revoke a standing approval. Later calls wait for a person, in started runs too."""
     revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by or local_user(), tenant=tenant))
     words = f"Calls that start in the next {STANDING_SHARED:g} seconds may still use it"
-    print(dumps(revoked.as_json()) if as_json else f"{revoked.name}: revoked after {revoked.used:,} runs. {words}")
+    print(
+        dumps(revoked.as_json())
+        if as_json
+        else f"{revoked.name}: revoked after {pluralize(revoked.used, 'run')}. {words}"
+    )
 
 
 def _standing_row(each: StandingApproval) -> tuple[str, ...]:

@@ -184,6 +184,9 @@ def init(
             raise CommandError(f"the folder {folder} cannot be written: {error.strerror}", USAGE) from None
     where = "" if folder == Path() else f"cd {folder} && "
     print(f"\ntest it:    {where}pytest\nstart it:   {where}perdure dev\nrun it:     {where}python shopping.py")
+    print(
+        f"without a key for a model, first: {where}python scripted_model.py; enter the line that it prints, then 'perdure dev'"
+    )
 
 
 @starting_app.command()

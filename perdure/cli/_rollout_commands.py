@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +22,16 @@ from perdure.values.problems import first_problem
 if TYPE_CHECKING:
     from perdure.client.versions import VersionFigures
 
-Name = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name in the agents folder.")]
+
+def _name(text: str) -> str:
+    """Return an agent's name in the agents folder. A path is an error."""
+    if "/" in text or text.endswith(".json"):
+        name = Path(text).stem
+        raise typer.BadParameter(f"{text!r} is a path; give the agent's name in the agents folder, such as {name!r}")
+    return text
+
+
+Name = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name in the agents folder.", callback=_name)]
 rollout_app = Commands(no_args_is_help=True, help="Rollouts: a candidate version of an agent gets a share of new runs.")
 
 
@@ -30,7 +40,9 @@ rollout_app = Commands(no_args_is_help=True, help="Rollouts: a candidate version
 def start(
     settings: Settings,
     agent: Name,
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The candidate's name in the agents folder.")],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help="The candidate's name in the agents folder.", callback=_name)
+    ],
     share: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="The percentage of new runs and sessions.")
     ] = 0,

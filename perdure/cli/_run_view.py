@@ -449,7 +449,7 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
     last = exchanges[-1]
     how = "counted by its server, split by characters" if last["counted"] else f"estimated: {TOKEN} characters each"
     out.print(
-        Text(f"Request {last['number']} to {last['model']}: {last['tokens']:,} tokens, {how}", style="bold"),
+        Text(f"Request {last['number']} to {last['model']}: {pluralize(last['tokens'], 'token')}, {how}", style="bold"),
         soft_wrap=True,
     )
     rows = [(each["part"], f"{each['characters']:,}", f"{each['tokens']:,}") for each in last["parts"]]
@@ -492,4 +492,6 @@ def _line(request: JsonObject) -> str:
     cached = f", {request['cachedTokens']:,} of them cached" if request["cachedTokens"] else ""
     same = request["likeTheOneBefore"]
     like = f"; the first {same:,} of {request['characters']:,} characters as in the previous Request" if same else ""
-    return f"Request {request['number']} {request['model']}: {request['tokens']:,} tokens{about}{cached}{like}"
+    return (
+        f"Request {request['number']} {request['model']}: {pluralize(request['tokens'], 'token')}{about}{cached}{like}"
+    )

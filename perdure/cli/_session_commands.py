@@ -215,7 +215,8 @@ def check(
         raise SystemExit(FAILED if problems else 0)
     out = get_console()
     for name in ("tools", "delegates", "hooks"):
-        out.print(f"{name}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
+        of = " of the agent" if name == "hooks" else ""  # a worker has hooks of its own
+        out.print(f"{name}{of}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
     for line in [*map(str, found.not_carried), *problems]:
         out.print(line, markup=False, soft_wrap=True)
     if problems:
@@ -398,10 +399,8 @@ def recall(
         return
     for each in found.get("found", ()):
         print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {shorten_text(each['text'], 200)}")
-    print(
-        found.get("text", "" if found.get("found") else f"no entry matches {what!r}"),
-        end="\n" if "found" not in found else "",
-    )
+    if not found.get("found"):
+        print(found.get("text", f"no entry matches {what!r}"))
     if "gone" in found:
         print(f"perdure: {found['gone']}", file=sys.stderr)
     if found.get("more") or page < found.get("pages", 0):

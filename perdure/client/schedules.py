@@ -270,7 +270,7 @@ class Schedule:
             except ScheduleAlreadyRunningError:
                 if not replace:
                     raise RunExistsError(
-                        f"there is already a schedule {self.name!r}: replace it, or use another name"
+                        f"there is already a schedule {self.name!r}: replace it (replace=True, --replace), or use another name"
                     ) from None
                 await self._replace(schedule, TypedSearchAttributes(listed))
         return await self.show()

@@ -259,15 +259,16 @@ class Session:
         ```
         """
         wanted, sender = _named(what, sender)
+        title = repr(what) if isinstance(what, str) else f"the message to {self.key!r}"  # its id may be a random one
         try:
             async with asyncio.timeout(timeout):
                 fate = await self._end_of(wanted, sender)
         except TimeoutError:
             _, why = await self._so_far(wanted, sender)
             goes_on = "; it continues" if why is None else f": {why}"
-            raise RunTimeoutError(f"{wanted!r} has no answer after {timeout:g} s{goes_on}") from None
+            raise RunTimeoutError(f"{title} has no answer after {timeout:g} s{goes_on}") from None
         if fate.status != "ok":
-            raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not complete'}")
+            raise RunError(f"{title} has no answer: {fate.error or 'its run did not complete'}")
         return fate.reply
 
     async def ask(

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import Field
 
 from perdure.approvals.policy import parse_policy, policy_problems
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, pluralize
 from perdure.models.requests import RequestResult
 from perdure.models.usage import Price
 from perdure.rules import parse_rules
@@ -271,7 +271,7 @@ class WhatIfReport(WireModel):
         for words in dict.fromkeys(words for run in self.played for words in run.judged_alone):
             yield f"judged in each run alone: {words}"
         if totals["unknownRuns"]:
-            where = f"{totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs"
+            where = f"{pluralize(totals['unknownCalls'], 'call')} in {pluralize(totals['unknownRuns'], 'run')}"
             yield f"unknown: {where}; tokens and cost count known calls only"
 
     def _without_effect(self) -> Iterator[str]:

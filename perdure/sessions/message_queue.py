@@ -408,7 +408,10 @@ class MessageQueue:
             return None, None
         run = self.run_id(running.number)
         if self._is_asking and not (message.mode or self.rules.mode):
-            return None, f"{run} waits for a person, so the message waits for the run's end (mode steer does not)"
+            return (
+                None,
+                f"{run} waits for a person, so the message waits for the run's end; the mode steer delivers it now",
+            )
         if self._mode(message) != "steer":
             return None, None
         if message.settings:

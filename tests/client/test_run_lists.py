@@ -103,7 +103,7 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
             await api.change_policies(chosen, on_run=note, ask="always")
             raise asyncio.CancelledError  # Ctrl-C
 
-        with pytest.raises(CommandError, match=r"^interrupted: 2 of 2 runs have accepted the change; the same"):
+        with pytest.raises(CommandError, match=r"^interrupted: 2 of 2 runs accepted the change; the same"):
             await many.change_many(Perdure(client), "change", change)
         done = await perdure("cancel", "--agent", name, "--yes", "--json", env=env)
         assert (done.code, done.out) == (0, '{"runs":2}\n')
@@ -140,7 +140,7 @@ def test_a_change_of_many_runs_prints_its_progress(capsys: pytest.CaptureFixture
     progress = ChangedRuns(250)
     for number in range(250):
         progress.note(str(number))
-    assert capsys.readouterr().err == "".join(f"{done} of 250 runs have accepted the change\n" for done in (100, 200))
+    assert capsys.readouterr().err == "".join(f"{done} of 250 runs accepted the change\n" for done in (100, 200))
 
 
 async def test_a_session_that_is_deleted_meanwhile_is_not_rewritten(dev_server: WorkflowEnvironment) -> None:

@@ -396,7 +396,10 @@ async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> 
         assert json.loads(made.out)["schedule"] == name
         again = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', *where)
         assert (again.code, again.out) == (1, "")
-        assert again.err == f"perdure: there is already a schedule {name!r}: replace it, or use another name\n"
+        assert (
+            again.err
+            == f"perdure: there is already a schedule {name!r}: replace it (replace=True, --replace), or use another name\n"
+        )
         replaced = await run("create", name, "reporter", *times, "--input", '{"team": "b"}', "--replace", *where)
         assert replaced.out.startswith(f"{name}: 0 2 * * * Europe/Berlin; next 20")
         assert (await run("pause", name, "--note", "closed")).out == f"{name}: paused\n"

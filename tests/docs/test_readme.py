@@ -107,6 +107,7 @@ async def test_the_tutorial_runs_as_it_stands_in_a_folder_with_nothing_else(
     assert said["python shopping.py"] == "2.25\n"
     assert "perdure approve fruit-2 1.3" in said["perdure approvals fruit-2"]
     assert "1.3 order" not in said["perdure show fruit-1"]
+    assert said["perdure show fruit-1"].splitlines()[-1] in TUTORIAL
     assert '"fruit": "pear"' in told[-1]
     assert (tmp_path / "plan.svg").exists()
 

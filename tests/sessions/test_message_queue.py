@@ -77,7 +77,7 @@ def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_s
     assert (receipt.done, receipt.position) == ("queued", 1)
     assert (
         receipt.why
-        == f"{asking.run_id(1)} waits for a person, so the message waits for the run's end (mode steer does not)"
+        == f"{asking.run_id(1)} waits for a person, so the message waits for the run's end; the mode steer delivers it now"
     )
     assert say(asking, "c", mode="steer").receipt.done == "steered"
     waits(asking, 3, False)

@@ -100,7 +100,7 @@ async def test_r10_4_a_session_knows_that_a_delegate_of_its_run_waits(
         assert (second.done, second.position) == ("queued", 1)
         assert (
             second.why
-            == f"{first.run_id} waits for a person, so the message waits for the run's end (mode steer does not)"
+            == f"{first.run_id} waits for a person, so the message waits for the run's end; the mode steer delivers it now"
         )
         approves = {"call": "0.0", "decision": "approve"}
         if len(runs) > 1:

@@ -819,6 +819,14 @@ async def test_no_call_of_another_run_is_undone_by_a_models_wish(dev_server: Wor
     assert "9.9 is not a call of" in view.calls[1].error["message"]
 
 
+async def test_an_undo_of_calls_without_an_undo_says_that_effects_stay(dev_server: WorkflowEnvironment) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, TOOLS, [{"calls": [{"_tool": "mail", "text": "hello"}]}, DONE]) as it:
+        run = await finished(it, agent("mail"))
+        said = await perdure("undo", run.id, "--dry-run", env=env)
+    assert said.out == "no call can be undone now: no call that had an effect has an undo, so effects stay\n"
+
+
 async def test_the_command_the_list_of_calls_and_the_page_show_and_undo(dev_server: WorkflowEnvironment) -> None:
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     async with harness(dev_server.client, TOOLS, [PLAN, DONE]) as it:
