@@ -30,6 +30,7 @@ from perdure.runs.audit import (
     verify_chain,
 )
 from perdure.values.json import JsonObject, dumps, loads
+from perdure.values.limits import MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Record
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("perdure.audit")
 _ANSWERS_WITHIN: Final = 20.0
 """Seconds for a collector, and for a statement of a database."""
-_BLOCK: Final = 1_000_000
-"""Bytes of the end of a file that are read: many times the longest line."""
+_BLOCK: Final = 2 * MAX_PAYLOAD
+"""Bytes of the end of a file that are read: a line, and part of another."""
 _TABLE: Final = """
 CREATE TABLE perdure_audit (number bigint PRIMARY KEY, line text NOT NULL, written_at timestamptz NOT NULL DEFAULT now());
 CREATE FUNCTION perdure_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS

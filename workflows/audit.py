@@ -20,16 +20,18 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.audit import (
         AUDIT_ACTIVITY,
         AUDIT_WORKFLOW,
+        BOUNDED_AUDIT_PATCH,
         RECORD,
         WRITE_AUDIT_ACTIVITY,
         AuditBatch,
         AuditLog,
         AuditState,
+        count_fitting,
     )
     from perdure.runs.run import RunState
     from perdure.runs.wire import REWRITE
     from perdure.values.json import Json, Sent
-    from perdure.values.limits import MAX_AUDITED_AT_ONCE, MAX_PAYLOAD
+    from perdure.values.limits import MAX_PAYLOAD
 
 _ATTEMPT: Final = timedelta(seconds=60)
 _UNTIL_TAKEN: Final = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
@@ -46,7 +48,8 @@ class AuditWorkflow:
         self._log = AuditLog()
         self._rewrites = False
         try:
-            self._log = AuditLog(read_input(AuditState, arguments))
+            state = read_input(AuditState, arguments)
+            self._log = AuditLog(state, is_bounded=lambda: workflow.patched(BOUNDED_AUDIT_PATCH))
         except Exception as error:  # `run` raises it: a signal may be handled before
             self._refusal = error
 
@@ -64,7 +67,7 @@ class AuditWorkflow:
 
     async def _write(self) -> None:
         """Write the oldest lines. Return without it when the execution is to continue as new."""
-        lines = self._log.state.pending[:MAX_AUDITED_AT_ONCE]
+        lines = self._log.oldest()
         writing = workflow.start_activity(
             WRITE_AUDIT_ACTIVITY,
             lines,
@@ -108,13 +111,19 @@ class AuditWorkflow:
 
 async def send_entries(batch: AuditBatch) -> None:
     """Send entries to the audit workflow, however long that takes."""
-    await workflow.execute_activity(
-        AUDIT_ACTIVITY,
-        batch,
-        start_to_close_timeout=_ATTEMPT,
-        retry_policy=_UNTIL_TAKEN,
-        summary=f"{len(batch.entries)} entries for the audit log",
-    )
+    entries = batch.entries
+    while entries:
+        count = count_fitting(entries, MAX_PAYLOAD)
+        if count < len(entries) and not workflow.patched(BOUNDED_AUDIT_PATCH):
+            count = len(entries)
+        await workflow.execute_activity(
+            AUDIT_ACTIVITY,
+            AuditBatch(entries=entries[:count]),
+            start_to_close_timeout=_ATTEMPT,
+            retry_policy=_UNTIL_TAKEN,
+            summary=f"{count} entries for the audit log",
+        )
+        entries = entries[count:]
 
 
 class AuditSender:

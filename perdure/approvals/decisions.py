@@ -13,7 +13,7 @@ from perdure.errors import DecisionError, JsonError
 from perdure.plan import Call, DecisionKind
 from perdure.tools.quorum import Roles
 from perdure.values.json import Json, JsonObject, check, dumps, shorten
-from perdure.values.limits import MAX_EDITED, MAX_NAME
+from perdure.values.limits import MAX_EDITED, MAX_ENDORSED, MAX_NAME
 from perdure.values.problems import first_problem
 from perdure.values.references import Reference
 
@@ -67,6 +67,11 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
     calls = raw.get("calls")
     if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before the calls are parsed
         raise DecisionError(f"the edit has {len(calls):,} calls; the limit is {MAX_EDITED:,}")
+    names = raw.get("endorse")
+    if isinstance(names, list) and len(names) > MAX_ENDORSED:
+        raise DecisionError(
+            f"'endorse' has {len(names):,} names; the limit is {MAX_ENDORSED:,}. To endorse all parameters, write true"
+        )
     try:
         check(raw, source="the decision")
     except JsonError as error:

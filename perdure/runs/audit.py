@@ -6,7 +6,7 @@ verified. Parameters and policies are in it as digests alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +20,15 @@ from perdure.plan import Call
 from perdure.rules import RULE_BROKEN
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.values.json import Json, JsonObject, WireModel, dumps, loads
-from perdure.values.limits import MAX_AUDIT_TEXT, MAX_AUDITED_AT_ONCE, MAX_KEPT_AUDIT_KEYS
+from perdure.values.limits import (
+    MAX_AUDIT_BATCH,
+    MAX_AUDIT_DATA,
+    MAX_AUDIT_TEXT,
+    MAX_AUDITED_AT_ONCE,
+    MAX_KEPT_AUDIT_KEYS,
+    MAX_PAYLOAD,
+)
+from perdure.values.sizes import clip_text, text_size
 
 AUDIT_WORKFLOW: Final = "Audit"
 RECORD: Final = "record"
@@ -35,6 +43,8 @@ AUDIT_PATCH: Final = "audit"
 """Patch of a session or a ledger: recorded where the worker has an audit sink."""
 ALL_CHANGES_AUDITED_PATCH: Final = "all-changes-audited"
 """Patch of a ledger: it sends the last changes of standing approvals before it continues as new."""
+BOUNDED_AUDIT_PATCH: Final = "bounded-audit"
+"""Patch of an audit log: recorded where lines have more bytes than one value may have. Before, the task failed."""
 
 AuditAction: TypeAlias = Literal[
     "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval", "undo", "erasure"
@@ -82,7 +92,8 @@ class AuditTrail:
     def begin(self, *, is_wanted: bool, execution: str, tenant: str, session: str) -> None:
         """Set whether there is a sink, and the owner of the entries. `execution`: its id, for the keys."""
         self._is_wanted = is_wanted
-        self._prefix, self._tenant, self._session = execution, tenant, session
+        self._prefix = execution
+        self._tenant, self._session = clip(tenant, MAX_AUDIT_TEXT), clip(session, MAX_AUDIT_TEXT)
         if not is_wanted:
             self._added.clear()
 
@@ -97,27 +108,57 @@ class AuditTrail:
             self._added.append((action, at, data))
 
     def take(self) -> AuditBatch:
-        """Return the oldest entries, which are sent next."""
-        taken, self._added = self._added[:MAX_AUDITED_AT_ONCE], self._added[MAX_AUDITED_AT_ONCE:]
-        entries = []
-        for action, at, data in taken:
-            self._sent += 1
-            key = f"{self._run_id}/{self._prefix}/{self._sent}"
-            found = entry(action, at, key, data)
-            entries.append(
-                found.model_copy(update={"tenant": self._tenant, "session": self._session, "run": self._run_id})
-            )
-        return AuditBatch(entries=entries)
+        """Return the oldest entries that fit one activity, which are sent next."""
+        owner = {"tenant": self._tenant, "session": self._session, "run": self._run_id}
+        entries = [
+            entry(action, at, f"{self._run_id}/{self._prefix}/{number}", data).model_copy(update=owner)
+            for number, (action, at, data) in enumerate(self._added[:MAX_AUDITED_AT_ONCE], self._sent + 1)
+        ]
+        count = count_fitting(entries, MAX_AUDIT_BATCH)
+        self._sent += count
+        del self._added[:count]
+        return AuditBatch(entries=entries[:count])
+
+
+def count_fitting(items: Sequence[WireModel], limit: int) -> int:
+    """Return how many of the first items have at most `limit` bytes of JSON together; 1 at least."""
+    size = 0
+    for place, each in enumerate(items):
+        size += _size(each) + 1
+        if place and size > limit:
+            return place
+    return len(items)
+
+
+def _size(item: WireModel) -> int:
+    return len(dumps(item.as_json()).encode(errors="surrogatepass"))
 
 
 def entry(action: AuditAction, at: str, key: str, data: AuditData) -> AuditEntry:
-    """Return an entry; `by` in its data names the person or program that acted."""
-    rest = {
-        name: clip(value, MAX_AUDIT_TEXT) if isinstance(value, str) else value
-        for name, value in data.items()
-        if name != "by" and value not in (None, "", [], False)
-    }
-    return AuditEntry(key=key, at=at, action=action, by=clip(str(data.get("by") or ""), MAX_AUDIT_TEXT), data=rest)
+    """Return an entry; `by` in its data names the person or program that acted.
+
+    Long texts are cut. Data of more than `MAX_AUDIT_DATA` bytes is cut too, and then has digests of the whole values.
+    """
+    rest = {name: value for name, value in data.items() if name != "by" and value not in (None, "", [], False)}
+    by = clip(str(data.get("by") or ""), MAX_AUDIT_TEXT)
+    return AuditEntry(key=key, at=at, action=action, by=by, data=_cut_data(rest))
+
+
+def _cut_data(data: JsonObject) -> JsonObject:
+    cut = {name: clip(each, MAX_AUDIT_TEXT) if isinstance(each, str) else each for name, each in data.items()}
+    if len(dumps(cut).encode(errors="surrogatepass")) <= MAX_AUDIT_DATA:
+        return cut
+    room = MAX_AUDIT_DATA // len(data)
+    return {name: _cut_value(value, room) for name, value in data.items()}
+
+
+def _cut_value(value: Json, room: int) -> Json:
+    """Return a value of at most `room` bytes of JSON: of a larger one the beginning, its length and its digest."""
+    text = value if isinstance(value, str) else dumps(value)
+    if text_size(text) <= room:
+        return value
+    note = f" … ({len(text):,} characters, digest {digest(value)})"
+    return clip_text(text, room - len(note.encode())) + note
 
 
 # Entries of a run.
@@ -241,6 +282,16 @@ def _digest(number: int, entry: Json, previous: str) -> str:
     return sha256(dumps(plain, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
 
 
+_LINE_FRAME: Final = 1_000
+"""Bytes of a line beside its entry."""
+
+
+def _cut_entry(sent: AuditEntry) -> AuditEntry:
+    """Return an entry that another program has sent, with each of its texts cut."""
+    texts = {name: clip(value, MAX_AUDIT_TEXT) for name, value in sent if isinstance(value, str)}
+    return sent.model_copy(update={**texts, "data": {"cut": _cut_value(sent.data, MAX_AUDIT_DATA)}})
+
+
 class AuditState(WireModel):
     """The state of an audit log: lines that the sink does not have, and where the chain ends."""
 
@@ -254,26 +305,38 @@ class AuditState(WireModel):
 
 
 class AuditLog:
-    """Numbers and chains entries, and keeps the lines until the sink has them."""
+    """Numbers and chains entries, and keeps the lines until the sink has them.
 
-    def __init__(self, state: AuditState | None = None) -> None:
+    `is_bounded`: whether lines that one activity cannot carry are cut or wait. It is asked about such lines only.
+    """
+
+    def __init__(self, state: AuditState | None = None, is_bounded: Callable[[], bool] = lambda: True) -> None:
         self.state = state or AuditState()
+        self._is_bounded = is_bounded
         self._known = dict.fromkeys(self.state.keys)
 
     def record(self, batch: AuditBatch) -> None:
         """Append the entries, each key once."""
         state = self.state
-        for each in batch.entries:
-            key = sha256(each.key.encode(errors="surrogatepass")).hexdigest()[:16]
+        for sent in batch.entries:
+            key = sha256(sent.key.encode(errors="surrogatepass")).hexdigest()[:16]
             if key in self._known:
                 continue
             self._known[key] = None
             if len(self._known) > MAX_KEPT_AUDIT_KEYS:
                 del self._known[next(iter(self._known))]
+            is_cut = _size(sent) > MAX_PAYLOAD - _LINE_FRAME and self._is_bounded()
+            each = _cut_entry(sent) if is_cut else sent
             state.count += 1
             found = _digest(state.count, each.as_json(), state.last)
             state.pending.append(AuditLine(number=state.count, entry=each, previous=state.last, digest=found))
             state.last = found
+
+    def oldest(self) -> list[AuditLine]:
+        """Return the oldest lines that one activity can carry, one at least."""
+        lines = self.state.pending[:MAX_AUDITED_AT_ONCE]
+        count = count_fitting(lines, MAX_PAYLOAD)
+        return lines[:count] if count < len(lines) and self._is_bounded() else lines
 
     def delivered(self, count: int) -> None:
         """Forget the oldest lines: the sink has them."""

@@ -139,6 +139,8 @@ MAX_APPROVERS: Final = 10
 """People whose approvals a rule may require for one call."""
 MAX_ROLES: Final = 50
 """Roles of a person, or of a rule."""
+MAX_ENDORSED: Final = 1_000
+"""Parameters that one decision endorses by name; `true` endorses all."""
 MAX_EDITED: Final = 10_000
 """Calls of a plan that a person sends; a longer list is refused unread (R18.6). `max_calls` is mostly less."""
 
@@ -403,6 +405,10 @@ MAX_AUDITED_AT_ONCE: Final = 100
 """Entries that go to the audit log, or lines that go to its sink, in one activity."""
 MAX_AUDIT_TEXT: Final = 1_000
 """Characters of a name or a reason in the audit log: what a person decides by is in the run."""
+MAX_AUDIT_DATA: Final = 8_000
+"""Bytes of an entry's data in the audit log; larger data is cut, and has a digest of the whole."""
+MAX_AUDIT_BATCH: Final = 1_100_000
+"""Bytes of the entries that a run sends at once: `MAX_AUDITED_AT_ONCE` of any usual run, beside `MAX_SENT` in one task."""
 MAX_KEPT_AUDIT_KEYS: Final = 2_000
 """Keys of entries that an audit log keeps, the newest, so that an entry that comes again is no second line."""
 

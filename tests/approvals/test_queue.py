@@ -151,3 +151,10 @@ def test_r23_2_a_change_that_completes_a_quorum_names_the_rules_that_are_broken_
     assert queue.release() == []
     assert "would be 121; the limit is 100" in request.reason
     assert approves(queue, request, "ann")
+
+
+def test_r18_6_an_endorsement_of_too_many_names_is_refused_unread() -> None:
+    decision = {"call": "1.0", "decision": "approve", "endorse": ["path"] * 150_000}
+    with pytest.raises(DecisionError, match=r"'endorse' has 150,000 names; the limit is 1,000\. .* write true"):
+        parse_decision(decision)
+    assert parse_decision({**decision, "endorse": ["path"] * 1_000}).endorse == ["path"] * 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,30 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.audit import append_lines, otlp_body
+from perdure.approvals.decisions import digest
 from perdure.errors import AuditError
 from perdure.runs.audit import (
     AuditBatch,
+    AuditEntry,
     AuditLine,
     AuditLog,
+    AuditTrail,
     VerifiedChain,
     entry,
     refused_decision_data,
     verify_chain,
 )
-from perdure.values.limits import MAX_KEPT_AUDIT_KEYS
+from perdure.values.json import JsonObject
+from perdure.values.limits import (
+    MAX_AUDIT_BATCH,
+    MAX_AUDIT_DATA,
+    MAX_AUDITED_AT_ONCE,
+    MAX_KEPT_AUDIT_KEYS,
+    MAX_PAYLOAD,
+)
 
 AT = "2026-11-26T12:00:00.000+00:00"
+ODD = ["x", "é", "\U0001f600", "\x01"]
 
 
 def batch(*keys: str) -> AuditBatch:
@@ -153,3 +165,84 @@ def test_a_log_record_of_opentelemetry_holds_the_line() -> None:
 def test_a_refused_decision_of_any_shape_is_audited(sent: Any) -> None:
     found = refused_decision_data(sent, "it is not a decision")
     assert (found["reason"], len(str(found["changed"]))) == ("it is not a decision", 16)
+
+
+@pytest.mark.parametrize("character", ODD)
+def test_r18_6_an_entry_is_bounded_whatever_was_sent_and_says_what_is_missing(character: str) -> None:
+    names, text = [character] * 150_000, character * 5_000
+    data: dict[str, Any] = {"call": "1.0", "endorse": names, "reason": text, "tool": text, "roles": [text] * 50}
+    found = entry("decision", AT, "k", data).data
+    assert len(json.dumps(found, ensure_ascii=False).encode()) <= MAX_AUDIT_DATA
+    assert found["call"] == "1.0"
+    written = json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+    assert found["endorse"].endswith(f" … ({len(written):,} characters, digest {digest(names)})")
+    assert found["endorse"].startswith(written[:300])
+
+
+@pytest.mark.parametrize("character", ODD)
+def test_r18_2_a_batch_of_a_run_is_bounded_in_bytes_and_no_entry_is_lost(character: str) -> None:
+    trail = AuditTrail(character * 1_000)
+    trail.begin(is_wanted=True, execution="e" * 36, tenant=character * 5_000, session="")
+    sent: JsonObject = dict.fromkeys(("call", "decision", "by"), character * 5_000)
+    for _ in range(250):
+        trail.add("refusal", AT, refused_decision_data(sent, character * 5_000))
+    keys = []
+    while trail.is_pending:
+        batch = trail.take()
+        assert len(batch.model_dump_json().encode()) <= MAX_AUDIT_BATCH + 100
+        keys += [each.key for each in batch.entries]
+    assert keys == [f"{character * 1_000}/{'e' * 36}/{number}" for number in range(1, 251)]
+
+
+def test_entries_of_a_usual_run_go_at_once_also_if_each_is_as_large_as_it_can_be() -> None:
+    trail = AuditTrail("r" * 300)
+    trail.begin(is_wanted=True, execution="e" * 36, tenant="t" * 200, session="s" * 200)
+    for _ in range(MAX_AUDITED_AT_ONCE):
+        trail.add("decision", AT, {"by": "b" * 1_000, "endorse": ["path"] * 3_000})
+    assert len(trail.take().entries) == MAX_AUDITED_AT_ONCE
+
+
+def test_r18_2_lines_of_any_size_are_written_in_parts_that_one_activity_carries() -> None:
+    log = AuditLog()
+    sizes = [1_200_000, 1_200_000, 10, 10, 1_895_000, 2_000_000, 5]
+    for number, size in enumerate(sizes):
+        log.record(AuditBatch(entries=[AuditEntry(key=str(number), at=AT, action="decision", data={"a": "z" * size})]))
+    texts: list[str] = []
+    parts = []
+    while lines := log.oldest():
+        assert len(json.dumps([line.as_json() for line in lines])) <= MAX_PAYLOAD + 1_000
+        parts.append(len(lines))
+        texts += text_of(lines)
+        log.delivered(len(lines))
+    assert parts == [1, 3, 1, 2]
+    assert verify_chain(texts).last == len(sizes)
+    assert json.loads(texts[4])["entry"]["data"] == {"a": "z" * 1_895_000}
+    assert " … (2,000,008 characters, digest " in json.loads(texts[5])["entry"]["data"]["cut"]
+
+
+def test_an_entry_of_another_program_is_cut_as_a_whole() -> None:
+    log = AuditLog()
+    data = {f"k{number}": 1 for number in range(120_000)}
+    texts = dict.fromkeys(("key", "at", "by", "tenant", "session", "run"), "x" * 100_000)
+    log.record(AuditBatch.model_validate({"entries": [{**texts, "action": "undo", "data": data}]}))
+    assert len(text_of(log.state.pending)[0]) < 20_000
+
+
+def test_a_log_of_an_earlier_version_asks_only_where_its_task_would_have_failed() -> None:
+    def fail() -> bool:
+        raise AssertionError
+
+    log = AuditLog(is_bounded=fail)
+    log.record(batch(*map(str, range(MAX_AUDITED_AT_ONCE + 1))))
+    assert len(log.oldest()) == MAX_AUDITED_AT_ONCE
+
+
+def test_a_long_line_at_the_end_of_a_file_is_found(tmp_path: Path) -> None:
+    path, log = tmp_path / "audit.jsonl", AuditLog()
+    for key in "ab":
+        log.record(AuditBatch(entries=[AuditEntry(key=key, at=AT, action="decision", data={"a": "z" * 1_890_000})]))
+    append_lines(path, log.state.pending[:1])
+    with path.open("ab") as file:
+        file.write(text_of(log.state.pending)[1].encode()[:1_800_000])
+    append_lines(path, log.state.pending[1:])
+    assert verify_chain(path.read_text().splitlines()).last == 2

@@ -13,6 +13,7 @@ from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
 MARKED = {
+    "audit.py": ["workflow.patched(BOUNDED_AUDIT_PATCH)"] * 2,
     "ledger.py": ["workflow.patched(ALL_CHANGES_AUDITED_PATCH)", "workflow.patched(AUDIT_PATCH)"],
     "loops.py": [
         "workflow.patched(LEFT_CHILDREN_END)",
@@ -39,7 +40,8 @@ MARKED = {
     ],
 }
 """Loops and sessions record no rules: a reset loop, one that lost an iteration or could not start it, a failed start after a reset, a session's reset, cancellation, first task, and first run of an execution have markers.
-A run's preparation comes before its rules are known; a session's deletion is the last that it does. A ledger audits in its own loop, and has no local activity."""
+A run's preparation comes before its rules are known; a session's deletion is the last that it does. A ledger audits in its own loop, and has no local activity.
+A run's batches are small, so the marker of large ones is a ledger's or an audit log's."""
 
 
 def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:

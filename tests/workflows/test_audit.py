@@ -27,7 +27,7 @@ from perdure.gateway.api.adapter import api
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hosting.connection import data_converter
 from perdure.rules import count_at_most
-from perdure.runs.audit import AUDIT_ACTIVITY, AuditBatch, audit_id, verify_chain
+from perdure.runs.audit import AUDIT_ACTIVITY, AUDIT_WORKFLOW, RECORD, AuditBatch, audit_id, verify_chain
 from perdure.runs.ledger import LEDGER_WORKFLOW, LedgerInput
 from perdure.runs.standing_approvals import GRANT, StandingAnswer
 from perdure.runs.wire import DECIDE, POLICY, REWRITE
@@ -35,7 +35,7 @@ from perdure.testing.scripted_model import ChatRequest, Turn
 from perdure.values.json import Json, JsonObject
 from perdure.workflows.ledger import LedgerWorkflow
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
-from tests.support import DONE, Harness, agent, harness, impatient, perdure, serving
+from tests.support import DONE, Harness, agent, failed_tasks, harness, impatient, perdure, serving
 from tests.timeouts import HANG
 from tests.workflows.test_session import desk
 
@@ -161,6 +161,26 @@ async def test_the_log_continues_as_new_while_its_sink_is_away_and_no_entry_is_l
         earlier = await impatient_server.client.get_workflow_handle(log.id, run_id=before(history)).fetch_history()
     assert [each["data"]["call"] for each in found] == [f"1.{each}" for each in range(12)] * 2
     await replay_history(earlier, data_converter())
+
+
+async def test_r18_2_lines_that_are_too_many_bytes_for_one_write_are_written_in_parts(
+    impatient_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """An approver could stop the log of a task queue by decisions of a megabyte each."""
+    path = tmp_path / "away" / "audit.jsonl"
+    about = {"at": "2026-11-29T12:00:00.000+00:00", "action": "decision", "data": {"endorse": "x" * 1_200_000}}
+    async with harness(impatient_server.client, [], [], audit=f"file:{path}") as it:
+        client, id = it.client, audit_id(it.task_queue)
+        log = await client.start_workflow(AUDIT_WORKFLOW, {}, id=id, task_queue=it.task_queue)
+        for number in range(4):
+            await log.signal(RECORD, {"entries": [{**about, "key": str(number)}]})
+        await log.signal(REWRITE)  # the write that nobody takes is tried again with all lines
+        path.parent.mkdir()
+        found = await entries(path, 4)
+        first = client.get_workflow_handle(id, run_id=log.first_execution_run_id)
+        failed, history = await failed_tasks(first), await first.fetch_history()
+    assert ([each["key"] for each in found], failed) == (["0", "1", "2", "3"], [])
+    await replay_history(history, data_converter())
 
 
 async def test_a_ledger_continues_as_new_once_the_log_has_all_changes(dev_server: WorkflowEnvironment) -> None:
