@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ from perdure.cli._run_view import (
     print_run,
     print_waiting,
     run_table,
+    waiting_lines,
 )
 from perdure.errors import MediaError, RunError
 from perdure.hosting.settings import Settings
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from perdure.agents.agent import Agent
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
+    from perdure.client.selection import WaitingRow
     from perdure.runs.evaluation import RunScore
     from perdure.runs.undo import Effect
 
@@ -199,7 +202,7 @@ def show(
     if prompt:
         print_parts(run_id, connected(lambda perdure: perdure.get_run(run_id).exchanges()), as_json=as_json)
         return
-    view = connected(lambda perdure: _read_view(perdure.get_run(run_id), verbose=verbose, aside=as_json))
+    view, below = connected(lambda perdure: _read_view(perdure.get_run(run_id), verbose=verbose, as_json=as_json))
     if svg is not None or (draw and not as_json):
         from perdure.cli._plan_commands import print_drawing
         from perdure.runs.diagrams import draw_run
@@ -216,6 +219,8 @@ def show(
     elif svg is None and not draw:
         print_run(get_console(), view)
         if view.status == "running":
+            for row in below:
+                print(f"in the run {row.run_id} below it, {waiting_lines(row.run_id, row.entry)}")
             return
         effects, score = connected(lambda perdure: _read_effects_and_score(perdure.get_run(run_id)))
         if effects:
@@ -286,12 +291,18 @@ async def _run_agent(
         raise CommandError(f"interrupted; the run continues: perdure wait {run.id}", INTERRUPTED) from None
 
 
-async def _read_view(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
-    """Return the run's view. With `verbose`, print all prompts and answers first, with `aside` on stderr."""
+async def _read_view(run: Run, *, verbose: bool, as_json: bool) -> tuple[RunView, list[WaitingRow]]:
+    """Return the run's view, and what waits for people in the runs below. With `verbose`, print all prompts and answers first."""
+    from perdure.client.approvals import listed_below
+
     view = await run.view()
     if verbose:
-        print_exchanges(get_console(stderr=aside), await run.exchanges())
-    return view
+        print_exchanges(get_console(stderr=as_json), await run.exchanges())
+    below: list[WaitingRow] = []
+    if not as_json and view.status == "running" and any(call.status == "running" for call in view.calls):
+        with contextlib.suppress(RunError):  # a namespace without the attribute lists none
+            below = [row for row in await listed_below(run.client, run.id) if row.run_id != run.id]
+    return view, below
 
 
 async def _watch(run: Run, *, verbose: bool = False) -> RunView:

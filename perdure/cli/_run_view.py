@@ -195,13 +195,13 @@ def _decide_command(run_id: str, call: str, question: bool, one: WaitingEntry | 
 def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
     """Return the question on one line, and the commands for a decision."""
     words = " ".join(strip_control_characters(one.sentence).split())
-    return f"perdure: {one.call} waits for a person: {words}\n{decision_commands(run_id, one)}"
+    return f"{one.call} waits for a person: {words}\n{decision_commands(run_id, one)}"
 
 
 async def print_waiting(run: Run) -> None:
     """Print waiting requests of a run and its delegates' runs to stderr, with the commands for a decision: a pipe has no prompt."""
     async for one in run.waits():
-        print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)
+        print(f"perdure: {waiting_lines(one.run_id, one.entry)}", file=sys.stderr, flush=True)
 
 
 def _span(call: CallView, origin: float) -> str:

@@ -217,7 +217,21 @@ async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObjec
     """Send a decision, and return the result: `{"call", "decision"}`. Raises `RunError` with the reason why nothing
     changed.
     """
-    return await _update(client, run_id, DECIDE, decision)
+    try:
+        return await _update(client, run_id, DECIDE, decision)
+    except DecisionRefusedError as error:
+        raise DecisionRefusedError(f"{error}{await _waits_below(client, run_id, decision)}") from None
+
+
+async def _waits_below(client: Client, run_id: str, decision: JsonObject) -> str:
+    """Return a sentence with the call of a run below that the decision may mean; empty if the run itself has that call."""
+    rows: list[WaitingRow] = []
+    with contextlib.suppress(RPCError, RunError):
+        rows = await listed_below(client, run_id)
+    meant = [row for row in rows if row.entry.call == decision.get("call")] or rows
+    if not meant or any(row.run_id == run_id for row in meant):
+        return ""
+    return f". A run below it has a call that waits: run {meant[0].run_id!r}, call {meant[0].entry.call!r}"
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:

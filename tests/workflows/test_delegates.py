@@ -14,7 +14,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.approvals import waiting_below
+from perdure.client.approvals import decide, waiting_below
+from perdure.errors import DecisionRefusedError
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.cli.test_commands import one_line
 from tests.support import DONE, agent, harness, perdure
@@ -318,6 +319,14 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
         async with asyncio.timeout(HANG):
             while not (found := (await waiting_below(it.client, handle.id))[0]):
                 pass
+        with pytest.raises(
+            DecisionRefusedError, match=f"below it has a call that waits: run '{handle.id}/1.0', call '1.0'"
+        ):
+            await decide(it.client, handle.id, {"call": "1.0", "decision": "approve"})
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        shown = await perdure("show", handle.id, env=env)
+        assert f"in the run {handle.id}/1.0 below it, 1.0 waits for a person: remove path /child" in shown.out
+        assert f"\nperdure approve {handle.id}/1.0 1.0\n" in shown.out
         await it.client.get_workflow_handle(found[0].run_id).signal("reject", {"call": "1.0", "reason": "no"})
         result = await handle.result()
         child = await it.view(f"{handle.id}/1.0")
