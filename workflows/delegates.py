@@ -111,7 +111,10 @@ async def run_delegate(
         argument, call.state.attempts = made, 1
         return made
 
-    ended = await _run(child, make_input, sender, usage)
+    try:
+        ended = await _run(child, make_input, sender, usage)
+    finally:
+        call.state.attempts = int(usage.started)  # a child that cannot be started has no effects to undo
     if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
         outcome, call.state.notes = argument.outcome(ended)
         return outcome

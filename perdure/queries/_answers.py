@@ -239,21 +239,23 @@ async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> 
     """Return the execution before continue-as-new. Raise `RunNotFoundError` if it is no longer kept, and `RunError` if
     there was none.
     """
+    if not (run_id := await continued_execution(handle)):
+        raise RunError(f"{handle.id!r} did not continue another execution")
+    before = client.get_workflow_handle(handle.id, run_id=run_id)
+    try:
+        await before.describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        raise RunNotFoundError(f"the earlier execution {run_id} of {handle.id} is no longer on the server") from None
+    return before
+
+
+async def continued_execution(handle: WorkflowHandle[Any, Any]) -> str:
+    """Return the run id of the execution before continue-as-new; empty if there was none."""
     async for event in handle.fetch_history_events(page_size=1):
-        started = event.workflow_execution_started_event_attributes
-        if not started.continued_execution_run_id:
-            break
-        before = client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
-        try:
-            await before.describe()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            raise RunNotFoundError(
-                f"the earlier execution {before.run_id} of {handle.id} is no longer on the server"
-            ) from None
-        return before
-    raise RunError(f"{handle.id!r} did not continue another execution")
+        return event.workflow_execution_started_event_attributes.continued_execution_run_id
+    return ""
 
 
 def query_problem(workflow_id: str, error: WorkflowQueryFailedError) -> str:

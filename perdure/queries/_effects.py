@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from typing import Final
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import RunError, RunNotFoundError
-from perdure.queries._answers import answer_of, execution_before
+from perdure.queries._answers import answer_of, continued_execution, execution_before
 from perdure.runs.claim_check import EFFECTS, PAYLOADS_QUERY
 from perdure.runs.undo import Effect, EffectChunk, RunEffects, effect_of_runs, undo_id
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.values.limits import MAX_UNDO_DEPTH
+
+_NEVER_BEGAN: Final = "closed before WorkflowTaskStarted"
+"""The server's message for an execution that ended before a worker took it."""
 
 
 async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
     """Return the effects of all executions of a run, with the state of their undo.
 
     `below` of a delegate's call lists the child runs whose effects can be undone. The call is left out if its child runs
-    have had no effects. A child run that is running or gone makes the call unknown.
+    have had no effects, such as a run that was refused before its preparation. A child run that is running or gone makes
+    the call unknown.
 
-    Raises `RunError` for a run that has not begun, `RunNotFoundError` for one with an execution that is no longer kept,
-    and the errors of a query.
+    Raises `RunNotFoundError` for a run with an execution that is no longer kept, and the errors of a query.
     """
     found, executions = RunEffects(run_id), []
     handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
@@ -36,8 +39,6 @@ async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffect
         if not chunks[0].earlier:
             break
         handle = await execution_before(client, handle)
-    if found.base is None:
-        raise RunError(f"{run_id} has not started, so it has nothing to undo")
     count = len(executions)
     for number, chunks in enumerate(reversed(executions)):
         for chunk in chunks:
@@ -59,18 +60,23 @@ def _named(node: str, execution: int) -> str:
 
 
 async def _chunk(client: Client, handle: WorkflowHandle[object, object], number: int) -> EffectChunk:
-    answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict, client=client)
-    if (chunk := answer.get(str(number))) is None:
-        raise RunError(f"{handle.id} has not started, so it has nothing to undo")
-    return EffectChunk.model_validate(chunk)
+    try:
+        answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict, client=client)
+    except RPCError as error:
+        if _NEVER_BEGAN not in error.message:
+            raise
+        answer = {}
+    if (chunk := answer.get(str(number))) is not None:
+        return EffectChunk.model_validate(chunk)
+    # An execution without preparation has no effects of its own.
+    return EffectChunk(earlier=await continued_execution(handle) != "")
 
 
 async def _take_in_undos(client: Client, found: RunEffects) -> None:
     while (description := await describe(client, found.next_id)) is not None:
         goes_on = description.status is WorkflowExecutionStatus.RUNNING
-        with suppress(RunError):
-            undone = (await _chunk(client, client.get_workflow_handle(found.next_id), 0)).undone
-            found.take_in(undone or {}, goes_on=goes_on)
+        undone = (await _chunk(client, client.get_workflow_handle(found.next_id), 0)).undone
+        found.take_in(undone or {}, goes_on=goes_on)
         found.open = found.next_id if goes_on else found.open
         found.next += 1
 
@@ -102,34 +108,28 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
 
 async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect | None:
     """Return the effect, with those of child runs for a delegate or a loop of runs; `None` if these runs have none."""
-    if not effect.runs:
-        return effect
-    workflow_id = f"{run_id}/{effect.call}"
+    return (
+        effect_of_runs(effect, await _read_runs(client, f"{run_id}/{effect.call}", depth + 1))
+        if effect.runs
+        else effect
+    )
+
+
+async def _read_runs(client: Client, workflow_id: str, depth: int) -> dict[str, list[Effect] | str]:
+    """Return by run the effects of a delegate's run, or of a loop's runs in order, or the reason why these are not known."""
     runs: dict[str, list[Effect] | str] = {}
     try:
         description = await client.get_workflow_handle(workflow_id).describe()
         is_run = description.workflow_type == AGENT_WORKFLOW
-        for each in [workflow_id] if is_run else await children_of(client, workflow_id, AGENT_WORKFLOW):
-            runs[each] = await _read_below(client, each, depth + 1)
+        for each in () if is_run else await children_of(client, workflow_id, AGENT_WORKFLOW):
+            runs |= await _read_runs(client, each, depth)
         if description.status is WorkflowExecutionStatus.RUNNING:
-            runs[workflow_id] = _explain_running(workflow_id)
-    except RPCError as error:
-        runs[workflow_id] = _explain_gone(error, workflow_id)
-    return effect_of_runs(effect, runs)
-
-
-async def _read_below(client: Client, run_id: str, depth: int) -> list[Effect] | str:
-    """Return the effects of a child run, or the reason why they are not known."""
-    try:
-        if (await client.get_workflow_handle(run_id).describe()).status is WorkflowExecutionStatus.RUNNING:
-            return _explain_running(run_id)
-        return (await read_effects(client, run_id, depth)).effects
+            runs[workflow_id] = f"{workflow_id} is running: which effects it will have is not known"
+        elif is_run:
+            runs[workflow_id] = (await read_effects(client, workflow_id, depth)).effects
     except (RPCError, RunNotFoundError) as error:
-        return _explain_gone(error, run_id)
-
-
-def _explain_running(workflow_id: str) -> str:
-    return f"{workflow_id} is running: which effects it will have is not known"
+        runs[workflow_id] = _explain_gone(error, workflow_id)
+    return runs
 
 
 def _explain_gone(error: RPCError | RunNotFoundError, workflow_id: str) -> str:

@@ -18,7 +18,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field
 
 from perdure.errors import RunError
-from perdure.plan import ID_TAKEN, INTERRUPTED, LOST, OWN_TOOLS, UNTIL, Call, Failed, Plan, Returned
+from perdure.plan import INTERRUPTED, LOST, OWN_TOOLS, UNTIL, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
 from perdure.rules.rules import digest_of
 from perdure.runs.limits import StopReason
@@ -87,6 +87,8 @@ class Effect(WireModel):
     """Whether it is a loop whose iterations depend on those before them."""
     below: list[str] = Field(default_factory=list)
     """The child runs whose effects can be undone, in the order in which they began."""
+    blocked: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """The child runs whose effects stay, because a later iteration of a sequential loop may depend on them."""
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
     """By parameter of the undo tool the source of its value; not shown."""
 
@@ -247,7 +249,7 @@ class EffectLog:
         if call.spec.loop is not None or tool.delegate is not None:
             is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
             effect = Effect(call=call.id, tool=tool.name, runs=True, sequential=UNTIL in call.spec.raw)
-            return effect if is_run and _has_child(call) else None
+            return effect if is_run and call.state.attempts else None
         if tool.latent or call.spec.safe or tool.activity in _WITHOUT_EFFECT or tool.activity is None:
             return None
         outcome, effect = call.state.outcome, Effect(call=call.id, tool=tool.name)
@@ -282,8 +284,6 @@ class EffectLog:
                 defaults = self._defaults[tool.name] = accepted_defaults(undo, target.parameters, tool.defaults)
             params = complete_params(undo, defaults, params, result)
         made, problem = undo_params(undo, target.parameters, params, result)
-        if problem is not None and result is MISSING:
-            problem = f"{undo.tool} needs its result, which cannot be used"
         if problem is None and self._sizes.of(made) > MAX_UNDO_PARAMS:
             problem = f"the parameters of {undo.tool} are above {MAX_UNDO_PARAMS:,} bytes"
         if problem is not None:
@@ -294,15 +294,6 @@ class EffectLog:
             found = join(origins.written, join_all(origins.params.get(each, origins.written) for each in from_params))
             sources[name] = sorted(join(found, call.state.sources) if from_result else found)
         return effect.model_copy(update={"undo": undo.tool, "params": made, "sources": sources})
-
-
-def _has_child(call: Call) -> bool:
-    """Whether a delegate's call, or a loop of runs, has started its workflow."""
-    match call.state.outcome:
-        case Failed(error) if error.code == ID_TAKEN:
-            return False
-        case _:
-            return call.state.attempts > 0
 
 
 def without_undo(calls: Iterable[Call]) -> list[str]:
@@ -454,9 +445,9 @@ class RunEffects:
                 raise RunError(
                     f"{call} of {self.run_id} has no unknown outcome. Calls with one: {', '.join(sorted(unknown)) or 'none'}"
                 )
-            if below := unknown[call].below:
+            if runs := [*unknown[call].blocked, *unknown[call].below]:
                 raise RunError(
-                    f"{call} of {self.run_id} has effects that can be undone. Undo them first: perdure undo {below[0]} --no-effect R.N"
+                    f"{call} of {self.run_id} has effects that can be undone. Undo them first: perdure undo {runs[-1]} [--no-effect R.N]"
                 )
         named = set(no_effect)
         self.effects = [each for each in self.effects if each.call not in named]
@@ -467,7 +458,7 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
 
     `runs`: in the order in which they began, by id their effects, or the reason why these are not known.
     """
-    standing, below, reason = list[Standing](), list[str](), ""
+    standing, below, blocked, reason = list[Standing](), list[str](), list[str](), ""
     for run, known in runs.items():
         effects = [] if isinstance(known, str) else known
         found: list[Standing] = ["unknown"] if isinstance(known, str) else [each.status for each in known]
@@ -478,15 +469,17 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
             if each.status == "unknown":
                 reason = reason or (each.reason if each.runs else f"{run}/{each.call} {each.tool}: {each.reason}")
         if effect.sequential and not {"unknown", "undoing"}.isdisjoint(found):
-            below = []  # the calls of this iteration may depend on those before it
+            blocked, below = [*blocked, *below], []  # the calls of this iteration may depend on those before it
         if any(each.status == "done" or each.below for each in effects):
             below.append(run)
+        elif any(each.blocked for each in effects):
+            blocked.append(run)
     if not standing:
         return None
     status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
-    if kept := standing.count("cannot be undone"):
-        reason = reason or f"{kept} of its calls cannot be undone"
-    return effect.model_copy(update={"status": status, "below": below, "reason": reason})
+    if count := standing.count("cannot be undone"):
+        reason = reason or f"{count} of its calls cannot be undone"
+    return effect.model_copy(update={"status": status, "below": below, "blocked": blocked, "reason": reason})
 
 
 _UNDO_ID: Final = re.compile(r"(.+)\.undo-[1-9][0-9]*", re.DOTALL)

@@ -94,8 +94,11 @@ def accepted_defaults(undo: Undo, target: JsonObject, defaults: JsonObject) -> J
 def complete_params(undo: Undo, defaults: JsonObject, params: JsonObject, result: Json | Missing) -> JsonObject:
     """Return a call's parameters as its undo reads them, by name or as `†params.…`: with the defaults of omitted ones.
 
-    Without `undo.params`, a field of the result comes before a default, because the result reports the effect.
+    Without `undo.params`, a field of the result comes before a default, because the result reports the effect. So a
+    result that cannot be used leaves all defaults out.
     """
+    if undo.params is None and result is MISSING:
+        return params
     fields = result if undo.params is None and isinstance(result, dict) else {}
     return {**{name: value for name, value in defaults.items() if name not in fields}, **params}
 
@@ -104,10 +107,11 @@ def undo_params(
     undo: Undo, target: JsonObject, params: JsonObject, result: Json | Missing
 ) -> tuple[JsonObject, str | None]:
     """Return the undo tool's parameters for a call with these parameters and this result, and the reason if there are
-    none.
+    none. If the result cannot be used (`MISSING`), each parameter that could come from it is such a reason.
 
     `target`: the schema of the undo tool's parameters.
     """
+    unusable = f"{undo.tool} needs its result, which cannot be used"
     required = [name for name in target.get("required") or () if isinstance(name, str)]
     made: JsonObject = {}
     if undo.params is not None:
@@ -115,6 +119,8 @@ def undo_params(
         for name, written in undo.params.items():
             template, _ = parse_template(written)
             lost = [ref for ref in template.references() if get(values[ref.kind], ref.path) is MISSING]
+            if result is MISSING and any(ref.kind == RESULT for ref in lost):
+                return {}, unusable
             if lost and name in required:
                 return {}, f"{lost[0]} does not exist, which {undo.tool} needs as {name!r}"
             if not lost:
@@ -123,17 +129,18 @@ def undo_params(
                 except PerdureError as error:
                     return {}, f"the parameter {name!r} of {undo.tool} cannot be made: {error}"
         return made, None
-    known: Json = None if result is MISSING else result
-    fields: JsonObject = known if isinstance(known, dict) else {}
+    fields: JsonObject = result if isinstance(result, dict) else {}
     for name in target.get("properties") or {}:
         if name in params:
             made[name] = params[name]
         elif name in fields:
             made[name] = fields[name]
+        elif result is MISSING:
+            return {}, unusable
         elif name in required:
             return (
                 {},
-                f"{undo.tool} needs {name!r}, and neither the parameters nor the result {shorten(known, 60)} have it",
+                f"{undo.tool} needs {name!r}, and neither the parameters nor the result {shorten(result, 60)} have it",
             )
     return made, None
 

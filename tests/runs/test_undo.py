@@ -394,8 +394,29 @@ def test_r23_4_calls_on_which_an_unknown_delegate_depends_are_not_undone(
     done: Json = {"undone": ["1.1", "1.0"], "cannot_be_undone": []}
     assert outputs == ([None if waits else done] if undoes else [])  # without an output it fails
     if undoes and waits:
-        with pytest.raises(RunError, match=r"Undo them first: perdure undo \S+ --no-effect R\.N"):
+        with pytest.raises(RunError, match=r"Undo them first: perdure undo \S+ \[--no-effect R\.N\]"):
             found.settle(["1.1"])
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["loop", "delegate-with-a-loop"])
+def test_r23_4_an_unknown_loop_is_settled_only_after_its_earlier_iterations_are_undone(is_nested: bool) -> None:
+    """The last iteration has nothing left to undo, and its unknown call took no effect."""
+    undone = DONE.model_copy(update={"status": "undone"})
+
+    def found(first: Effect) -> RunEffects:
+        loop = Effect(call="1.1", tool="clerk", runs=True, sequential=True)
+        clerk = effect_of_runs(loop, {"run/1.1/0": [first], "run/1.1/1": [undone, UNKNOWN]})
+        if is_nested and clerk is not None:
+            clerk = effect_of_runs(Effect(call="1.1", tool="boss", runs=True), {"run/1.1": [clerk]})
+        assert clerk is not None
+        assert (clerk.status, clerk.below) == ("unknown", [])
+        return RunEffects("run", effects=[DONE, clerk], order=[("1.0", "1.1")])
+
+    with pytest.raises(RunError, match="perdure undo run/1.1 " if is_nested else "perdure undo run/1.1/0 "):
+        found(DONE).settle(["1.1"])
+    settled = found(undone)
+    settled.settle(["1.1"])
+    assert [each.call for each in plan_undo(settled)[0].undoes] == ["1.0"]
 
 
 def test_r23_4_an_unknown_call_below_a_delegates_delegate_makes_both_delegates_unknown() -> None:

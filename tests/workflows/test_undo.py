@@ -17,9 +17,9 @@ from perdure import Agent, Perdure, ToolContext, ToolError, hook, refuse, tool
 from perdure.client.histories import execution_histories
 from perdure.client.run import Run
 from perdure.errors import DecisionRefusedError, RunError, RunExistsError, RunNotFoundError
-from perdure.hooks import AfterToolCall, BeforeToolCall
+from perdure.hooks import AfterToolCall, BeforeAgentStart, BeforeToolCall
 from perdure.rules import precedes
-from perdure.runs.wire import RunView
+from perdure.runs.wire import AGENT_WORKFLOW, RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import write_agents
@@ -424,6 +424,53 @@ async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: Workflow
         assert {each.status for each in await local.perdure.get_run(run.id).effects()} == {"undone"}
         below = await local.perdure.get_run(f"{run.id}/1.0").effects()
         assert {each.status for each in below} == {"undone"}
+
+
+@hook("before_agent_start")
+def no_clerk(event: BeforeAgentStart) -> Any:
+    """Refuse the clerk's run."""
+    return refuse("no clerks today") if event.agent == "test-refused" else None
+
+
+@tool(safe=True)
+def large() -> str:
+    """Return a text that is too large beside a long context."""
+    return "x" * 1_000_000
+
+
+async def test_a_delegate_whose_run_was_never_prepared_has_no_effect(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Its run is refused, or its input is too large. A call that it read can be undone."""
+    refused = agent("book", name="test-refused")
+    wordy = agent(name="wordy", context=[{"type": "system", "text": "x" * 1_000_000}])
+    clerks = [{"name": each, "_delegate": each, "properties": {"request": {}}} for each in ("test-refused", "wordy")]
+    reads: Any = {"_tool": "test-refused", "request": "{†state.pear.id}"}
+    calls = [
+        PLAN["calls"][0],
+        {"_tool": "large", "_outputPath": "†state.large"},
+        reads,
+        {**reads, "_each": [1, 2]},
+        {**reads, "_until": "†index == 1", "_max": 2},
+        {"_tool": "wordy", "request": "{†state.pear.id} {†state.large}"},
+    ]
+    script = [{"calls": calls, "output": None}, DONE]
+    agents = write_agents(tmp_path, refused, wordy)
+    async with harness(dev_server.client, [*TOOLS, large, no_clerk], script, agents=agents) as it:
+        run = await finished(it, agent("order", "large", *clerks))
+        codes = [call.error and call.error["code"] for call in (await run.view()).calls[2:]]
+        assert codes == ["refused_by_hook", "iterations_failed", "iteration_failed", "params_too_large"]
+        assert await Perdure(it.client).get_run(f"{run.id}/1.2").effects() == []
+        assert [(each.call, each.status) for each in await run.effects()] == [("1.0", "done")]
+        assert (await undone(it, run)).status == "completed"
+        assert DID == [("order", "pear"), ("cancel", "o-pear")]
+
+
+async def test_a_run_that_no_worker_took_has_no_effect(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    client = dev_server.client
+    absent = await client.start_workflow(AGENT_WORKFLOW, id=f"absent-{tmp_path.name}", task_queue="nowhere")
+    await absent.terminate()
+    assert await Perdure(client).get_run(absent.id).effects() == []
 
 
 async def test_a_changed_policy_reaches_the_undo_of_a_delegate(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
