@@ -444,7 +444,9 @@ async def test_a_delegate_whose_run_was_never_prepared_has_no_effect(
     """Its run is refused, or its input is too large. A call that it read can be undone."""
     refused = agent("book", name="test-refused")
     wordy = agent(name="wordy", context=[{"type": "system", "text": "x" * 1_000_000}])
-    clerks = [{"name": each, "_delegate": each, "properties": {"request": {}}} for each in ("test-refused", "wordy")]
+    clerks: list[Any] = [
+        {"name": each, "_delegate": each, "properties": {"request": {}}} for each in ("test-refused", "wordy")
+    ]
     reads: Any = {"_tool": "test-refused", "request": "{†state.pear.id}"}
     calls = [
         PLAN["calls"][0],
