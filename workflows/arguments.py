@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, TemporalError
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import DecisionError, JsonError, ProtocolError
+    from perdure.errors import DecisionError, JsonError, PerdureError, ProtocolError
     from perdure.runs.wire import REFUSED
     from perdure.values.json import Json, Sent, UnreadArgument, WireModel, check, shorten
     from perdure.values.problems import first_problem
@@ -124,3 +125,20 @@ def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
         problem = str(error)
     message = f"the input of the workflow is not valid: {problem}; start runs with 'perdure run'"
     raise ApplicationError(message, type=REFUSED, non_retryable=True)
+
+
+@contextmanager
+def end_if_started_by_hand() -> Iterator[None]:
+    """End a workflow that only other workflows start at an unexpected error, if a person has started it (R18.6).
+
+    In a child workflow the task fails until a worker without the error is deployed.
+    """
+    try:
+        yield
+    except (TemporalError, PerdureError, ValidationError):
+        raise
+    except Exception as error:
+        if workflow.info().parent is not None:
+            raise
+        message = f"the workflow cannot use its input: {type(error).__name__}: {error}; start runs with 'perdure run'"
+        raise ApplicationError(message, type=REFUSED, non_retryable=True) from error

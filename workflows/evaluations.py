@@ -19,7 +19,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from perdure.workflows.arguments import query_arguments, read_input
+from perdure.workflows.arguments import end_if_started_by_hand, query_arguments, read_input
 from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.failures import message_of
 from perdure.workflows.internal_activities import execute_typed
@@ -252,13 +252,14 @@ class EvaluatedRunWorkflow:
     async def run(self, *arguments: Any) -> RunScore:
         """Return the score of the run, also of a failed one. The argument is one `EvaluatedRunInput`."""
         wanted = read_input(EvaluatedRunInput, arguments)
-        if wanted.start is not None:
-            await self._run_agent(wanted)
-        elif wanted.quota is not None and (refused := await self._reserve(wanted)):
-            return RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=refused)
-        score = await _score_run(wanted.score)
-        self._list(wanted, score)
-        return score
+        with end_if_started_by_hand():
+            if wanted.start is not None:
+                await self._run_agent(wanted)
+            elif wanted.quota is not None and (refused := await self._reserve(wanted)):
+                return RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=refused)
+            score = await _score_run(wanted.score)
+            self._list(wanted, score)
+            return score
 
     async def _run_agent(self, wanted: EvaluatedRunInput) -> None:
         """Run the agent, and wait for its end. A failure is part of the score."""

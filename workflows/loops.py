@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.approvals import SessionReports
-from perdure.workflows.arguments import any_arguments, read_input, single_argument
+from perdure.workflows.arguments import any_arguments, end_if_started_by_hand, read_input, single_argument
 from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
@@ -57,13 +57,14 @@ class LoopWorkflow(InternalHandlers):
     async def run(self, *arguments: Any) -> LoopState:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
         loop = await fetch_whole_input(read_input(LoopInput, arguments))
-        self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
-        self._sender = self._driver.sender
-        if self._parent.raised is not None:
-            self._driver.raise_budget(self._parent.raised)
-        if self._was_reset:
-            self._driver.report_reset()
-        return await self._driver.run()
+        with end_if_started_by_hand():
+            self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
+            self._sender = self._driver.sender
+            if self._parent.raised is not None:
+                self._driver.raise_budget(self._parent.raised)
+            if self._was_reset:
+                self._driver.report_reset()
+            return await self._driver.run()
 
     def _note_reset(self) -> None:
         if self._driver is None:

@@ -20,7 +20,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from perdure.workflows.arguments import read_input
+from perdure.workflows.arguments import end_if_started_by_hand, read_input
 from perdure.workflows.failures import kind_of, message_of
 from perdure.workflows.internal_activities import execute_typed
 from perdure.workflows.observability import now, owner_attributes
@@ -95,7 +95,9 @@ class NotificationWorkflow:
     async def run(self, *arguments: Any) -> NotificationResult:
         """Deliver to all routes at once; return the outcomes. The argument is one `NotificationInput`."""
         wanted = read_input(NotificationInput, arguments)
-        return NotificationResult(routes=await asyncio.gather(*(_to_route(wanted, each) for each in _targets(wanted))))
+        with end_if_started_by_hand():
+            routes = await asyncio.gather(*(_to_route(wanted, each) for each in _targets(wanted)))
+        return NotificationResult(routes=routes)
 
 
 async def _to_route(wanted: NotificationInput, outcome: RouteOutcome) -> RouteOutcome:

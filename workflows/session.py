@@ -99,9 +99,10 @@ class SessionWorkflow:
         except MessageRefusedError as error:
             self._refusal = ApplicationError(str(error), type=REFUSED, non_retryable=True)
         except ProtocolError as error:
-            self._refusal = RuntimeError(
-                str(error)
-            )  # of another version: its task fails until a worker can continue it
+            if workflow.info().continued_run_id:  # its task fails until a worker of its version can continue it
+                self._refusal = RuntimeError(str(error))
+            else:  # anybody may have written it
+                self._refusal = ApplicationError(str(error), type=REFUSED, non_retryable=True)
 
     @workflow.run
     async def run(self, *_: Json) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from perdure.errors import SettingsError
 from perdure.runs.agent import Evaluate, parse_agent
@@ -269,6 +269,12 @@ class EvaluatedRunInput(WireModel):
     """The version of the agent, where its file has one."""
     attributes: list[str] = Field(default_factory=list)
     """Search attributes that the namespace knows."""
+
+    @model_validator(mode="after")
+    def _can_start(self) -> Self:
+        if self.start is not None and not 0 < (size := len(self.score.run_id.encode(errors="replace"))) <= MAX_ID:
+            raise ValueError(f"the id of the run has {size:,} bytes, but must have 1 to {MAX_ID:,}")
+        return self
 
 
 class EvaluationProgress(WireModel):

@@ -36,7 +36,7 @@ from perdure.runs.shared_budgets import SharedBudget
 from perdure.runs.standing_approvals import StandingClaim
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
-from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
+from perdure.values.limits import MAX_INSIDE, MAX_PARALLEL, MAX_PAYLOAD, MAX_ROUNDS, RESULT_TOO_LARGE, bytes_text
 from perdure.values.provenance import NOWHERE, Labels, join_all, untrusted_sources
 from perdure.values.references import Path, parse_output_path, show
 from perdure.values.sizes import Sizes, clip_text
@@ -165,9 +165,9 @@ class IterationError(WireModel):
 class LoopState(WireModel):
     """The progress of a loop, from which a new execution continues (R8.7)."""
 
-    done: int = 0
+    done: int = Field(default=0, ge=0)
     """Iterations that ended."""
-    next: int = 0
+    next: int = Field(default=0, ge=0)
     """Index of the first iteration that has not started."""
     results: list[Json] = Field(default_factory=list)
     """Results in item order; for a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep only
@@ -218,9 +218,9 @@ class LoopInput(WireModel):
     lists: list[str] = Field(default_factory=list)
     """Paths that the loop's body writes."""
     items: list[Json] = Field(default_factory=list)
-    parallel: int = DEFAULT_PARALLEL
+    parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)
     until: Json = ""
-    max: int = DEFAULT_ITERATIONS
+    max: int = Field(default=DEFAULT_ITERATIONS, ge=1, le=MAX_ROUNDS)
     max_payload: int = MAX_PAYLOAD
     title: str = ""
     """The call in words, for summaries."""

@@ -111,8 +111,8 @@ class WebhookRoute(BaseModel):
 class ApprovalRoutes(WireModel):
     """The routes for approval requests of a run and of those below it whose agent files name none."""
 
-    approval_requested: list[str] = Field(default_factory=list)
-    approval_waiting: list[WaitingStep] = Field(default_factory=list)
+    approval_requested: list[str] = Field(default_factory=list, max_length=MAX_ROUTES)
+    approval_waiting: list[WaitingStep] = Field(default_factory=list, max_length=MAX_WAITING_STEPS)
     queue: str
     """Task queue of the workers that have these routes."""
 
@@ -203,7 +203,7 @@ class NotificationInput(WireModel):
     """The input of the workflow of one notification."""
 
     notification: Notification
-    routes: list[str] = Field(default_factory=list)
+    routes: list[str] = Field(default_factory=list, max_length=MAX_ROUTES)
     callback: str = ""
     """Address from the run's start, in place of routes."""
     push: StatusPush | None = Field(default=None, exclude_if=operator.not_)

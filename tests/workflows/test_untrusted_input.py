@@ -13,7 +13,12 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
@@ -23,7 +28,9 @@ from perdure.approvals.policy import parse_policy
 from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage
 from perdure.errors import AgentError
 from perdure.runs.agent import parse_agent
+from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
 from perdure.sessions.status_webhooks import SET_STATUS_WEBHOOK, StatusWebhookChange
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
@@ -126,6 +133,60 @@ async def test_r18_6_a_workflow_started_with_anything(
     assert isinstance(cause, ApplicationError)
     assert (cause.type, failed) == (REFUSED, [])
     assert cause.message.startswith("the input of the workflow is not valid: ")
+
+
+WORKER: dict[str, Any] = {"name": "worker", "config": {"model": "none"}, "context": []}
+NOTE: dict[str, Any] = {"key": "k", "kind": "run_ended", "at": "x", "text": "t", "runId": "r", "agent": "a"}
+
+
+def loop(**fields: Any) -> dict[str, Any]:
+    return {"kind": "each", "agent": WORKER, "items": [1], **fields}
+
+
+@pytest.mark.parametrize(
+    ("workflow", "argument", "why"),
+    [
+        (LOOP_WORKFLOW, loop(parallel=0), "$.parallel"),
+        (LOOP_WORKFLOW, loop(parallel=-3), "$.parallel"),
+        (LOOP_WORKFLOW, loop(parallel=100_000), "$.parallel"),
+        (LOOP_WORKFLOW, loop(parallel=0, unreserved={"tokens": 5}), "$.parallel"),
+        (LOOP_WORKFLOW, loop(kind="until", until="†output.done", max=10**9), "$.max"),
+        (LOOP_WORKFLOW, loop(state={"next": -5}), "$.state.next"),
+        (LOOP_WORKFLOW, loop(agent={"name": "x"}, call={"_tool": "remove"}), "KeyError"),
+        (LOOP_WORKFLOW, loop(kind="until", agent={"name": "x", "context": 5}, until="†output.done"), "TypeError"),
+        (LOOP_WORKFLOW, loop(lists=["a", "b"], state={"lists": [[]], "results": [1, 2], "next": 0}), ""),
+        (NOTIFICATION_WORKFLOW, {"notification": NOTE, "routes": ["r"] * 3_000}, "$.routes"),
+        (EVALUATED_RUN_WORKFLOW, {"score": {"runId": "y" * 2_000}, "start": {"agent": WORKER}}, "2,000 bytes"),
+        (EVALUATED_RUN_WORKFLOW, {"score": {"runId": ""}, "start": {"agent": WORKER}}, "0 bytes"),
+        (SESSION_WORKFLOW, {"key": "k", "snapshot": {"form": 1, "data": "garbage"}}, "the snapshot"),
+        (SESSION_WORKFLOW, {"key": "k", "snapshot": {"form": 10**6, "data": ""}}, "the snapshot"),
+    ],
+)
+async def test_r18_6_an_internal_workflow_that_a_person_starts_ends_with_a_reason(
+    workflow: str, argument: Any, why: str, dev_server: WorkflowEnvironment
+) -> None:
+    async with harness(dev_server.client, [remove], []) as it:
+        handle = await it.client.start_workflow(
+            workflow, argument, id=f"by-hand-{uuid.uuid4().hex[:8]}", task_queue=it.task_queue
+        )
+        failed = await wait_for_end(handle)
+    assert failed == []
+    if why:
+        with pytest.raises(WorkflowFailureError) as caught:
+            await handle.result()
+        cause = caught.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, why in cause.message) == (REFUSED, True), cause.message
+
+
+async def wait_for_end(handle: WorkflowHandle[Any, Any]) -> list[str]:
+    """Wait for a workflow's end; return its failed tasks. The failures of an endless one end the test."""
+    async with asyncio.timeout(HANG):
+        while (await handle.describe()).status == WorkflowExecutionStatus.RUNNING:
+            if failed := await failed_tasks(handle):
+                return failed
+            await asyncio.sleep(0.05)
+    return await failed_tasks(handle)
 
 
 async def metadata(handle: WorkflowHandle[Any, Any]) -> WorkflowMetadata:
