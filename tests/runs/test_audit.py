@@ -25,7 +25,7 @@ from perdure.runs.audit import (
     refused_decision_data,
     verify_chain,
 )
-from perdure.values.json import JsonObject
+from perdure.values.json import Json, JsonObject
 from perdure.values.limits import (
     MAX_AUDIT_BATCH,
     MAX_AUDIT_DATA,
@@ -169,7 +169,8 @@ def test_a_refused_decision_of_any_shape_is_audited(sent: Any) -> None:
 
 @pytest.mark.parametrize("character", ODD)
 def test_r18_6_an_entry_is_bounded_whatever_was_sent_and_says_what_is_missing(character: str) -> None:
-    names, text = [character] * 150_000, character * 5_000
+    names: list[Json] = [character] * 150_000
+    text = character * 5_000
     data: dict[str, Any] = {"call": "1.0", "endorse": names, "reason": text, "tool": text, "roles": [text] * 50}
     found = entry("decision", AT, "k", data).data
     assert len(json.dumps(found, ensure_ascii=False).encode()) <= MAX_AUDIT_DATA
