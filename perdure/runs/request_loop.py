@@ -598,8 +598,13 @@ class RequestLoop:
         self._note_news()
 
     def hold_to(self, limit: Limit, now: str) -> None:
-        """Drop held calls, because no further Request can keep them; running calls run to their end (R9.5)."""
+        """Drop held calls, because no further Request can keep them; running calls run to their end (R9.5).
+
+        Where a person reviews whole plans, no other call begins, because no person is shown this plan (R7.6).
+        """
         self._run.note("hold", limit, now)
+        if self._shows_plan and self._is_patched(STEERED_RUNS_GO_ON):
+            self._hold_back()
         self._drop(limit.words, now, by="run")
         self._stage = RequestStage.DRAINING
         if self._is_patched(STEERED_RUNS_GO_ON):

@@ -968,6 +968,36 @@ def test_r23_2_a_required_call_starts_before_the_last_request_after_a_message() 
     assert [start.call.id for start in world.loop.starts("now") if isinstance(start, StartCall)] == ["1.1"]
 
 
+@pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize("scope", ["plan", "calls"])
+def test_r7_6_no_call_of_an_unseen_plan_starts_before_the_last_request(scope: str, approved: bool) -> None:
+    world = World(approval={"scope": scope})
+    world.answer(act("a"), act("b", "†state.a"), act("c", "†state.a"))
+    if scope == "plan" and approved:
+        world.decide("1")
+    if begun := "1.0" in world.loop.running:
+        world.loop.running["1.0"].hold.queued = not approved  # not approved: it has not begun
+    world.steer("m1")
+    world.step()
+    loop, started = world.loop, [*world.started]
+    loop.answer(RequestResult(calls=[keep("1.0", "1.1"), act(x="pay"), see()]))  # 1.2 is not named
+    loop.work(10, "")
+    assert loop.stage is RequestStage.REVISED
+    started += [start.call.id for start in loop.starts("") if isinstance(start, StartCall)]
+    assert world.run.plan is not None
+    world.run.close_request(world.run.plan, loop.result)
+    loop.hold_to(Limit("max_requests", "the run may ask 3 times"), "")
+    for call in [*loop.running.values()] if begun and approved else []:
+        loop.report(CallEnded(call, Returned(1)))
+    loop.work(11, "")
+    later = [start.call.id for start in loop.starts("") if isinstance(start, StartCall)]
+    if scope == "plan":
+        assert (later, loop.stage) == ([], RequestStage.SETTLED)
+        assert [call.state.status for call in loop.plan.own] == ["done", "skipped", "skipped"]
+    else:
+        assert {"2.1", "2.2"} <= {*started, *later}
+
+
 def paying(activity: str) -> World:
     """Return a run that may pay 100 euros, and ship only after a payment."""
     pay = {"name": "pay", "properties": {"euros": {}}, "_activity": activity, "_undo": "refund"}
