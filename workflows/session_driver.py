@@ -663,11 +663,12 @@ class SessionReplies:
             await self._hooks.sent(delivery, text, became.status, is_redelivery=is_redelivery)
 
     async def _one(self, delivery: ReplyDelivery, *, is_redelivery: bool) -> tuple[Delivered, str]:
-        """Deliver one reply; return its outcome and its text. `is_redelivery`: hooks have already changed the text."""
-        text, refused = (delivery.text, None) if is_redelivery else await self._hooks.sending(delivery)
+        """Deliver one reply; return its outcome and its text. Hooks do not change the text of a redelivery again."""
+        keeps_text = is_redelivery and delivery.hooked
+        text, refused = (delivery.text, None) if keeps_text else await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
-        sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})
+        sent = delivery.model_copy(update={"text": text, "hooked": False})
         return await deliver(DELIVER_ACTIVITY, sent, _RETRY, f"{delivery.kind} → {delivery.route}"), text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,8 @@ class DeliveryEntry(_TranscriptEntry):
     message_ids: list[str] = Field(default_factory=list)
     """Messages that an `unknown` delivery answers, and the sender of the first one, for another delivery."""
     sender: str = ""
+    hooked: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether hooks have made or passed the text of an `unknown` delivery: another delivery does not call them again."""
 
     def as_json(self) -> JsonObject:
         return super().as_json() | {"runId": self.run_id, "kind": self.kind}
@@ -301,6 +304,7 @@ def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str | None,
         text=text if text is None or again else cut_text(text, MAX_RESULT, f"{len(text):,} characters"),
         message_ids=delivery.message_ids if again else [],
         sender=delivery.sender if again else "",
+        hooked=delivery.hooked and again,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -51,6 +52,8 @@ class ReplyDelivery(WireModel):
     """Sender of the first of these messages."""
     earlier: int = 0
     """Attempts of earlier deliveries, and attempts during which the worker was shut down."""
+    hooked: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether hooks have made or passed the text (`message_sending`)."""
 
     @property
     def is_redelivery(self) -> bool:

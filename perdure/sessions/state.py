@@ -489,6 +489,7 @@ class SessionState:
             message_ids=found.message_ids,
             sender=found.sender,
             earlier=ATTEMPTS * len(before),
+            hooked=found.hooked or (found.kind == "answer" and found.text is not None),  # only hooks change an answer
         )
 
     def _keep_state(self, result: RunResult, entry: RunEntry) -> None:

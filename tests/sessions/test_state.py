@@ -230,6 +230,16 @@ def test_r24_2_each_redelivery_has_the_text_that_hooks_gave_the_first_delivery()
         session.delivered(again, unknown, again.text, "t3")
 
 
+@pytest.mark.parametrize(("hooked", "text"), [(True, "hi"), (False, "hi"), (False, "hi (signed)")])
+def test_r10_17_a_redelivery_knows_whether_hooks_have_made_or_passed_its_text(hooked: bool, text: str) -> None:
+    session = SessionState(SessionInput(key="desk", tenant="acme", document=AGENT), SESSION, "b", "t0")
+    play(session, {"do": "turn", **OLD}, 0.0)
+    first = session.to_deliver.pop()
+    first.text, first.hooked = "hi", hooked
+    session.delivered(first, Delivered(status="unknown"), text, "t2")
+    assert session.redelivery(first.key).hooked is (hooked or text != "hi")
+
+
 def accept(session: SessionState, id: str, text: str, sender: str = "ann", **how: Any) -> str:
     receipt = say(session, {"message_id": id, "sender": sender, "text": text, "rights": ["*"], **how}, 0.0)
     return str(receipt["done"])

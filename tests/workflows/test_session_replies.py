@@ -503,6 +503,31 @@ async def test_r24_2_a_redelivery_has_the_text_of_the_first_delivery_and_an_outc
     assert list(outcomes.values()) == ["unknown", "delivered"]
 
 
+async def test_r10_17_a_redelivery_has_a_new_hook_that_has_not_seen_its_text(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    """A worker with a redaction hook comes after a worker without hooks has given the reply up."""
+    channel = Channel(*[ConnectionError("down")] * 6)
+
+    @hook("message_sending")
+    def sending(event: MessageSending) -> Any:
+        return event.changed(text=event.text.replace("hello", "*****"))
+
+    hooked = having(channel)
+    for each in hook_functions(sending):
+        hooked.hooks.add(each)
+    async with chat(time_skipping, channel, grace=0.1, cached_workflows=0) as (session, it):
+        receipt = await session.send("hello", sender="ann", route="chat")
+        for tried in range(1, 7):
+            await channel.until_tried(tried)
+            await time_skipping.sleep(130)
+        await until_settled(session, 1)
+    async with harness(it.client, [], [], task_queue=it.task_queue, registry=hooked):
+        await session.redeliver(f"{receipt.run_id}/1", sender="ann")
+        assert [each["status"] for each in await until_settled(session, 2)] == ["unknown", "delivered"]
+    assert channel.texts == ["re: ann: *****"]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_a_route_that_never_answers_is_given_up_and_holds_nothing(dev_server: WorkflowEnvironment) -> None:
