@@ -264,6 +264,21 @@ async def test_r22_2_a_delegate_a_loop_and_an_approval_in_a_loop(dev_server: Wor
     assert ruled.refused
 
 
+@pytest.mark.parametrize(("items", "refused"), [(101, []), (2, []), (0, ["1.1"])])
+async def test_r22_2_a_new_rule_counts_the_items_of_a_loop(
+    dev_server: WorkflowEnvironment, items: int, refused: list[str]
+) -> None:
+    """More than 100 items run in child workflows, whose records are not read."""
+    calls = [
+        {"_tool": "look", "_each": [*map(str, range(items))], "order": "†item"},
+        {"_tool": "refund", "euros": 1, "_after": ["1.0"]},
+    ]
+    async with harness(dev_server.client, [look, refund], [{"calls": calls, "output": None}, DONE]) as it:
+        run = await it.run(agent("look", "refund", **NEVER))
+        report = await reported(it, run.run_id, rules=[{"rule": "precedes", "first": "look", "then": "refund"}])
+    assert (report.problem, [each.call for each in report.refused]) == (None, refused)
+
+
 async def test_r22_2_runs_of_sessions_are_selected_as_others_are(dev_server: WorkflowEnvironment) -> None:
     name = f"what-if-{uuid.uuid4().hex[:6]}"
     async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
