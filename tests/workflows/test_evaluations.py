@@ -437,7 +437,7 @@ async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvi
         run = await api(it).start(CLERK, "order 17", approval={"ask": "never"}, sender="ann", context=secret)
         await run.result()
         made = await perdure("record", run.id, "--to", str(tmp_path / "cases"), env=env)
-        assert (made.code, made.out) == (0, f"1 cases in {tmp_path / 'cases'}\n"), made.err
+        assert (made.code, made.out) == (0, f"1 case in {tmp_path / 'cases'}\n"), made.err
         text = (tmp_path / "cases" / f"{run.id}.json").read_text()
         assert json.loads(text)["sender"] == "ann"
         assert "C-17" in text
