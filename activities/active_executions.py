@@ -185,7 +185,7 @@ async def leave_to_another(problem: str) -> None:
     if await others_poll():
         info = activity.info()
         raise ApplicationError(
-            f"{problem}, and no other worker had it in time",
+            f"{problem}. No other worker of the task queue accepted it in time",
             info.attempt,
             type=NO_SUCH_TOOL,
             non_retryable=info.is_local,

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
+from perdure.agents.files import plan_of
 from perdure.agents.folder import AgentFolder
+from perdure.approvals.policy import policy_problems
 from perdure.cli._console import get_console, make_table, strip_control_characters
 from perdure.cli._data_commands import Out, write_export
 from perdure.cli._execute import (
@@ -34,6 +36,7 @@ from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import local_user, with_settings
 from perdure.errors import RunError, RunNotFoundError
 from perdure.hosting.settings import Settings
+from perdure.runs.agent import Context as RunContext
 from perdure.runs.caller_context import masked_context
 from perdure.runs.delegates import wanted_delegates
 from perdure.sessions.fork import read_place
@@ -188,7 +191,7 @@ def wait(
 
 
 @agent_app.command("check")
-@with_settings("agents")
+@with_settings("agents", "tools")
 def check(
     settings: Settings,
     agent: Annotated[
@@ -196,12 +199,18 @@ def check(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show an agent's parts, and delegates without an agent file. For another framework's agent, show the unsupported parts and their replacements too."""
+    """Show an agent's parts, delegates without an agent file, and rules about parameters that no tool has. For another framework's agent, show the unsupported parts and their replacements too."""
+    from perdure.hosting.equipment import registry_of  # as for a worker
+
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command prints them itself
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
+        known = {each.name: each.definition for each in found.functions} | registry_of(settings).definitions()
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
-    _, problems = AgentFolder(settings.agents_folder).delegates_of(found.parsed, found.delegates())
+    delegates, problems = AgentFolder(settings.agents_folder).delegates_of(found.parsed, found.delegates())
+    context = RunContext(found.parsed, None, has_input=False)
+    resolved = plan_of([], context, found.parsed.config, known, delegates=delegates).tools
+    problems += map(str, policy_problems(found.document(), resolved.values()))
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],

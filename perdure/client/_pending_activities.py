@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from perdure.errors import NoWorkerError, RunError, ServerError
 from perdure.models.requests import ModelWait, ProviderAway, read_away
 from perdure.queries import cannot_replay, find_missing_worker, name_missing_worker
-from perdure.runs.wire import REQUEST_ACTIVITY, WAITING_ATTRIBUTE, RunView
+from perdure.runs.wire import PREPARE_ACTIVITY, REQUEST_ACTIVITY, WAITING_ATTRIBUTE, RunView
 
 _WHY: Final = 500
 """Characters of a failure that are shown."""
@@ -94,6 +94,9 @@ async def note_trouble(client: Client, view: RunView, description: WorkflowExecu
         if pending.attempt > 1 and pending.activity_id in calls and pending.HasField("last_failure"):
             words = await failure_words(client, pending.last_failure)
             calls[pending.activity_id].reason = f"attempt {pending.attempt} after: {words[:200]}"
+        if pending.activity_type.name == PREPARE_ACTIVITY and pending.HasField("last_failure") and not view.trouble:
+            words = await failure_words(client, pending.last_failure)
+            view.trouble = f"it waits for a worker that can prepare it; attempt {pending.attempt} after: {words}"
         if pending.activity_type.name == REQUEST_ACTIVITY and pending.paused and view.log:
             view.log[-1].trouble = paused(pending)
         elif pending.activity_type.name == REQUEST_ACTIVITY and pending.attempt > 1 and view.log:

@@ -23,6 +23,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilt
 
 from perdure.activities.secrets import mask_text, mask_value
 from perdure.errors import PerdureError
+from perdure.plan import NO_SUCH_TOOL
 from perdure.runs.metrics import label_value
 from perdure.values.json import JsonObject
 
@@ -110,6 +111,8 @@ class _LogFormatter(logging.Formatter):
         yield from attributes.get("perdure", {}).items()
         if (error := _error_of(record)) is not None:
             yield "error", label_value(getattr(error, "type", None) or type(error).__name__)
+            if getattr(error, "type", None) == NO_SUCH_TOOL:
+                yield "missing", getattr(error, "message", "")
             if self._payloads:
                 yield "said", str(error)
 

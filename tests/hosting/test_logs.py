@@ -69,6 +69,15 @@ def test_an_exception_is_its_type_and_where_it_was_raised_if_it_is_a_bug(
     assert SECRET in text.getvalue()
 
 
+def test_a_worker_that_lacks_a_tool_names_it() -> None:
+    with logged("text") as text:
+        try:
+            fail(ApplicationError("the worker has no tool 'pay'", type="NoSuchTool"))
+        except ApplicationError:
+            logging.getLogger("perdure.test").warning("ended", exc_info=True)
+    assert "error=NoSuchTool missing=\"the worker has no tool 'pay'\"" in text.getvalue()
+
+
 def test_nothing_that_libraries_say_in_detail_is_told() -> None:
     with logged("text", "debug") as text:
         for name in ("openai", "httpx2", "temporalio.worker", "perdure.mcp.files", "mcp.client"):

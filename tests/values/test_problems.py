@@ -119,6 +119,21 @@ def test_a_rule_about_flows_names_tools_that_there_are(tmp_path: Path) -> None:
     assert [each.split(": ")[1] for each in problems(json.dumps(agent), tmp_path)] == ["$.config.approval.flows[4].to"]
 
 
+def test_an_agents_check_finds_parameters_that_the_workers_tools_cannot_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = 'from perdure import tool\n\n@tool\ndef pay(euros: float) -> None:\n    """Pay."""\n'
+    (tmp_path / "till_of_the_check.py").write_text(code)
+    rules = [{"rule": "at_most", "of": "pay.euro", "sum": 1}]
+    (file := tmp_path / "a.json").write_text(
+        json.dumps({"config": {"rules": rules}, "context": [{"type": "tool", "tool": "pay"}]})
+    )
+    found = CliRunner().invoke(app, ["agent", "check", str(file), "--tools", "till_of_the_check"])
+    assert found.exit_code == 1
+    assert '$.config.rules[0]: "euro" is not a known parameter of pay; did you mean "euros"?' in found.stdout
+
+
 def test_r23_1_a_rule_of_runs_names_tools_that_there_are(tmp_path: Path) -> None:
     defined = {"name": "pay", "_activity": "charge"}
     tools: list[dict[str, Any]] = [{"type": "tool", "tool": tool} for tool in ("fraud_check", "refund", defined)]
