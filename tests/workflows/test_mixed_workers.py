@@ -102,6 +102,23 @@ async def test_r12_5_a_worker_without_the_models_endpoint_or_function_leaves_run
     assert (len(old.model.requests), len(inhouse.requests)) == (0, 2 * RUNS)
 
 
+async def test_a_run_that_no_worker_can_prepare_yet_shows_why(dev_server: WorkflowEnvironment) -> None:
+    queue = f"test-{uuid.uuid4().hex[:8]}"
+    host = dev_server.client.service_client.config.target_host
+    other = await Client.connect(host, data_converter=data_converter(), identity="the other worker")
+    async with (
+        harness(dev_server.client, [], [DONE], task_queue=queue) as old,
+        harness(other, [], [DONE], task_queue=queue),
+    ):
+        handle = await old.start(agent("erase"))
+        async with asyncio.timeout(HANG):
+            while not (trouble := (await old.view(handle.id)).trouble):
+                await asyncio.sleep(0.2)
+        await handle.terminate()
+    assert trouble.startswith("it waits for a worker that can prepare it; attempt ")
+    assert "the worker has no tool 'erase'. No other worker" in trouble
+
+
 async def test_r13_7_a_run_that_a_newer_version_has_begun_waits_for_that_version(
     dev_server: WorkflowEnvironment,
 ) -> None:
