@@ -154,7 +154,7 @@ class Endpoints:
         if not endpoint or endpoint in self._more:
             return None
         known = ", ".join(sorted(self._more)) or "none"
-        return f"model {model!r}: the worker has no endpoint {endpoint!r} (PERDURE_ENDPOINTS); it has {known}. Write {model + '@'!r} for a model with the name {name + '@' + endpoint!r}"
+        return f"model {model!r}: PERDURE_ENDPOINTS has no endpoint {endpoint!r}; it has {known}. Write {model + '@'!r} for a model with the name {name + '@' + endpoint!r}"
 
     def _server(self, model: str) -> tuple[str, ModelServer]:
         """Return the model's name as its server knows it, and the server."""

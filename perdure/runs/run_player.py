@@ -1,8 +1,9 @@
 """A recorded run, played again from its log: without effects, and perhaps under another policy, agent or model (R22.2).
 
-The player drives `RunState` and `RequestLoop`, as the workflow does. Results of tools come from the record. A call
-that is not in the record is unknown, and so are its readers and all later Requests. A Request that differs from the
-recorded one is a `ModelQuestion`: the caller sends it to a model, or leaves it unknown.
+The player drives `RunState` and `RequestLoop`, as the workflow does. It repeats the recorded reports of the driver, as
+far as they apply. Results of tools come from the record. A call that is not in the record is unknown, and so are its
+readers and all later Requests. A Request that differs from the recorded one is a `ModelQuestion`: the caller sends it to
+a model, or leaves it unknown. The model's answer arrives in place of the recorded one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedDecision
 from perdure.errors import DecisionError, PerdureError
+from perdure.hooks.events import HookAnswer
 from perdure.models.requests import RequestContext, RequestResult
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
 from perdure.rules import RULE_BROKEN
@@ -21,6 +23,7 @@ from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_
 from perdure.runs.context import accept, withdraw
 from perdure.runs.delegates import tools_of_delegate
 from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
+from perdure.runs.limits import Limit, StopReason
 from perdure.runs.request_loop import PLAN, CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.run_log import LogStep, RunLog, RunStart
@@ -35,6 +38,8 @@ UNKNOWN: Final = "unknown"
 """The status of a call that was never made, and of calls that read it."""
 _NEVER_MADE: Final = "the record has no result of this call"
 _ENDINGS: Final = ("approval_timeout", "no_answer")
+_STAYS: Final[tuple[StopReason, ...]] = ("deadline", "history", "client_gone")
+"""Recorded limits that hold for other answers too. The others are checked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class AskedCall:
     """Whether the record has no decision, so that the approval is assumed."""
     rules: frozenset[str] = frozenset()
     """The keys of the rules that require it; empty for the policy."""
+    digest: str = ""
+    """The digest of a plan; empty for a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +118,10 @@ class PlayedRun:
     cost: float | None = None
     contexts: dict[tuple[int, int], RequestContext] = field(default_factory=dict)
     """The context of each Request, by its number and the number of earlier sends."""
-    choices: dict[int, ModelChoice] = field(default_factory=dict)
-    answers: dict[int, RequestResult] = field(default_factory=dict)
-    started: set[str] = field(default_factory=set)
+    start: Json = None
+    """The plan with which the run begins, if it has one."""
+    started: dict[str, str] = field(default_factory=dict)
+    """The keys of the started calls, by id. Two calls with the same key have the same tool, parameters and values read."""
     rules: frozenset[str] = frozenset()
     """Keys of its rules."""
     tools_below: frozenset[str] | None = frozenset()
@@ -149,24 +157,28 @@ def _start_of(recorded: RecordedRun) -> RunStart:
 
 def play_record(recorded: RecordedRun) -> PlayedRun:
     """Play a run unchanged. Raises `PerdureError` for a run that has not begun."""
-    return _RunPlayer(recorded, first_setup(recorded), None).play_log()
+    try:
+        next(_RunPlayer(recorded, first_setup(recorded), None).play())
+    except StopIteration as ended:
+        played: PlayedRun = ended.value
+        return played
+    raise AssertionError("a play without a change asks no model")
 
 
 def play_changed(recorded: RecordedRun, setup: RunSetup, before: PlayedRun, *, asks_models: bool) -> Player:
     """Play a run with another setup; `before`: the play of the run without the change.
 
-    `asks_models`: whether Requests may differ, so that the recorded events no longer apply.
+    `asks_models`: whether a model answers the Requests that differ. Otherwise they are unknown.
     """
-    player = _RunPlayer(recorded, setup, before)
-    if asks_models:
-        return (yield from player.play_freely())
-    return player.play_log()
+    return (yield from _RunPlayer(recorded, setup, before, asks_models=asks_models).play())
 
 
 class _RunPlayer:
     """One play of a run."""
 
-    def __init__(self, recorded: RecordedRun, setup: RunSetup, before: PlayedRun | None) -> None:
+    def __init__(
+        self, recorded: RecordedRun, setup: RunSetup, before: PlayedRun | None, *, asks_models: bool = False
+    ) -> None:
         self._steps = [step for log in recorded.logs for step in log.steps]
         self._ends = {step.call: step for step in self._steps if step.kind == "ended"}
         self._by_key: dict[str, list[str]] = {}
@@ -174,8 +186,15 @@ class _RunPlayer:
             self._by_key.setdefault(step.data[1], []).append(id)
         self._run_id, self._before, self.played = recorded.run_id, before, PlayedRun()
         self._run = _new_run(_start_of(recorded), setup)
+        self.played.start = self._run.context.plan if self._run.context.starts_with_plan else None
+        self._asks_models, self._had = asks_models, first_setup(recorded).prepared.models
+        self._own: RequestResult | None = None
+        """The answer to the running Request, if the record has none."""
         self._is_free = False
-        """Whether the run is played without the recorded events."""
+        """Whether an answer is not the recorded one. From then on limits are checked again."""
+        self._is_open = self._is_delivered = self._is_last = self._is_over = False
+        """Whether a Request runs, its own answer has arrived, no Request follows it, and the run has ended."""
+        self._situation: Situation | None = None
         self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
         for tool in self._run.tools.values():
             if tool.delegate is not None and (below := self.played.tools_below) is not None:
@@ -184,20 +203,34 @@ class _RunPlayer:
         self._loop: RequestLoop | None = None
         self._late: dict[str, LogStep] = {}
         """Recorded ends of calls that have not started yet."""
+        self._taken: set[str] = set()
+        """Ids of recorded calls with ends that calls of this play have."""
+        self._uncounted: dict[str, list[LogStep]] = {}
+        """Reports on the child runs of recorded calls that have not started yet, by id."""
         self._verdicts: dict[str, ApprovalVerdict] = {}
         self._began: dict[str, float] = {}
         self._sent = 0
         """Number of times that the running Request was sent again."""
         self._task, self._time, self._at = 0, "", 0.0
 
-    # A play of the recorded events.
+    # The recorded reports.
 
-    def play_log(self) -> PlayedRun:
-        """Play the events of the record in their order, as far as they apply."""
+    def play(self) -> Player:
+        """Repeat the reports of the record in their order, as far as they apply. Then play on, if answers differ."""
+        before = self._before
         try:
+            if before is not None and before.start != self.played.start:
+                self._start_otherwise()
             for step in self._steps:
+                if self._is_over:
+                    break
                 self._time, self._at = step.time, step.at
-                self._take(step)
+                if step.kind == "request":
+                    yield from self._begin(step)
+                else:
+                    self._take(step)
+            if self._is_free:
+                yield from self._play_on()
         except _UnknownError:
             pass
         return self._result()
@@ -207,24 +240,24 @@ class _RunPlayer:
         run, data = self._run, step.data
         match step.kind:
             case "situation":
-                run.limits.reached = step.limit
-                run.situation()
-            case "request":
-                run.limits.reached, self._sent = step.limit, 0
-                run.begin_request(data[0])
-                self._note_request(data[0])
+                self._note_limit(step.limit, coming=run.progress.number + 1)
+                self._situation = run.situation()
             case "again":
-                self._sent += 1
-                run.ask_again(data[0], tight=data[1])
-                self._note_request(data[0])
+                if self._own is None:
+                    self._sent += 1
+                    run.ask_again(data[0], tight=data[1])
+                    self._note_request()
             case "plan":
-                self._open(data[0])
+                if data[0] or self._before is None or self._before.start == self.played.start:
+                    self._open(data[0])
             case "close":
-                if run.plan is not None:
-                    run.limits.reached = step.limit
+                # A free play may continue where the record has closed a plan at its limit.
+                if run.plan is not None and (self._is_open or not self._is_free or run.limits.reached is not None):
+                    self._note_limit(step.limit)
                     self._close(data[0], cut=data[1])
             case "draft":
-                run.end_with_draft()
+                if not self._is_free or run.limits.reached is not None:
+                    self._is_over = run.end_with_draft() and self._is_free
             case "decision" | "timeout" | "policy" | "released" | "plan_sources" | "breaches":
                 self._take_decision(step)
             case "message" | "withdrawn" | "used" | "reported" | "taken_back":
@@ -264,51 +297,76 @@ class _RunPlayer:
             case "withdrawn":
                 withdraw(run.progress, data[0])
                 run.note_requesters()
-            case "used" if step.call in self.played.started:
-                run.progress.include(*data)
-            case "taken_back" if step.call in self.played.started:
-                run.rules.take_back(*data)
             case "reported":
                 run.progress.usage.count(data[0], data[1], run.prepared.prices, requests=data[2])
+            case _ if step.call in self._taken or self._has_started(step.call):
+                self._count_child(step)
             case _:
-                pass
+                self._uncounted.setdefault(step.call, []).append(step)
+
+    def _count_child(self, step: LogStep) -> None:
+        """Report the usage of a call's child run."""
+        if step.kind == "used":
+            self._run.progress.include(*step.data)
+        else:
+            self._run.rules.take_back(*step.data)
 
     def _take_in_loop(self, step: LogStep, loop: RequestLoop) -> None:
         data = step.data
         match step.kind:
-            case "deliver":
-                loop.deliver(data[0])
-            case "answer":
-                loop.answer(data[0])
-                self.played.answers[loop.plan.request] = data[0]
+            case "deliver" | "answer":
+                self._take_answer(step, loop)
             case "work":
                 self._task = max(self._task, data[0])
                 loop.work(data[0], data[1])
             case "start":
                 self._start(data[0])
-            case "limit":
-                loop.report(LimitReached(data[0]))
+            case "limit" | "stop" | "hold" | "break":
+                self._take_stop(step, loop)
             case "steer":
                 loop.steer()
             case "plan_decided":
                 self._assume_missing(str(loop.plan.request))
                 loop.report(PlanDecided(self._verdicts.pop(str(loop.plan.request), ApprovalVerdict())))
-            case "stop":
-                self._run.limits.reached = step.limit
-                loop.stop(data[0], data[1])
-            case "hold":
-                self._run.limits.reached = step.limit
-                loop.hold_to(data[0], data[1])
-            case "break":
-                loop.break_off(data[0], data[1])
             case _:
                 self._take_call(step, loop)
-        self._give_up(loop, everything=step.kind in ("stop", "break"))
+        self._give_up(loop, everything=step.kind == "stop" or (step.kind == "break" and not self._is_unanswered))
+
+    def _take_answer(self, step: LogStep, loop: RequestLoop) -> None:
+        """Deliver the recorded answer, or the same part of the one that has taken its place."""
+        sent, own = step.data[0], self._own
+        if step.kind == "answer":
+            self._is_delivered = True
+            loop.answer(own or sent)
+        elif own is None:
+            loop.deliver(sent)
+        else:
+            part = own.calls[sent.first : sent.first + len(sent.calls)]
+            loop.deliver(sent.model_copy(update={"attempt": own.attempt, "calls": part}))
+
+    def _take_stop(self, step: LogStep, loop: RequestLoop) -> None:
+        """Stop at a recorded limit, or where the recorded run ended, if that holds in this play too."""
+        what, run = step.data[0], self._run
+        if step.kind == "break":
+            if not self._is_unanswered:
+                loop.break_off(what, step.data[1])
+                self._is_over = self._is_free
+        elif not self._is_free or what.reason in _STAYS or run.limits.reached is not None:
+            if step.kind == "limit":
+                loop.report(LimitReached(what))
+                return
+            self._note_limit(step.limit)
+            (loop.stop if step.kind == "stop" else loop.hold_to)(what, step.data[1])
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """Whether the running Request has an answer of its own, where the record has none so far."""
+        return self._own is not None and not self._is_delivered
 
     def _take_call(self, step: LogStep, loop: RequestLoop) -> None:
         """Report an event of one call, if the call runs in this play."""
         data, call = step.data, loop.running.get(step.call)
-        if call is None:
+        if call is None or not self._has_started(step.call):
             if step.kind == "ended":
                 self._late[step.call] = step
             return
@@ -347,56 +405,94 @@ class _RunPlayer:
         queue.withdraw([each for each in queue.waiting.values() if everything or each.id in names])
         loop.abandoned, loop.ended = [], []
 
-    # A play without the recorded events.
+    # Requests that the record does not have.
 
-    def play_freely(self) -> Player:
-        """Play the run Request by Request; its calls end at once."""
-        run, self._is_free = self._run, True
-        try:
-            if run.context.starts_with_plan and self._make_calls(0, RequestResult(calls=[*run.context.plan])):
-                return self._result()
-            while True:
-                run.limits.check(run.progress, 0.0, coming=run.progress.number + 1)
-                choice = self._choose(run.situation())
-                run.begin_request(choice)
-                number, last = run.progress.number, run.limits.reached is not None
-                context = run.request_context(number)
-                result = self._recorded_answer(number, choice, context)
-                if result is None and (result := (yield ModelQuestion(number, choice.model, context))) is None:
-                    self._stop_at(number)
-                assert result is not None
-                if self._make_calls(number, result) or last:
-                    return self._result()
-        except _UnknownError:
-            return self._result()
+    def _begin(self, step: LogStep | None) -> Generator[ModelQuestion, RequestResult | None, None]:
+        """Begin a Request. If it is not the recorded one of `step`, a model is asked."""
+        run, number = self._run, self._run.progress.number
+        recorded: ModelChoice | None = None if step is None else step.data[0]
+        self._note_limit(None if step is None else step.limit, coming=number)
+        self._own, self._sent, self._is_open, self._is_delivered = None, 0, True, False
+        self._is_last = run.limits.reached is not None
+        choice = self._choose(recorded)
+        run.begin_request(choice)
+        if not self._asks_models:
+            self._note_request()
+            return
+        context = run.request_context(number)
+        was = None if self._before is None else self._before.contexts.get((number, 0))
+        if recorded is not None and was is not None and _is_same(was, context) and choice.model == recorded.model:
+            return
+        self._is_free = True
+        self._own = yield ModelQuestion(number, choice.model, context)
+        if self._own is None:
+            self._stop_at(number)
 
-    def _choose(self, situation: Situation) -> ModelChoice:
-        before = None if self._before is None else self._before.choices.get(situation.number)
-        policy = situation.models.policy
-        if policy in POLICIES:
-            return POLICIES[policy](situation)
-        return before or ModelChoice(situation.models.fast, "the worker's own choice is not known")
+    def _choose(self, recorded: ModelChoice | None) -> ModelChoice:
+        """Return the choice of the Request's model: the recorded one, unless the change names other models."""
+        if recorded is not None and (not self._asks_models or self._run.prepared.models == self._had):
+            return recorded
+        assert self._situation is not None
+        models = self._situation.models
+        if models.policy in POLICIES:
+            return POLICIES[models.policy](self._situation)
+        return recorded or ModelChoice(models.fast, "the worker's own choice is not known")
 
-    def _recorded_answer(self, number: int, choice: ModelChoice, context: RequestContext) -> RequestResult | None:
-        """Return the recorded answer of the same Request."""
-        before = self._before
-        if before is None or number not in before.answers:
-            return None
-        was = before.contexts[max(key for key in before.contexts if key[0] == number)]
-        same = _is_same(was, context) and before.choices[number].model == choice.model
-        return before.answers[number] if same else None
+    def _start_otherwise(self) -> None:
+        """Begin the run with another plan than the recorded one, or without its plan."""
+        assert self._before is not None
+        others = {id: key for id, key in self._before.started.items() if not id.startswith("0.")}
+        self._before, self._is_free = replace(self._before, started=others), True
+        if self._run.context.starts_with_plan:
+            self._own, self._is_open = RequestResult(calls=[*self._run.context.plan]), True
+            self._open(0)
+            self._settle()
 
-    def _make_calls(self, number: int, result: RequestResult) -> bool:
-        """Make the calls of an answer; return whether the run is over."""
-        self._open(number)
+    def _play_on(self) -> Player:
+        """Play on where the record ends, Request by Request."""
+        run = self._run
+        if self._is_open and not self._is_over:
+            if run.plan is None or self._loop is None:
+                self._open(run.progress.number)
+            self._settle()
+        while not self._is_over and not self._is_open:
+            self._note_limit(None, coming=run.progress.number + 1)
+            self._situation = run.situation()
+            if run.limits.reached is not None and run.end_with_draft():
+                break
+            yield from self._begin(None)
+            self._open(run.progress.number)
+            self._settle()
+        return self._result()
+
+    def _settle(self) -> None:
+        """Deliver the answer of the running Request, and close it, unless it waits for a person as the record does."""
         loop = self._loop
         assert loop is not None
-        loop.answer(result)
+        self._deliver(loop)
         self._task += 1
         self._go(loop)
-        return self._close(result, cut=False)
+        if loop.stage in (RequestStage.SETTLED, RequestStage.REVISED):
+            self._close(loop.result, cut=loop.cut)
 
-    # Parts of both plays.
+    def _deliver(self, loop: RequestLoop) -> None:
+        """Deliver the Request's own answer, if the record has delivered none and nothing has ended the Request."""
+        if self._own is not None and not self._is_delivered and loop.stage is RequestStage.STREAMING:
+            loop.answer(self._own)
+            self._is_delivered = True
+
+    def _note_limit(self, recorded: Limit | None, coming: int = 0) -> None:
+        """Set the reached limit. `coming`: the Request that begins; 0: none does."""
+        limits = self._run.limits
+        if not self._is_free:
+            limits.reached = recorded
+            return
+        if recorded is not None and recorded.reason in _STAYS:
+            limits.reached = limits.reached or recorded
+        if coming:
+            limits.check(self._run.progress, 0.0, coming=coming)
+
+    # Parts of both.
 
     def _open(self, number: int) -> None:
         goes_on = self._run.plan is not None and self._loop is not None
@@ -407,14 +503,14 @@ class _RunPlayer:
             assert self._loop is not None
             self._loop.go_on()
 
-    def _note_request(self, choice: ModelChoice) -> None:
+    def _note_request(self) -> None:
         """Note the context of a Request. If it differs from the recorded one, the rest is unknown."""
         number = self._run.progress.number
         context = self._run.request_context(number)
         before = None if self._before is None else self._before.contexts.get((number, self._sent))
         if self._before is not None and (before is None or not _is_same(before, context)):
             self._stop_at(number)
-        self.played.contexts[number, self._sent], self.played.choices[number] = context, choice
+        self.played.contexts[number, self._sent] = context
 
     def _stop_at(self, number: int) -> None:
         self.played.unknown_from = number
@@ -437,20 +533,32 @@ class _RunPlayer:
             if isinstance(start, ShowPlan):
                 self._ask(start.approval_request)
                 continue
-            call = start.call
-            self.played.started.add(call.id)
+            call, is_hooked = start.call, start.call.hold.queued
+            self.played.started[call.id] = call.state.key
             if start.approval_request is not None:
                 self._ask(start.approval_request)
             else:
                 call.hold.queued = True  # as in the run, until it has begun
-            if (step := self._late.pop(call.id, None)) is not None:
+            if not self._has_started(call.id):
+                self._end_otherwise(call, loop, is_hooked=is_hooked)
+            elif (step := self._late.pop(call.id, None)) is not None:
                 self._end(call, step)
-            elif self._before is not None and (self._is_free or call.id not in self._before.started):
-                self._end_by_key(call)
+
+    def _has_started(self, id: str) -> bool:
+        """Whether the recorded call of this id has started in this play. A call with the same id may be another one."""
+        started = self.played.started
+        return id in started and (self._before is None or self._before.started.get(id) == started[id])
+
+    def _was_asked(self, request: ApprovalRequest) -> bool:
+        """Whether the record has this request: about the same call, or the same plan."""
+        before = None if self._before is None else self._before.asked.get(request.id)
+        if before is None:
+            return False
+        return before.digest == request.digest if request.call is None else self._has_started(request.id)
 
     def _ask(self, request: ApprovalRequest) -> None:
         """Note an approval request. The approval of a request that is not in the record is assumed."""
-        assumed = self._before is not None and request.id not in self._before.asked and not request.question
+        assumed = self._before is not None and not self._was_asked(request) and not request.question
         self._note_asked(request, assumed=assumed)
         if not assumed:
             return
@@ -461,7 +569,8 @@ class _RunPlayer:
 
     def _note_asked(self, request: ApprovalRequest, *, assumed: bool = False) -> None:
         tool = "" if request.call is None else request.call.spec.tool_name
-        self.played.asked[request.id] = AskedCall(request.id, tool, request.reason, assumed, request.breaches)
+        digest = request.digest if request.call is None else ""
+        self.played.asked[request.id] = AskedCall(request.id, tool, request.reason, assumed, request.breaches, digest)
         self._began[request.id] = self._at
 
     def _note_decided(self, id: str) -> None:
@@ -534,7 +643,7 @@ class _RunPlayer:
 
     def _end(self, call: Call, step: LogStep) -> None:
         """End a call with its recorded outcome, if it is the same call."""
-        outcome, key, notes, kept = step.data
+        outcome, key, _, _ = step.data
         changed = self._before is not None
         # A rule over several runs depends on those runs: only the record has its verdict.
         stands = (
@@ -545,8 +654,17 @@ class _RunPlayer:
         elif changed and _was_decided(outcome) and call.id not in self.played.asked and not stands:
             self._leave_unknown(call)
         else:
-            call.state.notes, call.state.kept = [*notes], kept
-            self._report(call, outcome)
+            self._take_end(call, step)
+
+    def _end_otherwise(self, call: Call, loop: RequestLoop, *, is_hooked: bool) -> None:
+        """End a call that is not the recorded one of its id. Its hooks are assumed to let it pass unchanged."""
+        passed = loop.let_pass(call, HookAnswer(), self._time) if is_hooked else None
+        if isinstance(passed, ApprovalRequest):
+            self._ask(passed)
+        elif passed is not None:
+            self._report(call, passed)
+            return
+        self._end_by_key(call)
 
     def _end_by_key(self, call: Call) -> None:
         """End a call that the record may have under another id."""
@@ -556,17 +674,27 @@ class _RunPlayer:
             self._leave_unknown(call)
             return
         self._by_key[key].remove(found)
-        outcome, _, notes, kept = self._ends[found].data
+        self._withdraw(call)
+        self._take_end(call, self._ends[found])
+
+    def _take_end(self, call: Call, step: LogStep) -> None:
+        """End a call with a recorded outcome, and count the usage of its child run."""
+        outcome, _, notes, kept = step.data
         call.state.notes, call.state.kept = [*notes], kept
         self._report(call, outcome)
+        self._taken.add(step.call)
+        for each in self._uncounted.pop(step.call, ()):
+            self._count_child(each)
+
+    def _withdraw(self, call: Call) -> None:
+        queue = self._run.approval_queue
+        queue.withdraw([each for each in queue.waiting.values() if each.call is call])
 
     def _leave_unknown(self, call: Call) -> None:
         self.played.unknown.add(call.id)
         outer, loop, _ = call.id.partition("[")
         self.played.unknown |= {outer} if loop else set()
-        self._run.approval_queue.withdraw(
-            [each for each in self._run.approval_queue.waiting.values() if each.call is call]
-        )
+        self._withdraw(call)
         self._report(call, Rejected(_NEVER_MADE))
 
     def _report(self, call: Call, outcome: Outcome) -> None:
@@ -579,25 +707,28 @@ class _RunPlayer:
             outcome = refused or outcome
         self._loop.report(CallEnded(call, outcome))
 
-    def _close(self, result: RequestResult, *, cut: bool) -> bool:
-        """Close the Request; return whether the run is over."""
+    def _close(self, result: RequestResult, *, cut: bool) -> None:
+        """Close the Request, with the recorded result unless another answer has arrived."""
         loop = self._loop
         assert loop is not None
         if self._before is not None:
+            self._deliver(loop)
             self._go(loop)
             left = [] if loop.stage is RequestStage.REVISED else [*loop.running.values()]
             for call in left:
-                if call.id in self._ends or call.id not in self._before.started:
+                if call.id in self._ends or self._is_free or not self._has_started(call.id):
                     self._leave_unknown(call)
             self._go(loop)
         plan = loop.plan
         self._note_unread(plan)
         self._note_refused(plan)
         self.played.written |= {call.id: call.spec.raw for call in plan.own}
+        result, cut = (result, cut) if self._own is None else (loop.result, loop.cut)
         over = self._run.close_request(plan, result, cut=cut, is_patched=self._run.prepared.follows)
+        refused = result.refusal is not None and self._run.limits.refused(self._run.progress)
+        self._is_open, self._is_over = False, self._is_free and (over or refused or self._is_last)
         if self._before is not None and self.played.unknown:
             self._stop_at(plan.request + 1)
-        return over
 
     def _note_unread(self, plan: Plan) -> None:
         """Note that calls are unknown because they read unknown ones."""

@@ -7,12 +7,14 @@ import random
 from typing import Any
 
 from perdure.approvals.decisions import parse_decision
-from perdure.approvals.policy import Guard, parse_policy
+from perdure.approvals.policy import Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
 from perdure.errors import CallError, DecisionError
+from perdure.hooks.answers import BEFORE
+from perdure.hooks.events import HookAnswer, HookRef
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.models.usage import Usage
+from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Call, Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.context import accept
@@ -23,7 +25,7 @@ from perdure.runs.run_player import RecordedRun
 from perdure.runs.version_switches import NEWEST
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker, RunInput
-from perdure.tools.tool import parse_tool
+from perdure.tools.tool import known_as, parse_tool
 from tests.differential.cases import TAKES, Case, make_case
 
 PROPERTIES = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
@@ -45,9 +47,9 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def random_run(seed: int) -> RecordedRun:
-    """Return the record of the run of a seed."""
-    return _Driver(seed).play()
+def random_run(seed: int, *, more: bool = False) -> RecordedRun:
+    """Return the record of the run of a seed. `more`: with hooks, changes of the policy, and child runs with usage."""
+    return _Driver(seed, more=more).play()
 
 
 class _CancelledError(Exception):
@@ -55,8 +57,10 @@ class _CancelledError(Exception):
 
 
 class _Driver:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, more: bool = False) -> None:
         self.chance = random.Random(seed)
+        self.more = random.Random(seed) if more else None
+        """The chances of hooks, changes of the policy, and child runs."""
         self.cases = [make_case(self.chance.randrange(10_000)) for _ in range(self.chance.randint(1, 3))]
         first = self.cases[0]
         config: dict[str, Any] = {"approval": self.chance.choice(POLICIES), "max_requests": 20, "refine": False}
@@ -69,6 +73,7 @@ class _Driver:
         context: list[dict[str, Any]] = [
             {"type": "input", "schema": {}},
             {"type": "state", "schema": {}, "state": first.state},
+            *({"type": "tool", "tool": f"t{index}"} for index in range(12)),
         ]
         document: dict[str, Any] = {"name": "random", "context": context, "schema": True, "config": config}
         agent = parse_agent(document)
@@ -81,7 +86,9 @@ class _Driver:
             )
             for index in range(12)
         ]
-        prepared = PreparedWorker(tools=tools, models=Models(), rules=NEWEST)
+        hooks = [HookRef(name="h", event=BEFORE, tools=["t0", "t3", "t5"], timeout=5, closed=True)] if more else []
+        models = Models(fast="gpt-4o-mini", smart="gpt-4o-mini")
+        prepared = PreparedWorker(tools=tools, models=models, rules=NEWEST, hooks=hooks)
         given = RunInput(agent=document, input=first.input, has_input=True)
         start = RunStart(given, prepared, "", "never", [], [], parse_policy({}), "")
         queue = ApprovalQueue(guard=Guard(agent.config.approval), rules=start.rule_book(agent.config.rules))
@@ -92,6 +99,8 @@ class _Driver:
         self.run.keep_log(self.log)
         self.loop: RequestLoop | None = None
         self.verdicts: dict[str, ApprovalVerdict] = {}
+        self.seen: dict[str, Any] = {}
+        """By call, the parameters that its hook has seen."""
 
     def play(self) -> RecordedRun:
         over, index = False, 0
@@ -147,6 +156,14 @@ class _Driver:
         loop, queue = self.loop, self.run.approval_queue
         assert loop is not None
         self.now += self.chance.randint(0, 5)
+        if self.more is not None and self.more.random() < 0.1:
+            change = {"ask": self.more.choice(["always", "dangerous", "never"])}
+            queue.change_policy(Policy.model_validate(change))
+            for request in queue.release():
+                if request.call is None:
+                    loop.report(PlanDecided(ApprovalVerdict()))
+            if self.more.random() < 0.02:
+                return False
         waiting = [*queue.waiting.values()]
         running = [call for call in loop.running.values() if call.id not in queue.waiting and loop.may_begin(call)]
         if waiting and (not running or self.chance.random() < 0.5):
@@ -177,9 +194,34 @@ class _Driver:
         elif verdict.outcome is not None:
             loop.report(CallEnded(request.call, verdict.outcome))
 
+    def _passes_hooks(self, call: Call) -> bool:
+        """Show a call to its hook, again after a person's edit; return whether the call goes on."""
+        loop, chance = self.loop, self.more
+        assert loop is not None
+        hooked = call.spec.loop is None and bool(loop.hooks.of(BEFORE, known_as(call.spec.known_tool)))
+        if chance is None or not hooked or self.seen.get(call.id) is call.inputs.params:
+            return True
+        answers = [HookAnswer()] * 4 + [HookAnswer(refused="no", by=["h"])]
+        answers += [HookAnswer(changed={"params": {"p": 3}}, by=["h"])]
+        passed = loop.let_pass(call, chance.choice(answers), "", decided=call.id in self.seen)
+        self.seen[call.id] = call.inputs.params
+        if passed is not None and not isinstance(passed, ApprovalRequest):
+            loop.report(CallEnded(call, passed))
+        return passed is None
+
+    def _count_child(self, call: Call) -> None:
+        """Count the usage of a call's child run."""
+        if self.more is not None and self.more.random() < 0.3:
+            usage = RunUsage()
+            usage.count("gpt-4o-mini", Usage(prompt_tokens=self.more.randint(1, 99)), {})
+            self.run.note("used", usage, [], call=call.id)
+            self.run.progress.include(usage, [])
+
     def _end(self, call: Call) -> None:
         loop = self.loop
         assert loop is not None
+        if not self._passes_hooks(call):
+            return
         self.resume(call)
         if (refused := loop.begin(call)) is not None:
             loop.report(CallEnded(call, refused))
@@ -190,6 +232,7 @@ class _Driver:
         self._maybe_steer()
         value: Any = self.chance.choice([1, "text", {"x": 1}, [1, 2], None])
         failed = self.chance.random() < 0.15
+        self._count_child(call)
         loop.report(CallEnded(call, Failed(CallError("boom", "it failed")) if failed else Returned(value)))
 
     def resume(self, call: Call) -> None:

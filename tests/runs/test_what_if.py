@@ -14,11 +14,12 @@ from temporalio.client import WorkflowHistory
 from perdure.approvals.requests import ApprovalRequest
 from perdure.client.histories import audit_histories, kind_of, read_history
 from perdure.hosting.connection import data_converter
+from perdure.models.requests import RequestResult
 from perdure.plan import Call, Rejected
 from perdure.runs.limits import Limit
 from perdure.runs.request_loop import CallEnded
 from perdure.runs.run_player import PlayedRun, RecordedRun, RefusedCall, first_setup
-from perdure.runs.what_if import Change, RunReport, WhatIfReport, _compare, what_if
+from perdure.runs.what_if import Change, RunReport, WhatIfReport, _compare, ask_what_if, what_if
 from perdure.runs.wire import AGENT_WORKFLOW
 from tests.runs import random_runs
 from tests.runs.random_runs import POLICIES, random_run
@@ -75,6 +76,64 @@ async def test_r22_2_any_policy_gives_a_report_of_each_recorded_history() -> Non
 def test_r22_2_without_a_change_nothing_differs_in_random_runs() -> None:
     for seed in range(share(200)):
         check_random_run(seed)
+
+
+def answered(recorded: RecordedRun, change: Change, answers: dict[int, RequestResult]) -> tuple[RunReport, int]:
+    """Return the report on a run with these answers of a model, by Request, and how often the model was asked."""
+    playing, answer, asked = ask_what_if(recorded, change), None, 0
+    while True:
+        try:
+            question = playing.send(answer)
+        except StopIteration as ended:
+            return ended.value, asked
+        answer, asked = answers.get(question.number), asked + 1
+
+
+def answers_of(recorded: RecordedRun) -> dict[int, RequestResult]:
+    found, number = {}, 0
+    for step in (step for log in recorded.logs for step in log.steps):
+        number += step.kind == "request"
+        if step.kind == "answer":
+            found[number] = step.data[0]
+    return found
+
+
+def test_r22_2_a_model_or_agent_that_is_the_recorded_one_is_not_asked_and_nothing_differs() -> None:
+    """So it is with hooks, decisions, changes of the policy, messages and child runs."""
+    kinds: set[str] = set()
+    for seed in range(share(150)):
+        recorded = random_run(seed, more=True)
+        kinds |= {step.kind for log in recorded.logs for step in log.steps}
+        for change in (Change(model="gpt-4o-mini"), Change(agent=first_setup(recorded).document)):
+            report, asked = answered(recorded, change, {})
+            assert (report.problem, asked) == (None, 0), seed
+            assert not report.differs, f"{seed}: {report.as_json()}"
+            assert (report.tokens_after, report.waited_after) == (report.tokens, report.waited), seed
+    assert kinds >= {"hooks", "decision", "timeout", "policy", "released", "used", "steer", "break"}
+
+
+def test_r22_2_another_model_with_the_recorded_answers_makes_no_difference() -> None:
+    for seed in range(share(150)):
+        recorded = random_run(seed, more=True)
+        answers = answers_of(recorded)
+        report, asked = answered(recorded, Change(model="other"), answers)
+        assert (report.problem, asked) == (None, len(answers)), seed
+        assert not report.differs, f"{seed}: {report.as_json()}"
+        assert report.tokens_after == report.tokens, seed
+
+
+def test_r22_2_any_answers_of_another_model_give_a_report() -> None:
+    """A call with the id of a recorded one gets no decision, hook or result of that one, unless it is the same call."""
+    for seed in range(share(150)):
+        recorded, others = random_run(seed, more=True), answers_of(random_run(seed + 1, more=True))
+        own = answers_of(recorded)
+        moved = {number: each.model_copy(update={"calls": each.calls[::-1]}) for number, each in own.items()}
+        for answers in (others, own | others, moved):
+            report, asked = answered(recorded, Change(model="other"), answers)
+            assert report.problem is None, seed
+            assert asked > 0
+            assert report.approvals_added or report.approvals_removed or report.differences or not report.plan_differs
+            json.dumps(report.as_json())
 
 
 @pytest.mark.soak
