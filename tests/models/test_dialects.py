@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -700,3 +701,34 @@ def test_a_long_script_is_read_in_time_that_grows_with_its_length(line: str) -> 
 
     few = calls(150)
     assert calls(600) < 6 * few
+
+
+COSTLY = [
+    "if x:\n" + "    a{}\n" * 30 + "    )\n",
+    "if x:\n" + "    a{}b = 1\n" * 30 + "    )\n",
+    "if x:\n" + "    a : {}: )\n" * 30,
+]
+
+
+@pytest.mark.parametrize("text", COSTLY)
+def test_r18_6_an_unreadable_block_is_searched_in_linear_time(text: str) -> None:
+    def cost(size: int) -> float:
+        def once() -> float:
+            reader, start = ScriptReader(ReaderVocabulary()), time.process_time()
+            reader.push(text.replace("{}", " " * size))
+            reader.close("stop")
+            return time.process_time() - start
+
+        return min(once() for _ in range(3))
+
+    assert cost(380) < 50 * cost(20)  # 19 times as long; in quadratic time it would be 361 times
+
+
+def test_r18_6_the_marks_around_a_functions_name_are_removed_in_linear_time() -> None:
+    def cost(size: int) -> float:
+        reader, start = ToolsReader({"f": "f"}), time.process_time()
+        reader.push_tool(ToolDelta(index=0, name=f"a{' ' * size}b", arguments="{}"))
+        reader.close("stop")
+        return time.process_time() - start
+
+    assert cost(8000) < 100 * min(cost(400) for _ in range(3))  # in quadratic time it would be 400 times

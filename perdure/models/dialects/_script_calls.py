@@ -28,6 +28,7 @@ _TAKEN: Final = frozenset({"state", "input", "output"})
 WRITTEN: Final = re.compile(r"†state\.(\w+)")
 _PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
 _STATE: Final = re.compile(r"\bstate\.(\w+)")
+_WHOLE: Final = re.compile(r"\bstate\.(\w+)(?![\w.\[])")
 _MAX_SEARCHED: Final = 100
 """Versions that `_derives_from` visits at most, so that a long script is read in linear time. Beyond it a call gets an
 `_after` that it may not need."""
@@ -262,10 +263,11 @@ class Block:
     def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
         """Return the call, ordered after the earlier calls that assigned its names, as in Python (R5.14)."""
         read = str({key: value for key, value in call.items() if key != "_outputPath"})
+        whole = set(_WHOLE.findall(read))
         reads = [
             (name, len(self.versions.get(name, ())))
             for name in dict.fromkeys(_STATE.findall(read))
-            if name not in self.partial or re.search(rf"\bstate\.{name}(?![\w.\[])", read)
+            if name not in self.partial or name in whole
         ]
         again, holds = [], _parts(call.get(IF))
         for name in dict.fromkeys(names):

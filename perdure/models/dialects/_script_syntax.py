@@ -6,6 +6,7 @@ import ast
 import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
 from perdure.models.dialects._script_calls import root_name
@@ -103,14 +104,14 @@ _MUTATING_METHODS: Final = frozenset(
 )
 """The methods of Python's lists, dicts and sets that change their object."""
 _SEARCH_LIMIT: Final = 400
-"""Characters of a line that are searched for a target. The time grows with their square."""
-# The beginnings of unreadable lines: a block's word, `if ok: ` before a statement, `x += `, and `xs.sort(`.
-_BLOCK: Final = r"(?:async\s+)?(?:if|elif|else|for|while|with|try|except|finally|match|case|def|class)\b"
-_HEAD: Final = rf"\s*(?:{_BLOCK}.*?:\s*)?"
-_TARGET: Final = re.compile(
-    rf"{_HEAD}\(?([A-Za-z_*][\w., \[\]\"'*-]*?)\)?\s*(?::[\w., \[\]\"'|]*)?(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)"
-)
-_METHOD: Final = re.compile(rf"{_HEAD}([A-Za-z_][\w.\[\]\"'-]*\.\w+\()")
+"""Characters of a line that are searched for targets."""
+# The beginnings of unreadable lines: a block's word, `if ok: ` before a statement, `x += `, and `xs.sort(`. Each pattern
+# takes linear time: no two of its repetitions can share a character.
+_BLOCK: Final = re.compile(r"\s*(?:async\s+)?(?:if|elif|else|for|while|with|try|except|finally|match|case|def|class)\b")
+_ASSIGNS: Final = re.compile(r"(?:\*\*|//|<<|>>|[-+*/%@&|^])=(?!=)|(?<![=!<>])=(?!=)")
+_TARGET: Final = re.compile(r"\(?([A-Za-z_*][\w., \[\]\"'*-]*)\)?")
+_TYPE: Final = re.compile(r"[\w., \[\]\"'|]*")
+_METHOD: Final = re.compile(rf"(?:{_BLOCK.pattern}.*?:)?\s*([A-Za-z_][\w.\[\]\"'-]*\.\w+\()")
 
 
 def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
@@ -141,12 +142,10 @@ def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Ite
 
 def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
     """Yield the assignments and method calls at the beginnings of an unreadable statement's lines."""
-    shown = lines if re.match(rf"\s*{_BLOCK}", lines[0]) else lines[:1]
+    shown = lines if _BLOCK.match(lines[0]) else lines[:1]
     for part in (part[:_SEARCH_LIMIT] for line in shown for part in line.split(";")):
-        at, found = 0, list[str]()
-        while (target := _TARGET.match(part, at)) is not None:
-            at = target.end()
-            found.append(f"{target[1]} = 0")
+        *before, _ = _ASSIGNS.split(part)
+        found = [f"{target} = 0" for target in takewhile(bool, map(_target, before))]
         if (method := _METHOD.match(part)) is not None:
             found.append(f"{method[1]})")
         for text in found:
@@ -154,3 +153,13 @@ def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
                 yield from parse_statements(text)
             except (SyntaxError, ValueError):
                 continue
+
+
+def _target(text: str) -> str:
+    """Return the target in the text before `=`, without `if ok:` before it and a type after it; `""` for none."""
+    head, *rest = text.split(":")
+    parts = rest if rest and _BLOCK.match(head) else [head, *rest]
+    if len(parts) > 1 and _TYPE.fullmatch(parts[-1]) and (found := _TARGET.fullmatch(parts[-2].strip())):
+        return found[1]
+    found = _TARGET.fullmatch(parts[-1].strip()) if parts is rest or not rest else None
+    return "" if found is None else found[1]

@@ -30,7 +30,7 @@ from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads, loads_commented
 from perdure.values.templates import TextForm
 
-_AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
+_AROUND_NAME: Final = re.compile(r"^functions?[.:/]|:\d+$|<[|｜].*$", re.DOTALL)
 """The marks that servers leave around a function's name: a namespace, a number, the mark of a channel."""
 
 _EMPTY_AGAIN: Final = re.compile(r"\A(?:\s*\{\})+(?=\s*\S)")
@@ -144,7 +144,7 @@ class ToolsReader:
         return new
 
     def _read(self, piece: _Piece) -> Json:
-        written = _AROUND_NAME.sub("", piece.name)
+        written = _AROUND_NAME.sub("", piece.name.strip()).strip()
         name = self._names.get(piece.name) or self._names.get(written, written)
         text = ("".join(piece.arguments) + ("" if piece.closed else piece.comments.held)).strip() or "{}"
         if not text.isascii():  # a character beyond the 16-bit plane may be cut between its two escapes
