@@ -212,10 +212,13 @@ async def _claim(call: ToolInput, size: int) -> None:
 
     The tool has run, so a run that does not answer now is asked until the end of the attempt.
     """
-    await own_run().signal(CLAIM, SpaceClaim(call_id=call.call_id, size=size))
     granted: bool | None = None
+    is_sent = False
     while granted is None:
         try:
+            if not is_sent:
+                await own_run().signal(CLAIM, SpaceClaim(call_id=call.call_id, size=size))
+                is_sent = True
             granted = await fetch(GRANT, call.call_id)
         except (RPCError, WorkflowQueryFailedError) as error:
             if isinstance(error, RPCError) and error.status in LASTING:

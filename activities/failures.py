@@ -202,7 +202,7 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
         return _failure(
             error.message,
             *details,
-            type=_own_code(_text(error.code)),
+            type=_text(error.code) if carried_out else _own_code(_text(error.code)),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )

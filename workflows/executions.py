@@ -204,7 +204,9 @@ def parse_failure(call: Call, error: ActivityError, attempts: int) -> tuple[int,
     tool, cause = call.spec.known_tool, error.cause
     if isinstance(cause, ApplicationError):
         began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
-        return began, Failed(_own(call, cause), carried_out={CARRIED_OUT: True} in cause.details)
+        # Workers of 0.2.0 send no such detail. Only a hook that withholds a result fails an activity with this type.
+        carried_out = {CARRIED_OUT: True} in cause.details or cause.type == REFUSED_BY_HOOK
+        return began, Failed(_own(call, cause), carried_out=carried_out)
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:
             message = f"no worker of task queue {tool.task_queue!r} started {call.spec.tool_name} within {tool.queue_timeout:g} s"

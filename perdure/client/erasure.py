@@ -237,9 +237,9 @@ async def apply_retention(
             report = await erase(client, task_queue, tenant, None, before, dry_run=True)
             if report.executions and not dry_run:  # a tenant without old data gets no lines in the audit log
                 report = await erase(client, task_queue, tenant, None, before, by=by)
-        except RPCError:  # the server is away, for all tenants
-            raise
         except Exception as error:
+            if isinstance(error, RPCError) and error.status in UNANSWERED:  # the server is away, for all tenants
+                raise
             left = Remaining("tenant", tenant, f"{type(error).__name__}: {error}")
             report = ErasureReport(tenant, None, before.isoformat(), dry_run, remaining=[left])
         if report.executions or report.remaining:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.hooks.events import NO_SUCH_HOOK
+from perdure.hooks.events import NO_SUCH_HOOK, REFUSED_BY_HOOK
 
 NO_SUCH_TOOL: Final = "NoSuchTool"
 """Code of a call whose worker does not have the tool: another worker of the queue may have it, or this one after a
@@ -27,8 +27,8 @@ record, the code has not begun.
 """
 CARRIED_OUT: Final = "carried_out"
 """Key in the details of a failure whose tool had returned: its result cannot be used."""
-RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN})
-"""Codes that the engine retries; no tool's own failure has one of them."""
+RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN, REFUSED_BY_HOOK})
+"""Codes that the engine retries, or takes for the word of a hook; no tool's own failure has one of them."""
 MOST_LOST: Final = 3
 """Maximum of retries of a call whose worker was lost: the call itself may crash its workers."""
 FIRST_PAUSE: Final = 0.1

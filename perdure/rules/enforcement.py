@@ -342,6 +342,8 @@ class RuleBook:
         return one * runs
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
+        if not self._is_use(call):
+            return None
         params = _params_of(call)
         if rule.key in self._unlent:
             return "the parent run's rules did not expect this call"

@@ -178,6 +178,8 @@ class PlanJudge:
         self._below: list[tuple[int, frozenset[str] | None]] = []
         """Calls with runs below, with the tools that these may use."""
         self._filed = 0
+        self._has_after = False
+        """Whether a call waits for another one by `_after`."""
         self._seen = (0, 0)
         self._begun: dict[int, dict[int, bool]] = {}
         """Whether a call begins, by the calls that fail."""
@@ -298,6 +300,7 @@ class PlanJudge:
         if self._filed < len(calls):
             self._keys = {}
         for call in calls[self._filed :]:
+            self._has_after |= "_after" in call.spec.raw
             for use in _uses_in(call, counts_each=self._book.counts_each):
                 tool = use.call.spec.tool
                 if tool is None:
@@ -606,10 +609,11 @@ class PlanJudge:
         if self._known(after.home).ended >> use.home & 1:
             return _PROVEN  # the call waits for the end of the use
         if rule.event == "failed" and after.place is None:
-            if self._known(use.home).done >> after.home & 1:
-                return _PROVEN
-            if self._is_plain(use) and not self._begins(use.home, 1 << after.home):
-                return _PROVEN
+            needs_success = self._known(use.home).done >> after.home & 1
+            if needs_success or (self._is_plain(use) and not self._begins(use.home, 1 << after.home)):
+                # A call whose result cannot be used has failed, but counts as done for `_after`. So has a loop in part.
+                may_do_both = after.call.spec.repeats or self._has_after
+                return _Finding("unknown", words) if may_do_both else _PROVEN
         certain = self._is_plain(after) and self._is_plain(use) and self._begins(after.home, 0)
         if not certain or (rule.event == "failed" and after.place is not None):
             return _Finding("unknown", words)

@@ -497,10 +497,15 @@ def undone_run(undo: str) -> str | None:
 
 
 def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
-    """Return the status of each undo and the reason of its failure, by the key of the effect."""
+    """Return the status of each undo and the reason of its failure, by the key of the effect.
+
+    An undo whose result cannot be used has been carried out: it is done.
+    """
     found = {}
     for view in views:
-        if (key := record.keys.get(view.id)) is not None:
+        if view.carried_out and view.id in record.keys:
+            found[record.keys[view.id]] = ("done", "")
+        elif (key := record.keys.get(view.id)) is not None:
             why = view.reason or (f"{view.error.get('code')}: {view.error.get('message')}" if view.error else "")
             found[key] = (view.status, f"its undo {view.status}" + (f": {why}" if why else ""))
     return found
@@ -509,7 +514,7 @@ def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tu
 def undo_stop_reason(record: UndoRecord, views: Iterable[CallView]) -> str:
     """Return the reason why an undo run has not undone all effects."""
     ended = [view for view in views if view.tool != "_let"]
-    bad = [view for view in ended if view.status not in ("done", "skipped")]
+    bad = [view for view in ended if view.status not in ("done", "skipped") and not view.carried_out]
     skipped = sum(view.status == "skipped" for view in ended)
     words = record.in_part[:3]
     for view in bad[:3]:

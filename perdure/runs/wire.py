@@ -225,6 +225,8 @@ class CallView(WireModel):
     ended_at: str | None = None
     attempts: int = 0
     """The number of attempts of its tool."""
+    carried_out: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether its tool has returned although the call is not done: its result cannot be used."""
     recorded: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the run is a fork, and the call was answered from the other run's record: its tool was not begun."""
     reason: str | None = None

@@ -116,21 +116,27 @@ def test_r23_1_values_of_the_input_are_compared(other: str, status: str) -> None
     assert found.status == status
 
 
+def plan_with_delegate(calls: list[dict[str, Any]]) -> Plan:
+    """Return a plan whose tools have the delegate `work`."""
+    work = parse_tool({"name": "work", "additionalProperties": True, "_delegate": "worker"})
+    plan = Plan(1, tools=TOOLS | {"work": work}, state=State([Write(path=(), value=STATE | {"list": [1]})]))
+    for raw in calls:
+        plan.add(raw)
+    plan.close()
+    return plan
+
+
 @pytest.mark.parametrize(("items", "counts"), [([1, 2], True), ([], False), ("†state.list", False)])
 @pytest.mark.parametrize("counts_each", [True, False])
 def test_r23_1_a_delegate_of_items_certainly_runs_only_for_a_literal_item(
     items: Any, counts: bool, counts_each: bool
 ) -> None:
-    work = parse_tool({"name": "work", "additionalProperties": True, "_delegate": "worker"})
     loop = {"_tool": "work", "x": 1, "_each": items, "_outputPath": "†state.r0"}
     other = {"_tool": "b", "_after": ["1.0"]}
     follows = [{"_tool": "b"}, loop | {"_after": ["1.0"]}]
 
     def status(calls: list[dict[str, Any]], rule: Rule) -> str:
-        plan = Plan(1, tools=TOOLS | {"work": work}, state=State([Write(path=(), value=STATE | {"list": [1]})]))
-        for raw in calls:
-            plan.add(raw)
-        plan.close()
+        plan = plan_with_delegate(calls)
         return judge_plan(plan, RuleBook([rule], counts_each=counts_each), lambda _: frozenset())[0].status
 
     certain = counts or not counts_each
@@ -142,3 +148,25 @@ def test_r23_1_a_delegate_of_items_certainly_runs_only_for_a_literal_item(
     assert status([loop], count_at_most("work", 1)) == (
         "proven" if items == [] or not counts_each else "violated" if counts else "unknown"
     )
+
+
+@pytest.mark.parametrize(
+    ("tool", "calls"),
+    [
+        ("work", [{"_each": [1, 2]}, {"_tool": "b", "_after": ["1.0"]}]),
+        ("work", [{"_each": [1, 2], "_outputPath": "†state.r0"}, {"_tool": "b", "r": "†state.r0"}]),
+        ("a", [{}, {"_tool": "b", "_after": ["1.0"]}]),
+    ],
+)
+def test_r23_1_a_call_that_may_be_done_and_have_failed_proves_no_never_after(
+    tool: str, calls: list[dict[str, Any]]
+) -> None:
+    plan = plan_with_delegate([{"_tool": tool, "x": 1} | calls[0], calls[1]])
+    rule = never_after("b", tool, event="failed")
+    assert judge_plan(plan, RuleBook([rule]), lambda _: frozenset())[0].status == "unknown"
+
+
+def test_r23_1_a_loop_over_a_delegate_without_items_breaks_no_rule() -> None:
+    plan = plan_with_delegate([{"_tool": "work", "x": 1, "_each": []}])
+    [call] = plan.take_ready("2026-01-01T00:00:00Z")
+    assert RuleBook([precedes("a", "work")]).refusal(call) is None

@@ -14,8 +14,19 @@ from hypothesis import strategies as st
 
 from perdure.errors import CallError, RunError
 from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned
-from perdure.runs.undo import Effect, EffectLog, RunEffects, UndoBase, effect_of_runs, plan_undo, without_undo
-from perdure.runs.wire import RunInput
+from perdure.runs.undo import (
+    Effect,
+    EffectLog,
+    RunEffects,
+    UndoBase,
+    UndoRecord,
+    effect_of_runs,
+    plan_undo,
+    undo_outcomes,
+    undo_stop_reason,
+    without_undo,
+)
+from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
 from perdure.values.json import Json, JsonObject
@@ -431,3 +442,14 @@ def test_r23_4_an_unknown_call_below_a_delegates_delegate_makes_both_delegates_u
         below=["run/1.1"],
         reason=f"run/1.1/1.1/1.1 pay: {UNKNOWN.reason}",
     )
+
+
+def test_r23_4_an_undo_whose_result_cannot_be_used_is_done() -> None:
+    record = UndoRecord(run_id="order", calls={"1.0": "7.0", "1.1": "7.1"}, keys={"1.0": "pay", "1.1": "book"})
+    error: JsonObject = {"code": "refused_by_hook", "message": "it is secret"}
+    views = [CallView(id=id, tool="act", params={}, status="failed", error=error) for id in ("1.0", "1.1")]
+    views[0].carried_out = True
+    assert undo_outcomes(record, views)["pay"] == ("done", "")
+    assert undo_outcomes(record, views)["book"][0] == "failed"
+    assert "1.1 act failed" in (words := undo_stop_reason(record, views))
+    assert "1.0" not in words
