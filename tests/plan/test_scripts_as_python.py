@@ -637,3 +637,25 @@ def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
     wanted = as_python(f"{text}\noutput(v=v)", python)
     assert as_plan(f"{text}\noutput(v=v)", plan, random.Random(1)) == (wanted, [])
     assert sorted(plan.made) == sorted(python.made)
+
+
+HEADS = [
+    "if input.amount > 500",
+    "if input.amount > 500 then",
+    "- if input.amount > 500",
+    "for q in input.rows",
+    "while input.amount > 500",
+    "def h()",
+    "try",
+    "else",
+    "with input.lock",
+]
+
+
+@pytest.mark.parametrize("first", ["", "w = 1\n", "w = f(x=1)\n"])
+@pytest.mark.parametrize("head", HEADS)
+def test_r16_4_the_lines_below_a_head_without_a_colon_fall_with_it(head: str, first: str) -> None:
+    solution, refused = read(f"{first}{head}\n    p(x=99)\n\n    p(x=98)\noutput(w=1)\n")
+    assert len(refused) == 1
+    assert solution.output == {"w": 1}
+    assert "p" not in [call.get("_tool") for call in solution.calls]

@@ -51,6 +51,8 @@ _COMPOUND: Final = re.compile(
     r"(?:async\s+)?(?:for|while|if|def|class|try|with)\b.*:|match\s[^#=]*:\s*(?:#|$)", re.DOTALL
 )
 """The beginning of a line to which the following deeper lines belong."""
+_WORD: Final = re.compile(r"(?:async\s+)?(?:if|elif|else|for|while|def|class|try|except|finally|with)\b")
+"""The beginning of a line that may be the head of a block whose colon is missing."""
 _HEAD: Final = re.compile(r"(?:for|while|if)\b")
 _GOES_ON: Final = re.compile(r"(?:elif|else|except|finally)\b")
 """The beginning of a line that belongs to a compound statement without being deeper than its head."""
@@ -69,15 +71,16 @@ class Statement:
 
     @property
     def is_words(self) -> bool:
-        """Whether it is prose: it begins neither as a call, nor as a loop or a condition."""
-        return not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
+        """Whether it is prose: it begins neither as a call, nor as a loop or a condition, and no call is below it."""
+        calls = any(_BEGINS.match(line.lstrip()) for line in self.lines[1:])
+        return not calls and not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
 
     @property
     def _has_head(self) -> bool:
         """Whether it begins with the head of a loop or a condition; `if you like, do this:` is not one."""
         ends = next((at for at, line in enumerate(self.lines, 1) if ":" in line), 1)
         head = "\n".join(self.lines[:ends]).lstrip()
-        if not _COMPOUND.match(head):
+        if not _COMPOUND.match(head) and not _WORD.match(head):
             return False
         body = _BODIES.get(head.split(":")[0].split()[0], " pass")
         return any(map(_is_read, (f"{head.partition(':')[0]}:{body}", f"{head.rpartition(':')[0]}:{body}")))
@@ -174,7 +177,8 @@ class Lines:
         self._scan(line)
         self._open = self._depth > 0 or bool(self._quote) or line.endswith("\\")
         if not self._open and self._base is None:
-            if _COMPOUND.match("".join(self._lines)):
+            # The lines below a head without a colon fall with it: a call there would be made without its condition.
+            if _COMPOUND.match("".join(self._lines)) or _WORD.match(self._lines[0].lstrip()):
                 self._base = self._indent
             else:
                 yield from self._take()
@@ -218,7 +222,7 @@ class Lines:
             core = core.strip().strip("`").strip()
         indent = self._indent = len(line) - len(line.lstrip())
         if not _BEGINS.match(core) and not _COMPOUND.match(core):
-            return line
+            return core if marker and _WORD.match(core) else line
         if not self._indents or indent < self._indents[0]:
             self._indents = (indent,)
         if indent not in self._indents:
