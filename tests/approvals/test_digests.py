@@ -53,7 +53,7 @@ def _looks_at_many_offers() -> tuple[float, float]:
     for n in range(500):
         plan.add({"_tool": "t", "x": ["†state.v"], "n": n})
     for call in plan.take_ready():
-        desk.add_call(plan, call, "")
+        desk.add_call(plan, call, "2026-11-29T10:00:00+00:00")
     cpu = Cpu()
     found = {waiting_entry(offer).digest for offer in desk.waiting.values()}
     first = cpu.laps()

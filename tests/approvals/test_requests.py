@@ -67,7 +67,13 @@ def test_r7_1_the_question_is_one_sentence_from_call_and_policy() -> None:
     )["refund"]
     reason = Guard(Policy(tools={"refund": {"when": ABOVE}})).why(tool, params)
     assert reason is not None
-    given: Any = {"tool": "refund", "params": params, "reason": reason, "requested_at": "", "digest": ""}
+    given: Any = {
+        "tool": "refund",
+        "params": params,
+        "reason": reason,
+        "requested_at": "2026-11-29T10:00:00+00:00",
+        "digest": "",
+    }
     sentence = "refund 120 EUR to ann@example.com: euros is above 100"
     assert WaitingView(call="1.0", agent="desk", **given).sentence == sentence
     assert WaitingEntry(call="1.0", **given).sentence == sentence

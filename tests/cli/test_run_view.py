@@ -8,17 +8,24 @@ from perdure.runs.wire import CallView
 
 
 def test_a_request_is_a_sentence_on_one_line_and_the_commands_that_decide() -> None:
-    given = {"call": "1.0", "reason": "euros is\nabove 100", "requestedAt": "", "digest": "d"}
+    given = {"call": "1.0", "reason": "euros is\nabove 100", "requestedAt": "2026-11-29T10:00:00+00:00", "digest": "d"}
     call = WaitingEntry.model_validate({**given, "tool": "refund", "params": {"euros": 120, "to": "ann@example.com"}})
-    said = "perdure: 1.0 waits for a person: refund 120 EUR to ann@example.com: euros is above 100"
+    said = "1.0 waits for a person: refund 120 EUR to ann@example.com: euros is above 100"
     assert waiting_lines("r", call) == f"{said}\nperdure approve r 1.0\nperdure reject r 1.0"
     asks = WaitingEntry.model_validate({**given, "tool": "ask_person", "reason": "Really?", "question": True})
-    assert waiting_lines("r", asks) == "perdure: 1.0 waits for a person: Really?\nperdure answer r 1.0 TEXT"
+    assert waiting_lines("r", asks) == "1.0 waits for a person: Really?\nperdure answer r 1.0 TEXT"
 
 
 def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
     params = {"to": "ann\u202egro.live@\u200bexample.com"}
-    given = {"call": "1.0", "reason": "", "requestedAt": "", "digest": "d", "tool": "send", "params": params}
+    given = {
+        "call": "1.0",
+        "reason": "",
+        "requestedAt": "2026-11-29T10:00:00+00:00",
+        "digest": "d",
+        "tool": "send",
+        "params": params,
+    }
     asked = waiting_lines("r", WaitingEntry.model_validate(given))
     call = CallView.model_validate(
         {

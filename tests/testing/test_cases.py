@@ -410,7 +410,7 @@ async def test_r14_6_a_run_that_received_a_message_is_not_recorded(
         await record(run)
     env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     made = await perdure("record", run.id, other.run_id, "--to", str(tmp_path / "cases"), env=env)
-    assert (made.code, made.out) == (1, f"1 cases in {tmp_path / 'cases'}; left out: 1\n"), made.err
+    assert (made.code, made.out) == (1, f"1 case in {tmp_path / 'cases'}; left out: 1\n"), made.err
     assert made.err.startswith(f"{run.id}: left out: {run.id}: Request 2 received a message")
 
 

@@ -176,7 +176,7 @@ def test_a_hostile_text_takes_linear_time() -> None:
 @pytest.mark.parametrize("name", ["letters", "base64"])
 def test_the_beginning_of_one_line_of_millions_of_characters_costs_no_workflow_task(name: str) -> None:
     text = "x" * 5_000_000 if name == "letters" else base64.b64encode(random.Random(1).randbytes(3_700_000)).decode()
-    assert takes_less(lambda: [beginning_without_media(text, 200) for _ in range(20)], 40)
+    assert takes_less(lambda: [beginning_without_media(text, 200) for _ in range(20)], 120)
 
 
 @pytest.mark.parametrize(
