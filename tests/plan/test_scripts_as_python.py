@@ -615,11 +615,16 @@ LAZY = [
     "if any(f(x=q.n).ok for q in input.rows):\n    p(x=1)",
     "w = 0\nwhile w < 3 and any(f(x=[w, q.n]).ok for q in input.rows):\n    w += 1",
     "p(x=[any(f(x=q.n).ok for q in input.rows)])",
+    "v = 1 in (f(x=q.n).n for q in input.rows)",
+    "v = any(zip((f(x=q.n).ok for q in input.rows), input.rows))",
+    "v = any(q.ok for i, q in enumerate(f(x=q.n) for q in input.rows))",
 ]
 WHOLE = [
     "v = any([f(x=q.n).ok for q in input.rows])",
     "v = sum(f(x=q.n).n for q in input.rows)",
     "v = any(q.n > r.n for q in input.rows for r in input.rows)",
+    "v = [g(x=q.n).n for q in input.rows if f(x=q.n).ok if f(x=[q.n]).ok]",
+    "v = [g(x=q.n).n for q in input.rows if f(x=[q.n]).ok if q.ok]",
     "v = any(x > 1 for x in [f(x=1).n, f(x=2).n])",
     "c = [f(x=q.n) for q in input.rows]\nv = next((r for r in c if r.ok), None)",
 ]
@@ -628,7 +633,7 @@ WHOLE = [
 @pytest.mark.parametrize("text", LAZY)
 def test_calls_in_a_generator_that_stops_early_are_refused(text: str) -> None:
     (refused,) = read(f"{text}\n")[1]
-    assert re.search("(any|all|next) would stop at the first item", refused["_syntax"])
+    assert re.search("(any|all|next|in|zip) would stop at the first item", refused["_syntax"])
 
 
 @pytest.mark.parametrize("text", WHOLE)
@@ -659,3 +664,9 @@ def test_r16_4_the_lines_below_a_head_without_a_colon_fall_with_it(head: str, fi
     assert len(refused) == 1
     assert solution.output == {"w": 1}
     assert "p" not in [call.get("_tool") for call in solution.calls]
+
+
+def test_a_comparison_whose_last_call_python_may_not_make_is_refused() -> None:
+    (refused,) = read("if input.n > f(x=2).n > f(x=3).n:\n    p(x=1)\n")[1]
+    assert "write a < b and b < c" in refused["_syntax"]
+    assert not read("if input.n > f(x=2).n > 3:\n    p(x=1)\n")[1]

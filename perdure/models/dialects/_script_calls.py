@@ -408,9 +408,9 @@ LEFT_OUT: Final = (
     "Assign {name} in the loop before that condition too"
 )
 NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
-_LAZY: Final = frozenset({"any", "all", "next"})
+_LAZY: Final = frozenset({"any", "all", "next", "zip"})
 _STOPS_EARLY: Final = (
-    "{name} would stop at the first item that decides its result, but a plan makes the calls of all items. To make all "
+    "{name} would stop at the first item that decides its result, or at the shortest list, but a plan makes the calls of all items. To make all "
     "calls, assign a list first: ys = [tool(x) for x in xs]. To stop early, use while"
 )
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
@@ -544,6 +544,8 @@ class Calls:
             return self._in_turn(node, block)
         if isinstance(node, ast.IfExp) and (self.has_calls(node.body) or self.has_calls(node.orelse)):
             return self._either(node, block)
+        if isinstance(node, ast.Compare) and any(map(self.has_calls, node.comparators[1:])):
+            raise NotAllowedError(node, "only the first comparison may be evaluated here: write a < b and b < c")
         if isinstance(node, ast.NamedExpr):
             block.write(node.target.id, node.target)
             self.compute(node.target.id, node.value, block)
@@ -560,14 +562,22 @@ class Calls:
 
     def _check_lazy(self, node: ast.expr) -> None:
         """Reject `any(f(x) for x in xs)`: a loop makes the calls that Python would not reach."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _LAZY:
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            name, sources = "in", node.comparators
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LAZY:
+            name, sources = node.func.id, node.args
+        else:
             return
-        source = node.args[0] if node.args else None
-        while isinstance(source, ast.GeneratorExp):
+        if any(map(self._is_lazy, sources)):
+            raise NotAllowedError(node, _STOPS_EARLY.format(name=name))
+
+    def _is_lazy(self, source: ast.expr) -> bool:
+        """Whether calls are made only as far as this value is read."""
+        if isinstance(source, ast.GeneratorExp):
             first, *rest = source.generators
-            if any(map(self.has_calls, (source.elt, *first.ifs, *rest))):
-                raise NotAllowedError(node, _STOPS_EARLY.format(name=node.func.id))
-            source = first.iter
+            return any(map(self.has_calls, (source.elt, *first.ifs, *rest))) or self._is_lazy(first.iter)
+        passes_on = isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.func.id == "enumerate"
+        return isinstance(source, ast.Call) and passes_on and any(map(self._is_lazy, source.args))
 
     def _part(self, node: object, block: Block) -> object:
         if isinstance(node, ast.keyword):
@@ -668,9 +678,9 @@ class Calls:
             keep = block.counter.name("each")
         made = f"x for x in state.{keep}"
         if asked:
-            tests = [inner.values.formula(self.plain(test, inner)) for test in asked]
-            inner.guards.append(self.condition(join_conditions(tests), inner, node))
-            made = f"x for x, holds in zip(state.{keep}, {inner.guards[0]}) if holds"
+            for test in asked:  # each is evaluated only where those before it hold
+                inner.guards.append(self.condition(inner.values.formula(self.plain(test, inner)), inner, node))
+            made = f"x for x, holds in zip(state.{keep}, {inner.guards[-1]}) if holds"
         element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         self.compute(keep, ast.copy_location(element, node), inner)
         self.end_loop(loop, inner, block, node)
@@ -688,10 +698,10 @@ class Calls:
         for each in generators:
             if each.is_async:
                 raise NotAllowedError(each.iter, "for is enough: what can, runs in parallel by itself")
-        if any(self.has_calls(part) for each in rest for part in (each.iter, *each.ifs)):
+        asks = next((at for at, test in enumerate(first.ifs) if self.has_calls(test)), len(first.ifs))
+        first.ifs, asked = first.ifs[:asks], first.ifs[asks:]
+        if rest and (asked or any(self.has_calls(part) for each in rest for part in (each.iter, *each.ifs))):
             raise NotAllowedError(rest[0].iter, "write this as for loops inside each other: their lines may call tools")
-        asked = [test for test in first.ifs if self.has_calls(test)]
-        first.ifs = [test for test in first.ifs if not self.has_calls(test)]
         if not rest and not first.ifs:
             return self.loop(first.target, first.iter, block), asked
         first.iter = self.plain(first.iter, block)
