@@ -568,6 +568,10 @@ JOINED = [
     "c = [g(x=q.n).ok or (a.ok and b.ok) for q in input.rows]\np(x=c)",
     "p(x=(a.s or b.s) if g(x=1).n > 9 else (f(x=a.ok).ok or (a.s and b.s)))",
     "c = []\nfor q in input.rows:\n    c.append(q.ok and a.ok)\np(x=c)",
+    "c = {q.s: f(x=q.n).n or q.s for q in input.rows}\np(x=c)",
+    "c = [[q.s, f(x=q.n).n or q.s] for q in input.rows]\np(x=c)",
+    "c = {}\nfor q in input.rows:\n    c[q.s] = q.n or q.s\np(x=c)",
+    "c = []\nfor q in input.rows:\n    c.append([q.n or q.s, f(x=q.n).n or q.s])\np(x=c)",
 ]
 
 

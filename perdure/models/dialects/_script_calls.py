@@ -627,7 +627,7 @@ class Calls:
         else:
             plain = self.plain(node, block)
             # `a and b` is a reference only as a whole value; as a part of an expression it is Python's.
-            joined = isinstance(plain, ast.BoolOp)
+            joined = any(isinstance(each, ast.BoolOp) for each in ast.walk(plain))
             value: Json = {EXPR: block.values.formula(plain)} if joined else block.values.value(plain)
             block.let(name, value, node)
 
