@@ -203,10 +203,10 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
     found = runs.change(
         "cancel", lambda run: run.cancel(), lambda perdure, chosen, note: perdure.cancel_runs(chosen, on_run=note)
     )
-    if runs.run_id is not None:
-        print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
-    else:
+    if isinstance(found, int):
         print(dumps({"runs": found}) if as_json else f"cancellation requested of {pluralize(found, 'run')}")
+    else:
+        print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
 
 
 @lists_app.command()
@@ -222,11 +222,11 @@ def terminate(
         lambda run: run.terminate(reason),
         lambda perdure, chosen, note: perdure.terminate_runs(chosen, reason=reason, on_run=note),
     )
-    if runs.run_id is not None:
+    if isinstance(found, int):
+        print(dumps({"runs": found}) if as_json else f"terminated {pluralize(found, 'run')}")
+    else:
         status = {"runId": runs.run_id, "status": "terminated"}
         print(dumps(status) if as_json else f"{runs.run_id}: terminated")
-    else:
-        print(dumps({"runs": found}) if as_json else f"terminated {pluralize(found, 'run')}")
 
 
 @lists_app.command()
@@ -299,10 +299,10 @@ def policy(
         lambda run: run.policy(**keys),
         lambda perdure, chosen, note: perdure.change_policies(chosen, on_run=note, **keys),
     )
-    if runs.run_id is not None:
-        print(dumps(found))
-    else:
+    if isinstance(found, int):
         print(dumps({"runs": found}) if as_json else f"{pluralize(found, 'run')} received the change")
+    else:
+        print(dumps(found))
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:

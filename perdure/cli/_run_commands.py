@@ -293,15 +293,13 @@ async def _run_agent(
 
 async def _read_view(run: Run, *, verbose: bool, as_json: bool) -> tuple[RunView, list[WaitingRow]]:
     """Return the run's view, and what waits for people in the runs below. With `verbose`, print all prompts and answers first."""
-    from perdure.client.approvals import listed_below
-
     view = await run.view()
     if verbose:
         print_exchanges(get_console(stderr=as_json), await run.exchanges())
     below: list[WaitingRow] = []
     if not as_json and view.status == "running" and any(call.status == "running" for call in view.calls):
         with contextlib.suppress(RunError):  # a namespace without the attribute lists none
-            below = [row for row in await listed_below(run.client, run.id) if row.run_id != run.id]
+            below = [row for row in await run.listed_requests() if row.run_id != run.id]
     return view, below
 
 

@@ -186,7 +186,7 @@ class _RunPlayer:
             self._by_key.setdefault(step.data[1], []).append(id)
         self._run_id, self._before, self.played = recorded.run_id, before, PlayedRun()
         self._run = _new_run(_start_of(recorded), setup)
-        self.played.start = self._run.context.plan if self._run.context.starts_with_plan else None
+        self.played.start = [*self._run.context.plan] if self._run.context.starts_with_plan else None
         self._asks_models, self._had = asks_models, first_setup(recorded).prepared.models
         self._own: RequestResult | None = None
         """The answer to the running Request, if the record has none."""

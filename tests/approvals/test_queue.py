@@ -14,6 +14,7 @@ from perdure.errors import DecisionError
 from perdure.plan import Call, Plan, Returned
 from perdure.rules import RuleBook, at_most
 from perdure.tools.tool import resolve_tools
+from perdure.values.json import JsonObject
 from perdure.values.state import State
 
 TEXT = {"text": {"type": "string"}}
@@ -154,7 +155,7 @@ def test_r23_2_a_change_that_completes_a_quorum_names_the_rules_that_are_broken_
 
 
 def test_r18_6_an_endorsement_of_too_many_names_is_refused_unread() -> None:
-    decision = {"call": "1.0", "decision": "approve", "endorse": ["path"] * 150_000}
+    decision: JsonObject = {"call": "1.0", "decision": "approve", "endorse": ["path"] * 150_000}
     with pytest.raises(DecisionError, match=r"'endorse' has 150,000 names; the limit is 1,000\. .* write true"):
         parse_decision(decision)
     assert parse_decision({**decision, "endorse": ["path"] * 1_000}).endorse == ["path"] * 1_000

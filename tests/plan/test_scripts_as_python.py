@@ -667,7 +667,7 @@ def test_r16_4_the_lines_below_a_head_without_a_colon_fall_with_it(head: str, fi
     solution, refused = read(f"{first}{head}\n    p(x=99)\n\n    p(x=98)\noutput(w=1)\n")
     assert len(refused) == 1
     assert solution.output == {"w": 1}
-    assert "p" not in [call.get("_tool") for call in solution.calls]
+    assert "p" not in [call.get("_tool") for call in solution.calls if isinstance(call, dict)]
 
 
 def test_a_comparison_whose_last_call_python_may_not_make_is_refused() -> None:
