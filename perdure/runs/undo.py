@@ -476,7 +476,9 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
             blocked.append(run)
     if not standing:
         return None
-    status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
+    # An undone run stays undone, whatever of it has no undo: the reason names these calls.
+    order: tuple[Standing, ...] = ("undoing", "unknown", "done", "undone")
+    status = next((each for each in order if each in standing), "cannot be undone")
     if count := standing.count("cannot be undone"):
         reason = reason or f"{count} of its calls cannot be undone"
     return effect.model_copy(update={"status": status, "below": below, "blocked": blocked, "reason": reason})

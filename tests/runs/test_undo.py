@@ -453,3 +453,19 @@ def test_r23_4_an_undo_whose_result_cannot_be_used_is_done() -> None:
     assert undo_outcomes(record, views)["book"][0] == "failed"
     assert "1.1 act failed" in (words := undo_stop_reason(record, views))
     assert "1.0" not in words
+
+
+def test_r23_4_a_delegate_with_undone_calls_is_undone_though_others_have_no_undo() -> None:
+    sub, pay, mail = (
+        Effect(call="0.0", tool="sub", runs=True),
+        Effect(call="1.0", tool="pay"),
+        Effect(call="1.1", tool="mail"),
+    )
+    mail = mail.model_copy(update={"status": "cannot be undone"})
+    for status, shown in (("done", "done"), ("undone", "undone")):
+        found = effect_of_runs(sub, {"r/0.0": [pay.model_copy(update={"status": status}), mail]})
+        assert found is not None
+        assert (found.status, found.reason) == (shown, "1 of its calls cannot be undone")
+    [alone] = [effect_of_runs(sub, {"r/0.0": [mail]})]
+    assert alone is not None
+    assert alone.status == "cannot be undone"
