@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.secrets import mask_text
 from perdure.errors import ToolError
+from perdure.hooks.events import REFUSED_BY_HOOK
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.requests import (
     LONGEST_QUIET,
@@ -202,7 +203,7 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
         return _failure(
             error.message,
             *details,
-            type=_text(error.code) if carried_out else _own_code(_text(error.code)),
+            type=_own_code(_text(error.code), by_hook=carried_out),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
@@ -212,9 +213,10 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
     return _failure(words, *details, type=_own_code(type(error).__name__), non_retryable=final)
 
 
-def _own_code(code: str) -> str:
-    """Return a tool's code, which must not look like the engine's own."""
-    return f"tool.{code}" if code in RESERVED_CODES else code
+def _own_code(code: str, *, by_hook: bool = False) -> str:
+    """Return a tool's code, which must not look like the engine's own. `by_hook`: a hook may withhold the result."""
+    is_reserved = code in RESERVED_CODES and not (by_hook and code == REFUSED_BY_HOOK)
+    return f"tool.{code}" if is_reserved else code
 
 
 def serializable_cause(error: Exception) -> Exception | None:

@@ -674,3 +674,23 @@ def test_a_comparison_whose_last_call_python_may_not_make_is_refused() -> None:
     (refused,) = read("if input.n > f(x=2).n > f(x=3).n:\n    p(x=1)\n")[1]
     assert "write a < b and b < c" in refused["_syntax"]
     assert not read("if input.n > f(x=2).n > 3:\n    p(x=1)\n")[1]
+
+
+@pytest.mark.parametrize(
+    "words", ["for the late order", "if the order is late", "with the order", "finally the refund"]
+)
+def test_r5_1_calls_below_words_of_a_list_are_made(words: str) -> None:
+    solution, refused = read(f"- {words}\n  - f(x=1)\n- output('done')\n")
+    assert (not refused, solution.output) == (True, "done")
+    assert [call["_tool"] for call in solution.calls if isinstance(call, dict)] == ["f"]
+
+
+def test_r5_1_a_name_behind_a_head_with_arguments_is_not_written() -> None:
+    _, [refused] = read("if f(x=1, y=':'): w = f(x=2))\n")
+    assert refused["_outputPath"] == "†state.w"
+
+
+def test_r16_3_only_the_parts_of_an_item_with_or_become_formulas() -> None:
+    text = "long " * 500
+    _, refused = read(f"xs = [{{'a': q.n or q.s, 'b': f(x=q), 'c': '{text}'}} for q in input.rows]\n")
+    assert not refused

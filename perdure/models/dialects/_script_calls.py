@@ -625,11 +625,8 @@ class Calls:
             block.written.add(name)
             block.emit({**raw, "_outputPath": f"†state.{name}"}, node)
         else:
-            plain = self.plain(node, block)
             # `a and b` is a reference only as a whole value; as a part of an expression it is Python's.
-            joined = any(isinstance(each, ast.BoolOp) for each in ast.walk(plain))
-            value: Json = {EXPR: block.values.formula(plain)} if joined else block.values.value(plain)
-            block.let(name, value, node)
+            block.let(name, block.values.value(self.plain(node, block), by_truth=True), node)
 
     # Loops.
 

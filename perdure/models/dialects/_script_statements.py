@@ -71,8 +71,9 @@ class Statement:
 
     @property
     def is_words(self) -> bool:
-        """Whether it is prose: it begins neither as a call, nor as a loop or a condition, and no call is below it."""
-        calls = any(_BEGINS.match(line.lstrip()) for line in self.lines[1:])
+        """Whether it is prose: it begins neither as a call, nor as a loop or a condition. A head without a colon needs a
+        call below it."""
+        calls = _is_bare_head(self.lines[0].lstrip()) and any("(" in line for line in self.lines[1:])
         return not calls and not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
 
     @property
@@ -80,10 +81,18 @@ class Statement:
         """Whether it begins with the head of a loop or a condition; `if you like, do this:` is not one."""
         ends = next((at for at, line in enumerate(self.lines, 1) if ":" in line), 1)
         head = "\n".join(self.lines[:ends]).lstrip()
-        if not _COMPOUND.match(head) and not _WORD.match(head):
+        if not _COMPOUND.match(head):
             return False
         body = _BODIES.get(head.split(":")[0].split()[0], " pass")
         return any(map(_is_read, (f"{head.partition(':')[0]}:{body}", f"{head.rpartition(':')[0]}:{body}")))
+
+
+def _is_bare_head(text: str) -> bool:
+    """Whether the text would be the head of a block with a colon behind it. `for the refund` would not."""
+    if (word := _WORD.match(text)) is None:
+        return False
+    text = f"{text.rstrip().removesuffix(' then')}:{_BODIES.get(word[0], ' pass')}"
+    return any(_is_read(f"{before}{text}") for before in ("", "if 0: pass\n", "try: pass\n"))
 
 
 def _is_read(text: str) -> bool:
@@ -178,7 +187,7 @@ class Lines:
         self._open = self._depth > 0 or bool(self._quote) or line.endswith("\\")
         if not self._open and self._base is None:
             # The lines below a head without a colon fall with it: a call there would be made without its condition.
-            if _COMPOUND.match("".join(self._lines)) or _WORD.match(self._lines[0].lstrip()):
+            if _COMPOUND.match("".join(self._lines)) or _is_bare_head(self._lines[0].lstrip()):
                 self._base = self._indent
             else:
                 yield from self._take()
@@ -222,7 +231,7 @@ class Lines:
             core = core.strip().strip("`").strip()
         indent = self._indent = len(line) - len(line.lstrip())
         if not _BEGINS.match(core) and not _COMPOUND.match(core):
-            return core if marker and _WORD.match(core) else line
+            return core if marker and _is_bare_head(core) else line
         if not self._indents or indent < self._indents[0]:
             self._indents = (indent,)
         if indent not in self._indents:

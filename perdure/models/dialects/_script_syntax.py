@@ -144,7 +144,7 @@ def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
     """Yield the assignments and method calls at the beginnings of an unreadable statement's lines."""
     shown = lines if _BLOCK.match(lines[0]) else lines[:1]
     for part in (part[:_SEARCH_LIMIT] for line in shown for part in line.split(";")):
-        *before, _ = _ASSIGNS.split(part)
+        *before, _ = _ASSIGNS.split(_body(part))
         found = [f"{target} = 0" for target in takewhile(bool, map(_target, before))]
         if (method := _METHOD.match(part)) is not None:
             found.append(f"{method[1]})")
@@ -153,6 +153,23 @@ def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
                 yield from parse_statements(text)
             except (SyntaxError, ValueError):
                 continue
+
+
+def _body(line: str) -> str:
+    """Return the part of a line behind the head of a block, such as `if f(x=1): `; a line without such a head whole."""
+    if not _BLOCK.match(line):
+        return line
+    depth, quote = 0, ""
+    for at, sign in enumerate(line):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign == ":" and depth == 0:
+            return line[at + 1 :].lstrip()
+        else:
+            depth += (sign in "([{") - (sign in ")]}")
+    return line
 
 
 def _target(text: str) -> str:

@@ -227,8 +227,13 @@ class ScriptValues:
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
 
-    def value(self, node: ast.expr) -> Json:
-        """Return a node as JSON. Raises `NotAllowedError`."""
+    def value(self, node: ast.expr, *, by_truth: bool = False) -> Json:
+        """Return a node as JSON. Raises `NotAllowedError`.
+
+        `by_truth`: whether `and` and `or` choose by truth, as in Python, and not by existence, as a reference does.
+        """
+        if by_truth and isinstance(node, ast.BoolOp):
+            return {EXPR: self.formula(node)}
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -242,10 +247,11 @@ class ScriptValues:
         if _is_computed(node):
             return {EXPR: self.formula(node)}
         if isinstance(node, ast.List | ast.Tuple):
-            return [self.value(child) for child in node.elts]
+            return [self.value(child, by_truth=by_truth) for child in node.elts]
         if isinstance(node, ast.Dict):
             keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
-            return {key: self.value(child) for key, child in zip(keys, node.values, strict=True)}
+            children = [self.value(child, by_truth=by_truth) for child in node.values]
+            return dict(zip(keys, children, strict=True))
         return self._expression(node)
 
     def formula(self, node: ast.expr) -> str:
