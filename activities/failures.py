@@ -195,7 +195,7 @@ def _at(error: Exception) -> str:
 
 def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationError:
     """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
-    is the code. `carried_out`: the tool had returned, so it is not repeated for a result that cannot be used.
+    is the code. `carried_out`: the tool had returned, so it is not repeated, unless its result could not be stored.
     """
     details = [{CARRIED_OUT: True}] if carried_out else []
     if isinstance(error, ToolError):
@@ -203,7 +203,7 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
         return _failure(
             error.message,
             *details,
-            type=_own_code(_text(error.code), by_hook=carried_out),
+            type=_own_code(_text(error.code), carried_out=carried_out),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
@@ -213,9 +213,9 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
     return _failure(words, *details, type=_own_code(type(error).__name__), non_retryable=final)
 
 
-def _own_code(code: str, *, by_hook: bool = False) -> str:
-    """Return a tool's code, which must not look like the engine's own. `by_hook`: a hook may withhold the result."""
-    is_reserved = code in RESERVED_CODES and not (by_hook and code == REFUSED_BY_HOOK)
+def _own_code(code: str, *, carried_out: bool = False) -> str:
+    """Return a tool's code, which must not look like the engine's own. After the tool has returned, a hook may withhold the result."""
+    is_reserved = code in RESERVED_CODES and not (carried_out and code == REFUSED_BY_HOOK)
     return f"tool.{code}" if is_reserved else code
 
 

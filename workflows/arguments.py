@@ -129,7 +129,7 @@ def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
 
 @contextmanager
 def end_if_started_by_hand() -> Iterator[None]:
-    """End a workflow that only other workflows start at an unexpected error, if a person has started it (R18.6).
+    """Fail the workflow at an unexpected error if it has no parent: then a person has started it, with an unusable input (R18.6).
 
     In a child workflow the task fails until a worker without the error is deployed.
     """

@@ -359,10 +359,10 @@ class CallRunner:
                 self._reservations.note_begun(call)
                 return Returned(call.state.result)
             if call.spec.known_tool.activity == SLEEP_UNTIL:
-                await self._begin_now(call)
+                await self._begin_without_room(call)
                 return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
             if call.spec.known_tool.activity == UNDO:
-                await self._begin_now(call)
+                await self._begin_without_room(call)
                 return await self._rest(call, run_undo(call, self._agent_run, self._sender.children))
             if call.spec.known_tool.delegate is not None:
                 return await self._run_delegate(call)
@@ -429,11 +429,10 @@ class CallRunner:
         self.loop.plan.home(call).resume(call, time)
 
     async def _begin(self, call: Call) -> bool:
-        """Wait as `_gate` does, then begin the call: nothing holds it after that.
+        """Wait as `_gate` does, then begin the call: nothing holds it after that. Return whether it has begun.
 
-        Return `False` if the call's room was in an earlier task, because a message held the call: then reserve room
-        again. So many held calls may go on at once. Return `False`, too, if its child's input is out of date: other
-        calls have used its rules meanwhile. Then make the input again.
+        It has not if the wait ended in a later workflow task: reserve room in that task. It has not, too, if other calls
+        have used its child's rules meanwhile: make the child's input again.
         """
         task = task_number()
         await self._wait_for_turn(call)
@@ -451,7 +450,7 @@ class CallRunner:
         call.hold.queued = False
         return True
 
-    async def _begin_now(self, call: Call) -> None:
+    async def _begin_without_room(self, call: Call) -> None:
         """Begin a call that needs no room in the task."""
         while not await self._begin(call):
             pass

@@ -300,7 +300,7 @@ def policy(
         lambda perdure, chosen, note: perdure.change_policies(chosen, on_run=note, **keys),
     )
     if isinstance(found, int):
-        print(dumps({"runs": found}) if as_json else f"{pluralize(found, 'run')} received the change")
+        print(dumps({"runs": found}) if as_json else f"{pluralize(found, 'run')} accepted the change")
     else:
         print(dumps(found))
 

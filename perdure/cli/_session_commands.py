@@ -200,7 +200,7 @@ def check(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show an agent's parts, delegates without an agent file, and rules about parameters that no tool has. For another framework's agent, show the unsupported parts and their replacements too."""
+    """Show an agent's parts, delegates without an agent file, and rules that name a parameter which their tool does not have. For another framework's agent, show the unsupported parts and their replacements too."""
     from perdure.hosting.equipment import registry_of  # as for a worker
 
     with one_line_errors(), warnings.catch_warnings():

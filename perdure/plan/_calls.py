@@ -102,7 +102,7 @@ class Failed:
     sources: Sources = NOWHERE
     """The provenance of the error's text beside its tool and its parameters."""
     carried_out: bool = False
-    """Whether the tool has returned a result, which cannot be used: a hook withholds it, or it is too large."""
+    """Whether the tool has returned, although its result cannot be used: a hook withholds it, it is too large or no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +335,9 @@ result cannot be used otherwise as one that only failed. A call that a client or
 rules, and the model may drop a call that has to follow it."""
 STEERED_RUNS_GO_ON: Final = "steered-runs-go-on"
 """Patch: in runs of 0.2.0, after a message, an unreadable answer ends or drops calls of earlier plans. A rejected plan
-keeps the slots of its calls, and its output is returned. Before the last Request calls that a rule requires do not start,
-and calls of a plan that no person has seen do (R7.6, R10.5, R23.2). Held calls that are kept begin all in one task (R18.1)."""
+keeps the slots of its calls, and its output is returned. Calls that a rule requires do not start before the last Request.
+Calls of a plan that no person has reviewed begin (R7.6, R10.5, R23.2). Held calls that are kept begin all in one task
+(R18.1)."""
 INVALID_WRITE: Final = "invalid_write"
 """Code of a call that ran, and whose result cannot be written to the state."""
 ENDED: Final[frozenset[CallStatus]] = frozenset(

@@ -28,7 +28,7 @@ record, the code has not begun.
 CARRIED_OUT: Final = "carried_out"
 """Key in the details of a failure whose tool had returned: its result cannot be used."""
 RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN, REFUSED_BY_HOOK})
-"""Codes that the engine retries, or takes for the word of a hook; no tool's own failure has one of them."""
+"""Codes of the engine itself: it retries them, or a hook has refused. No tool's own failure has one of them."""
 MOST_LOST: Final = 3
 """Maximum of retries of a call whose worker was lost: the call itself may crash its workers."""
 FIRST_PAUSE: Final = 0.1

@@ -116,7 +116,9 @@ async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Eff
 
 
 async def _read_runs(client: Client, workflow_id: str, depth: int) -> dict[str, list[Effect] | str]:
-    """Return by run the effects of a delegate's run, or of a loop's runs in order, or the reason why these are not known."""
+    """Return, by run id, the effects of each child run, or the reason why they are not known. `workflow_id`: a delegate's run, or
+    a loop.
+    """
     runs: dict[str, list[Effect] | str] = {}
     try:
         description = await client.get_workflow_handle(workflow_id).describe()

@@ -893,7 +893,7 @@ def _count_runs(call: Call) -> tuple[int, float]:
 
 
 def _product(one: float, other: float) -> float:
-    return one * other if one and other else 0  # infinitely many times nothing is nothing
+    return one * other if one and other else 0  # `0 * inf` is `nan`
 
 
 def _uses_of_body(

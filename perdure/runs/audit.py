@@ -44,7 +44,8 @@ AUDIT_PATCH: Final = "audit"
 ALL_CHANGES_AUDITED_PATCH: Final = "all-changes-audited"
 """Patch of a ledger: it sends the last changes of standing approvals before it continues as new."""
 BOUNDED_AUDIT_PATCH: Final = "bounded-audit"
-"""Patch of an audit log: recorded where lines have more bytes than one value may have. Before, the task failed."""
+"""Patch of an audit log, and of workflows that send it entries: recorded where one activity cannot carry all of them. Before,
+the task failed."""
 
 AuditAction: TypeAlias = Literal[
     "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval", "undo", "erasure"

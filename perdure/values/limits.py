@@ -408,7 +408,7 @@ MAX_AUDIT_TEXT: Final = 1_000
 MAX_AUDIT_DATA: Final = 8_000
 """Bytes of an entry's data in the audit log; larger data is cut, and has a digest of the whole."""
 MAX_AUDIT_BATCH: Final = 1_100_000
-"""Bytes of the entries that a run sends at once: `MAX_AUDITED_AT_ONCE` of any usual run, beside `MAX_SENT` in one task."""
+"""Bytes of the entries in one activity of a run. The same workflow task may also send `MAX_SENT` bytes."""
 MAX_KEPT_AUDIT_KEYS: Final = 2_000
 """Keys of entries that an audit log keeps, the newest, so that an entry that comes again is no second line."""
 

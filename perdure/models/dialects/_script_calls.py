@@ -410,7 +410,7 @@ LEFT_OUT: Final = (
 NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
 _LAZY: Final = frozenset({"any", "all", "next", "zip"})
 _STOPS_EARLY: Final = (
-    "{name} would stop at the first item that decides its result, or at the shortest list, but a plan makes the calls of all items. To make all "
+    "{name} would stop at the item that decides its result, or at the end of the shortest list, but a plan makes the calls of all items. To make all "
     "calls, assign a list first: ys = [tool(x) for x in xs]. To stop early, use while"
 )
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
@@ -545,7 +545,10 @@ class Calls:
         if isinstance(node, ast.IfExp) and (self.has_calls(node.body) or self.has_calls(node.orelse)):
             return self._either(node, block)
         if isinstance(node, ast.Compare) and any(map(self.has_calls, node.comparators[1:])):
-            raise NotAllowedError(node, "only the first comparison may be evaluated here: write a < b and b < c")
+            raise NotAllowedError(
+                node,
+                "Python evaluates the last value only if the first comparison holds. Assign the middle value first: b = tool(x), then write a < b and b < c",
+            )
         if isinstance(node, ast.NamedExpr):
             block.write(node.target.id, node.target)
             self.compute(node.target.id, node.value, block)
@@ -561,7 +564,8 @@ class Calls:
         return node
 
     def _check_lazy(self, node: ast.expr) -> None:
-        """Reject `any(f(x) for x in xs)`: a loop makes the calls that Python would not reach."""
+        """Reject a generator with calls that `any`, `all`, `next`, `in` or `zip` reads: a loop would make calls that Python does
+        not reach."""
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             name, sources = "in", node.comparators
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LAZY:

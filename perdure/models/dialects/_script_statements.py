@@ -186,7 +186,7 @@ class Lines:
         self._scan(line)
         self._open = self._depth > 0 or bool(self._quote) or line.endswith("\\")
         if not self._open and self._base is None:
-            # The lines below a head without a colon fall with it: a call there would be made without its condition.
+            # The lines below a head without a colon are refused with it: a call there would be made without its condition.
             if _COMPOUND.match("".join(self._lines)) or _is_bare_head(self._lines[0].lstrip()):
                 self._base = self._indent
             else:
