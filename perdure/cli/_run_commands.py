@@ -299,7 +299,7 @@ async def _read_view(run: Run, *, verbose: bool, as_json: bool) -> tuple[RunView
     below: list[WaitingRow] = []
     if not as_json and view.status == "running" and any(call.status == "running" for call in view.calls):
         with contextlib.suppress(RunError):  # a namespace without the attribute lists none
-            below = [row for row in await run.listed_requests() if row.run_id != run.id]
+            below = [row for row in await run.list_requests() if row.run_id != run.id]
     return view, below
 
 

@@ -530,12 +530,12 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             return [one.request for one in await approvals.requests_of_run(self._client, self.id, call)]
 
-    async def listed_requests(self) -> list[WaitingRow]:
+    async def list_requests(self) -> list[WaitingRow]:
         """Return the approval requests of the run and of the runs below it, as lists show them. No run is queried, and it
         costs no Action.
 
         ```python
-        print([(row.run_id, row.entry.call) for row in await run.listed_requests()])
+        print([(row.run_id, row.entry.call) for row in await run.list_requests()])
         ```
         """
         with clear_errors(self._client, self.id):

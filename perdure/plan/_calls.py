@@ -540,7 +540,7 @@ class CallState:
     attempts: int = 0
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
-    unwritten: bool = False
+    carried_out: bool = False
     """Whether it was carried out, although it is not `done`: its result cannot be used."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
@@ -554,7 +554,7 @@ class CallState:
     @property
     def executed(self) -> bool:
         """Whether its tool has returned a result, even one that is not written."""
-        return self.status == "done" or self.unwritten
+        return self.status == "done" or self.carried_out
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ class StateWriter:
     def write(self, call: Call, outcome: Returned | Failed, time: str) -> None:
         """Write the call's result or error, and set its status (R4.3)."""
         if isinstance(outcome, Failed):
-            call.state.unwritten = outcome.carried_out and self._checks.is_patched(EXECUTED_CALLS_COUNT)
+            call.state.carried_out = outcome.carried_out and self._checks.is_patched(EXECUTED_CALLS_COUNT)
             self._write_error(call, outcome.error, time)
         else:
             self._write_result(call, outcome, time)
@@ -34,15 +34,15 @@ class StateWriter:
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)
             if chosen is None:
-                call.state.unwritten = self._checks.is_patched(EXECUTED_CALLS_COUNT)
+                call.state.carried_out = self._checks.is_patched(EXECUTED_CALLS_COUNT)
                 self._write_error(call, unknown_branch(call, outcome.branch), time)
                 return
             alternative = chosen
         call.state.result, call.state.status = outcome.value, "done"
         self._state.sizes.of(outcome.value)  # also of a value without a path: the end of a plan measures none
         if problem := self._append(call, alternative, outcome.value, time, outcome.parts):
-            call.state.unwritten = self._checks.is_patched(EXECUTED_CALLS_COUNT)
-            words = "the call was carried out, but its result cannot be written: " if call.state.unwritten else ""
+            call.state.carried_out = self._checks.is_patched(EXECUTED_CALLS_COUNT)
+            words = "the call was carried out, but its result cannot be written: " if call.state.carried_out else ""
             call.state.status, call.state.error = "invalid", CallError.of(INVALID_WRITE, [words + problem])
 
     def _write_error(self, call: Call, error: CallError, time: str) -> None:

@@ -233,7 +233,7 @@ class RuleBook:
         self._expected = RuleRecord()
 
     def _note_begin(self, call: Call, record: RuleRecord) -> None:
-        if not self._is_use(call):
+        if not self._counts_itself(call):
             return
         entry = self._entry(call)
         for rule in self.concerning(call):
@@ -267,16 +267,16 @@ class RuleBook:
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
-        counts_answers, is_use = checks.is_patched(EXECUTED_CALLS_COUNT), self._is_use(call)
-        if is_use and call.state.executed and (call.state.started is not None or counts_answers):
+        counts_answers, counts_itself = checks.is_patched(EXECUTED_CALLS_COUNT), self._counts_itself(call)
+        if counts_itself and call.state.executed and (call.state.started is not None or counts_answers):
             self._note_event(call, "done", self.record)
         some_failed = self.counts_each and call.spec.repeats and bool(call.state.notes)
-        if is_use and (call.state.status == "failed" or some_failed):  # it may count as both
+        if counts_itself and (call.state.status == "failed" or some_failed):  # it may count as both
             self._note_event(call, "failed", self.record)
         elif call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
 
-    def _is_use(self, call: Call) -> bool:
+    def _counts_itself(self, call: Call) -> bool:
         """Whether the call itself uses its tool, and not only the calls of its iterations, of which there may be none.
 
         The record of a fork may answer a whole loop: then its iterations are no calls.
@@ -342,7 +342,7 @@ class RuleBook:
         return one * runs
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
-        if not self._is_use(call):
+        if not self._counts_itself(call):
             return None
         params = _params_of(call)
         if rule.key in self._unlent:

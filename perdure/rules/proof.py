@@ -415,7 +415,7 @@ class PlanJudge:
         """Whether only failures of other calls decide whether the use begins."""
         return self._known(use.home).plain and use.certain and use.least > 0
 
-    def _is_made(self, use: _Use) -> bool:
+    def _is_made_each_iteration(self, use: _Use) -> bool:
         """Whether the use is a call of its loop's own body that is made at least once in each iteration."""
         least = _count_runs(use.call)[0] if self._book.counts_each else 1
         return _is_direct(self._plan, use) and least > 0
@@ -465,7 +465,7 @@ class PlanJudge:
         doubtful = bool(waits.ended & (possible | firsts.in_loops))
         for first in firsts.inner.get(use.home, ()):
             equal = self._same(rule, first, use)
-            if equal is True and first.place in inside and self._is_made(first):
+            if equal is True and first.place in inside and self._is_made_each_iteration(first):
                 return _PROVEN
             doubtful = doubtful or equal is not False
         if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
@@ -516,7 +516,7 @@ class PlanJudge:
         elif any(
             self._same(rule, use, then) is True and _follows_inside(loop, use, then)
             for then in thens.inner.get(use.home, ())
-            if _is_direct(self._plan, use) and self._is_made(then)
+            if _is_direct(self._plan, use) and self._is_made_each_iteration(then)
         ):
             return use.home, None
         for each in _bits(same):

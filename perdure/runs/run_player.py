@@ -38,7 +38,7 @@ UNKNOWN: Final = "unknown"
 """The status of a call that was never made, and of calls that read it."""
 _NEVER_MADE: Final = "the record has no result of this call"
 _ENDINGS: Final = ("approval_timeout", "no_answer")
-_STAYS: Final[tuple[StopReason, ...]] = ("deadline", "history", "client_gone")
+_LASTING_LIMITS: Final[tuple[StopReason, ...]] = ("deadline", "history", "client_gone")
 """Recorded limits that hold for other answers too. The others are checked again."""
 
 
@@ -118,7 +118,7 @@ class PlayedRun:
     cost: float | None = None
     contexts: dict[tuple[int, int], RequestContext] = field(default_factory=dict)
     """The context of each Request, by its number and the number of earlier sends."""
-    start: Json = None
+    initial_plan: Json = None
     """The plan with which the run begins, if it has one."""
     started: dict[str, str] = field(default_factory=dict)
     """The keys of the started calls, by id. Two calls with the same key have the same tool, parameters and values read."""
@@ -186,14 +186,20 @@ class _RunPlayer:
             self._by_key.setdefault(step.data[1], []).append(id)
         self._run_id, self._before, self.played = recorded.run_id, before, PlayedRun()
         self._run = _new_run(_start_of(recorded), setup)
-        self.played.start = [*self._run.context.plan] if self._run.context.starts_with_plan else None
-        self._asks_models, self._had = asks_models, first_setup(recorded).prepared.models
-        self._own: RequestResult | None = None
+        self.played.initial_plan = [*self._run.context.plan] if self._run.context.starts_with_plan else None
+        self._asks_models, self._recorded_models = asks_models, first_setup(recorded).prepared.models
+        self._new_answer: RequestResult | None = None
         """The answer to the running Request, if the record has none."""
-        self._is_free = False
-        """Whether an answer is not the recorded one. From then on limits are checked again."""
-        self._is_open = self._is_delivered = self._is_last = self._is_over = False
-        """Whether a Request runs, its own answer has arrived, no Request follows it, and the run has ended."""
+        self._has_diverged = False
+        """Whether an answer, or the initial plan, is not the recorded one. From then on limits are checked again."""
+        self._is_open = False
+        """Whether a Request runs."""
+        self._is_delivered = False
+        """Whether the whole answer to the running Request has arrived."""
+        self._is_last = False
+        """Whether no Request follows the running one."""
+        self._is_over = False
+        """Whether the run has ended."""
         self._situation: Situation | None = None
         self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
         for tool in self._run.tools.values():
@@ -203,9 +209,9 @@ class _RunPlayer:
         self._loop: RequestLoop | None = None
         self._late: dict[str, LogStep] = {}
         """Recorded ends of calls that have not started yet."""
-        self._taken: set[str] = set()
-        """Ids of recorded calls with ends that calls of this play have."""
-        self._uncounted: dict[str, list[LogStep]] = {}
+        self._reused_ends: set[str] = set()
+        """Ids of recorded calls whose ends are those of calls in this play."""
+        self._pending_usage: dict[str, list[LogStep]] = {}
         """Reports on the child runs of recorded calls that have not started yet, by id."""
         self._verdicts: dict[str, ApprovalVerdict] = {}
         self._began: dict[str, float] = {}
@@ -219,8 +225,8 @@ class _RunPlayer:
         """Repeat the reports of the record in their order, as far as they apply. Then play on, if answers differ."""
         before = self._before
         try:
-            if before is not None and before.start != self.played.start:
-                self._start_otherwise()
+            if before is not None and before.initial_plan != self.played.initial_plan:
+                self._start_with_new_plan()
             for step in self._steps:
                 if self._is_over:
                     break
@@ -229,7 +235,7 @@ class _RunPlayer:
                     yield from self._begin(step)
                 else:
                     self._take(step)
-            if self._is_free:
+            if self._has_diverged:
                 yield from self._play_on()
         except _UnknownError:
             pass
@@ -240,24 +246,24 @@ class _RunPlayer:
         run, data = self._run, step.data
         match step.kind:
             case "situation":
-                self._note_limit(step.limit, coming=run.progress.number + 1)
+                self._update_limit(step.limit, coming=run.progress.number + 1)
                 self._situation = run.situation()
             case "again":
-                if self._own is None:
+                if self._new_answer is None:
                     self._sent += 1
                     run.ask_again(data[0], tight=data[1])
                     self._note_request()
             case "plan":
-                if data[0] or self._before is None or self._before.start == self.played.start:
+                if data[0] or self._before is None or self._before.initial_plan == self.played.initial_plan:
                     self._open(data[0])
             case "close":
-                # A free play may continue where the record has closed a plan at its limit.
-                if run.plan is not None and (self._is_open or not self._is_free or run.limits.reached is not None):
-                    self._note_limit(step.limit)
+                # A play that has diverged may continue where the record has closed a plan at its limit.
+                if run.plan is not None and (self._is_open or not self._has_diverged or run.limits.reached is not None):
+                    self._update_limit(step.limit)
                     self._close(data[0], cut=data[1])
             case "draft":
-                if not self._is_free or run.limits.reached is not None:
-                    self._is_over = run.end_with_draft() and self._is_free
+                if not self._has_diverged or run.limits.reached is not None:
+                    self._is_over = run.end_with_draft() and self._has_diverged
             case "decision" | "timeout" | "policy" | "released" | "plan_sources" | "breaches":
                 self._take_decision(step)
             case "message" | "withdrawn" | "used" | "reported" | "taken_back":
@@ -299,10 +305,10 @@ class _RunPlayer:
                 run.note_requesters()
             case "reported":
                 run.progress.usage.count(data[0], data[1], run.prepared.prices, requests=data[2])
-            case _ if step.call in self._taken or self._has_started(step.call):
+            case _ if step.call in self._reused_ends or self._has_started(step.call):
                 self._count_child(step)
             case _:
-                self._uncounted.setdefault(step.call, []).append(step)
+                self._pending_usage.setdefault(step.call, []).append(step)
 
     def _count_child(self, step: LogStep) -> None:
         """Report the usage of a call's child run."""
@@ -334,7 +340,7 @@ class _RunPlayer:
 
     def _take_answer(self, step: LogStep, loop: RequestLoop) -> None:
         """Deliver the recorded answer, or the same part of the one that has taken its place."""
-        sent, own = step.data[0], self._own
+        sent, own = step.data[0], self._new_answer
         if step.kind == "answer":
             self._is_delivered = True
             loop.answer(own or sent)
@@ -350,18 +356,18 @@ class _RunPlayer:
         if step.kind == "break":
             if not self._is_unanswered:
                 loop.break_off(what, step.data[1])
-                self._is_over = self._is_free
-        elif not self._is_free or what.reason in _STAYS or run.limits.reached is not None:
+                self._is_over = self._has_diverged
+        elif not self._has_diverged or what.reason in _LASTING_LIMITS or run.limits.reached is not None:
             if step.kind == "limit":
                 loop.report(LimitReached(what))
                 return
-            self._note_limit(step.limit)
+            self._update_limit(step.limit)
             (loop.stop if step.kind == "stop" else loop.hold_to)(what, step.data[1])
 
     @property
     def _is_unanswered(self) -> bool:
         """Whether the running Request has an answer of its own, where the record has none so far."""
-        return self._own is not None and not self._is_delivered
+        return self._new_answer is not None and not self._is_delivered
 
     def _take_call(self, step: LogStep, loop: RequestLoop) -> None:
         """Report an event of one call, if the call runs in this play."""
@@ -411,8 +417,8 @@ class _RunPlayer:
         """Begin a Request. If it is not the recorded one of `step`, a model is asked."""
         run, number = self._run, self._run.progress.number
         recorded: ModelChoice | None = None if step is None else step.data[0]
-        self._note_limit(None if step is None else step.limit, coming=number)
-        self._own, self._sent, self._is_open, self._is_delivered = None, 0, True, False
+        self._update_limit(None if step is None else step.limit, coming=number)
+        self._new_answer, self._sent, self._is_open, self._is_delivered = None, 0, True, False
         self._is_last = run.limits.reached is not None
         choice = self._choose(recorded)
         run.begin_request(choice)
@@ -423,14 +429,14 @@ class _RunPlayer:
         was = None if self._before is None else self._before.contexts.get((number, 0))
         if recorded is not None and was is not None and _is_same(was, context) and choice.model == recorded.model:
             return
-        self._is_free = True
-        self._own = yield ModelQuestion(number, choice.model, context)
-        if self._own is None:
+        self._has_diverged = True
+        self._new_answer = yield ModelQuestion(number, choice.model, context)
+        if self._new_answer is None:
             self._stop_at(number)
 
     def _choose(self, recorded: ModelChoice | None) -> ModelChoice:
         """Return the choice of the Request's model: the recorded one, unless the change names other models."""
-        if recorded is not None and (not self._asks_models or self._run.prepared.models == self._had):
+        if recorded is not None and (not self._asks_models or self._run.prepared.models == self._recorded_models):
             return recorded
         assert self._situation is not None
         models = self._situation.models
@@ -438,13 +444,13 @@ class _RunPlayer:
             return POLICIES[models.policy](self._situation)
         return recorded or ModelChoice(models.fast, "the worker's own choice is not known")
 
-    def _start_otherwise(self) -> None:
+    def _start_with_new_plan(self) -> None:
         """Begin the run with another plan than the recorded one, or without its plan."""
         assert self._before is not None
         others = {id: key for id, key in self._before.started.items() if not id.startswith("0.")}
-        self._before, self._is_free = replace(self._before, started=others), True
+        self._before, self._has_diverged = replace(self._before, started=others), True
         if self._run.context.starts_with_plan:
-            self._own, self._is_open = RequestResult(calls=[*self._run.context.plan]), True
+            self._new_answer, self._is_open = RequestResult(calls=[*self._run.context.plan]), True
             self._open(0)
             self._settle()
 
@@ -456,7 +462,7 @@ class _RunPlayer:
                 self._open(run.progress.number)
             self._settle()
         while not self._is_over and not self._is_open:
-            self._note_limit(None, coming=run.progress.number + 1)
+            self._update_limit(None, coming=run.progress.number + 1)
             self._situation = run.situation()
             if run.limits.reached is not None and run.end_with_draft():
                 break
@@ -477,22 +483,22 @@ class _RunPlayer:
 
     def _deliver(self, loop: RequestLoop) -> None:
         """Deliver the Request's own answer, if the record has delivered none and nothing has ended the Request."""
-        if self._own is not None and not self._is_delivered and loop.stage is RequestStage.STREAMING:
-            loop.answer(self._own)
+        if self._new_answer is not None and not self._is_delivered and loop.stage is RequestStage.STREAMING:
+            loop.answer(self._new_answer)
             self._is_delivered = True
 
-    def _note_limit(self, recorded: Limit | None, coming: int = 0) -> None:
+    def _update_limit(self, recorded: Limit | None, coming: int = 0) -> None:
         """Set the reached limit. `coming`: the Request that begins; 0: none does."""
         limits = self._run.limits
-        if not self._is_free:
+        if not self._has_diverged:
             limits.reached = recorded
             return
-        if recorded is not None and recorded.reason in _STAYS:
+        if recorded is not None and recorded.reason in _LASTING_LIMITS:
             limits.reached = limits.reached or recorded
         if coming:
             limits.check(self._run.progress, 0.0, coming=coming)
 
-    # Parts of both.
+    # Plans and calls.
 
     def _open(self, number: int) -> None:
         goes_on = self._run.plan is not None and self._loop is not None
@@ -540,7 +546,7 @@ class _RunPlayer:
             else:
                 call.hold.queued = True  # as in the run, until it has begun
             if not self._has_started(call.id):
-                self._end_otherwise(call, loop, is_hooked=is_hooked)
+                self._end_unrecorded(call, loop, is_hooked=is_hooked)
             elif (step := self._late.pop(call.id, None)) is not None:
                 self._end(call, step)
 
@@ -656,7 +662,7 @@ class _RunPlayer:
         else:
             self._take_end(call, step)
 
-    def _end_otherwise(self, call: Call, loop: RequestLoop, *, is_hooked: bool) -> None:
+    def _end_unrecorded(self, call: Call, loop: RequestLoop, *, is_hooked: bool) -> None:
         """End a call that is not the recorded one of its id. Its hooks are assumed to let it pass unchanged."""
         passed = loop.let_pass(call, HookAnswer(), self._time) if is_hooked else None
         if isinstance(passed, ApprovalRequest):
@@ -682,8 +688,8 @@ class _RunPlayer:
         outcome, _, notes, kept = step.data
         call.state.notes, call.state.kept = [*notes], kept
         self._report(call, outcome)
-        self._taken.add(step.call)
-        for each in self._uncounted.pop(step.call, ()):
+        self._reused_ends.add(step.call)
+        for each in self._pending_usage.pop(step.call, ()):
             self._count_child(each)
 
     def _withdraw(self, call: Call) -> None:
@@ -700,7 +706,7 @@ class _RunPlayer:
     def _report(self, call: Call, outcome: Outcome) -> None:
         assert self._loop is not None
         if call.far and self._before is not None and self.played.rules != self._before.rules:
-            call.state.recorded = True  # no record has what the parts of the loop leave for the changed rules
+            call.state.recorded = True  # the record has no calls of the iterations, so the loop itself counts
         if call.hold.queued or call.state.status == "waiting":
             self._loop.plan.home(call).resume(call, self._time)
             refused = self._loop.begin(call) if isinstance(outcome, Returned) else None
@@ -716,17 +722,17 @@ class _RunPlayer:
             self._go(loop)
             left = [] if loop.stage is RequestStage.REVISED else [*loop.running.values()]
             for call in left:
-                if call.id in self._ends or self._is_free or not self._has_started(call.id):
+                if call.id in self._ends or self._has_diverged or not self._has_started(call.id):
                     self._leave_unknown(call)
             self._go(loop)
         plan = loop.plan
         self._note_unread(plan)
         self._note_refused(plan)
         self.played.written |= {call.id: call.spec.raw for call in plan.own}
-        result, cut = (result, cut) if self._own is None else (loop.result, loop.cut)
+        result, cut = (result, cut) if self._new_answer is None else (loop.result, loop.cut)
         over = self._run.close_request(plan, result, cut=cut, is_patched=self._run.prepared.follows)
         refused = result.refusal is not None and self._run.limits.refused(self._run.progress)
-        self._is_open, self._is_over = False, self._is_free and (over or refused or self._is_last)
+        self._is_open, self._is_over = False, self._has_diverged and (over or refused or self._is_last)
         if self._before is not None and self.played.unknown:
             self._stop_at(plan.request + 1)
 

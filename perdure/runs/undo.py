@@ -256,7 +256,7 @@ class EffectLog:
         match outcome:
             case Returned(value):
                 return self._undoable(call, tool, effect, value)
-            case Failed() if call.state.unwritten:
+            case Failed() if call.state.carried_out:
                 return self._undoable(call, tool, effect, MISSING)
             case Failed(error) if error.code not in _UNCERTAIN:
                 return None

@@ -308,14 +308,14 @@ class Sent(tuple["Json", ...], Generic[T]):
 
 
 def _check_time(text: str) -> str:
-    _TIMES.validate_python(text)
+    _TIMESTAMP.validate_python(text)
     return text
 
 
-_TIMES: Final = TypeAdapter(AwareDatetime)
-_TIME: Final = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{3}([0-9]{3})?)?(Z|[+-][01][0-9]:[0-5][0-9])$"
+_TIMESTAMP: Final = TypeAdapter(AwareDatetime)
+_TIMESTAMP_FORM: Final = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{3}([0-9]{3})?)?(Z|[+-][01][0-9]:[0-5][0-9])$"
 """The form that `datetime.fromisoformat` reads in every version of Python 3.11 and later."""
-Timestamp: TypeAlias = Annotated[str, Field(pattern=_TIME), AfterValidator(_check_time)]
+Timestamp: TypeAlias = Annotated[str, Field(pattern=_TIMESTAMP_FORM), AfterValidator(_check_time)]
 """A time in ISO 8601 with its zone, as workflows write it. A memo of another program may have any text in its place."""
 
 
