@@ -32,7 +32,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import LASTING, fetch, fetch_own, own_run
 from perdure.activities.registry import Registry
-from perdure.activities.results import encode_result, store_result
+from perdure.activities.results import ResultStorage
 from perdure.activities.secrets import keep_secret_here, mask_text, mask_value
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
@@ -84,7 +84,7 @@ class ToolActivity:
 
     async def _run(self, function: ToolFunction, call: ToolInput, work: ActiveExecution) -> ToolResult:
         work.begun = carried_out = False
-        hooks = ResultHooks(self._registry.hooks, call)
+        storage, hooks = ResultStorage(call.tool), ResultHooks(self._registry.hooks, call)
         hooks.check()
         try:
             async with supervised_heartbeat() as heart:
@@ -107,30 +107,30 @@ class ToolActivity:
                 )
                 value = await self._call(function, call, reads, context, store)
                 carried_out = True
-                branch = value.path if isinstance(value, Branch) else None
-                with media_met() as files:
-                    result = function.dump(value.value if isinstance(value, Branch) else value)
-                await store_result(call.tool, lambda: store.save(files))
-                size = _measured(call.tool, result, self._max_payload)
-                result, kept = await hooks.look(reads, before := mask_value(result))
-                if result is not before or kept is not None:
+                async with storage.in_time():
+                    branch = value.path if isinstance(value, Branch) else None
+                    with media_met() as files:
+                        result = function.dump(value.value if isinstance(value, Branch) else value)
+                    await storage.store(lambda: store.save(files))
                     size = _measured(call.tool, result, self._max_payload)
-                    result, kept = mask_value(result), mask_value(kept)
-                if size > call.free and not _travels_outside(size):
-                    await _claim(call, size)
-                return await encode_result(
-                    call.tool,
-                    ToolResult(
-                        value=result,
-                        branch=branch,
-                        attempt=activity.info().attempt,
-                        size=size,
-                        kept=kept,
-                        unheard=hooks.unheard,
-                        usage=usage,
-                        untrusted=bool(marks),
-                    ),
-                )
+                    result, kept = await hooks.look(reads, before := mask_value(result))
+                    if result is not before or kept is not None:
+                        size = _measured(call.tool, result, self._max_payload)
+                        result, kept = mask_value(result), mask_value(kept)
+                    if size > call.free and not _travels_outside(size):
+                        await _claim(call, size)
+                    return await storage.encode(
+                        ToolResult(
+                            value=result,
+                            branch=branch,
+                            attempt=activity.info().attempt,
+                            size=size,
+                            kept=kept,
+                            unheard=hooks.unheard,
+                            usage=usage,
+                            untrusted=bool(marks),
+                        ),
+                    )
         except ServerInputError as error:
             return ToolResult(attempt=activity.info().attempt, asks=_masked(error.asked))
         except MediaError as error:

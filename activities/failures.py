@@ -195,7 +195,7 @@ def _at(error: Exception) -> str:
 
 def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationError:
     """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
-    is the code. `carried_out`: the tool had returned, so it is not repeated, unless its result could not be stored.
+    is the code. `carried_out`: the tool had returned, so it is not repeated.
     """
     details = [{CARRIED_OUT: True}] if carried_out else []
     if isinstance(error, ToolError):
@@ -204,7 +204,7 @@ def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationE
             error.message,
             *details,
             type=_own_code(_text(error.code), carried_out=carried_out),
-            non_retryable=not error.retry,
+            non_retryable=carried_out or not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # A value that cannot be encoded or decoded fails again the next time.

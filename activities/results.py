@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from pydantic import PrivateAttr
@@ -28,7 +29,7 @@ _T = TypeVar("_T")
 _PAUSE: Final = 1.0
 """Seconds until a failed storage or codec is tried again."""
 _SHARE: Final = 0.9
-"""Share of the attempt's time after which no further try begins, so that the failure is reported in time."""
+"""Share of the attempt's time left that the storage may take, so that the failure is reported in time."""
 
 
 class EncodedResult(ToolResult):
@@ -41,35 +42,53 @@ class EncodedResult(ToolResult):
         return self._payload
 
 
-async def encode_result(tool: str, result: ToolResult) -> EncodedResult:
-    """Return the result with its payload, encoded and stored as the SDK would do it. Raise `ToolError`."""
-    [payload] = await store_result(tool, lambda: _converter().encode([result]))
-    encoded = EncodedResult.model_construct(result.model_fields_set, **dict(result))
-    encoded._payload = payload
-    return encoded
+class ResultStorage:
+    """The storage of one tool's result, in the time that its attempt has left. Create it when the attempt begins."""
 
+    def __init__(self, tool: str) -> None:
+        self._tool, self._began, self._problem = tool, time.monotonic(), ""
 
-async def store_result(tool: str, store: Callable[[], Awaitable[_T]]) -> _T:
-    """Return what `store` returns. Repeat it until the attempt ends, because the tool must not run again.
-
-    Raise `ToolError` (`RESULT_NOT_STORED`) at the end of the attempt, and `MediaError` at once.
-    """
-    info = activity.info()
-    ends = info.started_time + _SHARE * (info.start_to_close_timeout or timedelta())
-    while True:
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Run the body, whose tool has returned. Raise `ToolError` (`RESULT_NOT_STORED`) if the attempt is about to
+        end, or is cancelled, before the body ends: the tool must not run again.
+        """
+        limit = activity.info().start_to_close_timeout
+        left = None if limit is None else _SHARE * (self._began + limit.total_seconds() - time.monotonic())
+        timer = asyncio.timeout(left)
         try:
-            return await store()
-        except MediaError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            left = (ends - datetime.now(UTC)).total_seconds()
-            if left <= 0:
-                message = f"{tool} has run, but its result could not be stored ({reason}). Do not assume that it had no effect"
-                raise ToolError(RESULT_NOT_STORED, message, retry=True) from None
-            place = {"run": info.workflow_id, "call": info.activity_id}
-            _log.warning("%s has run; its result cannot be stored yet: %s", tool, reason, extra={"perdure": place})
-        await asyncio.sleep(min(_PAUSE, left))
+            async with timer:
+                yield
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, TimeoutError) and not timer.expired():
+                raise
+            why = self._problem or ("its attempt had no time left" if timer.expired() else "it was interrupted")
+            message = (
+                f"{self._tool} has run, but its result could not be stored ({why}). Do not assume that it had no effect"
+            )
+            raise ToolError(RESULT_NOT_STORED, message) from None
+
+    async def encode(self, result: ToolResult) -> EncodedResult:
+        """Return the result with its payload, encoded and stored as the SDK would do it."""
+        [payload] = await self.store(lambda: _converter().encode([result]))
+        encoded = EncodedResult.model_construct(result.model_fields_set, **dict(result))
+        encoded._payload = payload
+        return encoded
+
+    async def store(self, store: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what `store` returns. Repeat it until it succeeds. Raise `MediaError` at once."""
+        info = activity.info()
+        place = {"run": info.workflow_id, "call": info.activity_id}
+        while True:
+            try:
+                return await store()
+            except MediaError:
+                raise
+            except Exception as error:
+                self._problem = f"{type(error).__name__}: {error}"
+                words = "%s has run; its result cannot be stored yet: %s"
+                _log.warning(words, self._tool, self._problem, extra={"perdure": place})
+            await asyncio.sleep(_PAUSE)
 
 
 def _converter() -> DataConverter:
