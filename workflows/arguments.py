@@ -120,7 +120,7 @@ def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
             check(arguments[0], source="the input")
         return found
     except ValidationError as error:
-        problem = first_problem(error)
+        problem = first_problem(error, arguments[0])
     except ProtocolError as error:
         problem = str(error)
     message = f"the input of the workflow is not valid: {problem}; start runs with 'perdure run'"

@@ -77,7 +77,9 @@ class JsonType(Generic[ValueT]):
         try:
             return self.adapter.validate_json(dumps(value))
         except ValidationError as error:
-            raise OutputError(f"the output does not match the agent's output type: {first_problem(error)}") from None
+            raise OutputError(
+                f"the output does not match the agent's output type: {first_problem(error, value)}"
+            ) from None
 
     def read_partial(self, partial: PartialText) -> ValueT | Missing:
         """Return as much of a beginning of a value as the type accepts; `MISSING` if that is nothing.

@@ -166,5 +166,5 @@ def _cases(written: list[Json], source: str) -> Iterable[EvaluationCase]:
         try:
             case = _CaseFile.model_validate(each)
         except ValidationError as error:
-            raise SettingsError(f"{source}: cases[{place - 1}]: {first_problem(error)}") from None
+            raise SettingsError(f"{source}: cases[{place - 1}]: {first_problem(error, each)}") from None
         yield EvaluationCase(has_input=case.inputs is not None, **case.model_dump())

@@ -124,7 +124,9 @@ class FrameworkAgent:
         try:
             return self.reader.validate_json(dumps(context))
         except ValidationError as error:
-            raise AgentError(f"the context is not valid for the agent {self.name!r}: {first_problem(error)}") from None
+            raise AgentError(
+                f"the context is not valid for the agent {self.name!r}: {first_problem(error, context)}"
+            ) from None
 
     def hook(self, event: str, what: str, function: Callable[[Any], Any], tools: list[str] | None = None) -> None:
         """Add a hook for this agent alone."""

@@ -98,7 +98,7 @@ def read_rollouts(folder: Path) -> dict[str, Rollout]:
         try:
             found[name] = Rollout.model_validate(each)
         except ValidationError as error:
-            raise SettingsError(f"{path}: [{clip(name, 60)}] {first_problem(error)}") from None
+            raise SettingsError(f"{path}: [{clip(name, 60)}] {first_problem(error, each)}") from None
         if found[name].candidate == name:
             raise SettingsError(f"{path}: [{name}] candidate must be another agent file than {name}.json")
     return found

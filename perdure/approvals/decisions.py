@@ -81,7 +81,7 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
     try:
         decision = Decision.model_validate(raw if kind is None else {**raw, "decision": kind})
     except ValidationError as error:
-        raise DecisionError(f"the decision is not valid: {first_problem(error)}") from None
+        raise DecisionError(f"the decision is not valid: {first_problem(error, raw)}") from None
     wanted = {"edit": decision.params is not None or decision.calls is not None, "replace": bool(decision.replacement)}
     if not wanted.get(decision.decision, True):
         raise DecisionError(

@@ -65,7 +65,7 @@ class Exported(WireModel):
         except JsonError as error:
             raise RunError(f"this is not an exported session or run: {error}") from None
         except ValidationError as error:
-            raise RunError(f"the file is not an exported session or run: {first_problem(error)}") from None
+            raise RunError(f"the file is not an exported session or run: {first_problem(error, written)}") from None
         if exported.restore_session is not None and exported.restore_session.input.snapshot is None:
             raise RunError("the file is not an exported session or run: restoreSession.input has no snapshot")
         if exported.restore_session is None and exported.restore_run is None:

@@ -20,7 +20,7 @@ from perdure.evals.evaluators import OURS, RUN
 from perdure.plan import INVALID_WRITE
 from perdure.runs.evaluation import LONGEST_OUTPUT, LONGEST_REASON, EvaluationCase, RunScore
 from perdure.runs.wire import RunView
-from perdure.values.json import Json, dumps, shorten
+from perdure.values.json import Json, JsonObject, dumps, shorten
 from perdure.values.problems import first_problem
 
 _NOT_BEGUN: Final = ("rejected", "skipped", "invalid", "deferred")
@@ -42,11 +42,11 @@ def load_evaluators(
     """
     own = {each.get_serialization_name(): each for each in types}
     known = [*own.values(), *(each for each in OURS if each.get_serialization_name() not in own)]
-    document = {"name": "evaluators", "cases": [], "evaluators": [*specs]}
+    document: JsonObject = {"name": "evaluators", "cases": [], "evaluators": [*specs]}
     try:
         return [*Dataset[Any, Any, Any].from_dict(document, custom_evaluator_types=known).evaluators]
     except ValidationError as error:
-        raise SettingsError(f"evaluators: {first_problem(error)}") from None
+        raise SettingsError(f"evaluators: {first_problem(error, document)}") from None
     except ExceptionGroup as error:
         words = " ".join(str(error.exceptions[0]).split()).partition(". If you are trying")[0]
         words = words.replace("not in the provided `custom_evaluator_types`", "not known")

@@ -310,7 +310,7 @@ def read_tokens(path: Path) -> list[TokenEntry]:
     try:
         entries = TypeAdapter(list[TokenEntry]).validate_python(listed)
     except ValidationError as error:
-        raise SettingsError(f"{path}: $.tokens: {first_problem(error)}") from None
+        raise SettingsError(f"{path}: $.tokens: {first_problem(error, listed)}") from None
     ids = [each.id for each in entries]
     if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise SettingsError(f"{path}: two tokens have the id {twice!r}")

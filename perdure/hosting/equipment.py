@@ -118,6 +118,7 @@ async def mcp_tools_of(path: Path | None, registry: Registry) -> AsyncIterator[l
     if path is None:
         yield []
         return
+    written = read_json(path)
     try:
         from perdure.activities import (  # imported here: half a second that a worker without MCP servers saves
             mcp,
@@ -126,9 +127,9 @@ async def mcp_tools_of(path: Path | None, registry: Registry) -> AsyncIterator[l
     except ImportError:
         raise SettingsError("--mcp needs the package mcp: pip install 'perdure[mcp]'") from None
     try:
-        config = TypeAdapter(mcp_connection.McpConfig).validate_python(read_json(path))
+        config = TypeAdapter(mcp_connection.McpConfig).validate_python(written)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {first_problem(error)}") from None
+        raise SettingsError(f"{path}: {first_problem(error, written)}") from None
     for name, problem in mcp_connection.check_servers(config).items():
         raise SettingsError(f"{path}: $.mcpServers.{name}: {problem}")
     async with mcp.mcp_tools(config, registry, lambda line: _log.warning("%s", line)) as missing:

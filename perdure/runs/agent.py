@@ -132,7 +132,7 @@ def parse_prompt(raw: Json, *, source: str = "prompt") -> PromptConfig:
     try:
         config: PromptConfig = PromptConfig.model_validate(raw)
     except ValidationError as error:
-        raise AgentError(f"{source}: {first_problem(error, model=PromptConfig)}") from None
+        raise AgentError(f"{source}: {first_problem(error, raw, model=PromptConfig)}") from None
     return config
 
 

@@ -404,7 +404,7 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
     try:
         message = IncomingMessage.model_validate(raw)
     except ValidationError as error:
-        raise DecisionError(f"the message is not valid: {first_problem(error)}") from None
+        raise DecisionError(f"the message is not valid: {first_problem(error, raw)}") from None
     if any(each.names(message.id, message.sender) for each in message_fates(progress)):
         return None
     size = len(message.text.encode())

@@ -220,7 +220,7 @@ class ToolFunction:
         try:
             model = self.arguments.model_validate(params)
         except ValidationError as error:
-            raise ToolError("invalid_params", first_problem(error)) from None
+            raise ToolError("invalid_params", first_problem(error, params)) from None
         fields = type(model).model_fields
         arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (
             model.model_extra or {}
@@ -235,7 +235,8 @@ class ToolFunction:
             return replace(context, context=self.context_type.validate_json(dumps(context.context)))
         except ValidationError as error:
             raise ToolError(
-                "invalid_context", f"the context of the run is not valid for {self.name}: {first_problem(error)}"
+                "invalid_context",
+                f"the context of the run is not valid for {self.name}: {first_problem(error, context.context)}",
             ) from None
 
     def dump(self, value: object) -> Json:

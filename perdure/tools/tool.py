@@ -38,7 +38,7 @@ def check_rule(rule: Json) -> str | None:
     try:
         quorum_of(rule)
     except ValidationError as error:
-        return first_problem(error)
+        return first_problem(error, rule)
     if unknown := rule.keys() - {"when"} - QUORUM_KEYS:
         return none_of(min(unknown), "key of a rule", ["when", *sorted(QUORUM_KEYS)])
     problem = None if isinstance(when := rule.get("when", True), bool) else Schema(cast(JsonObject, when)).problem
@@ -354,18 +354,12 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     elsewhere = meta.get("_taskQueue") is not None
     if "_activity" not in meta and (name in known or elsewhere) and "_delegate" not in meta:
         meta["_activity"] = name
+    description = definition.get("description", "")
+    fields = {"name": name, "description": description, "parameters": parameters, "registered": registered, **meta}
     try:
-        tool = Tool.model_validate(
-            {
-                "name": name,
-                "description": definition.get("description", ""),
-                "parameters": parameters,
-                "registered": registered,
-                **meta,
-            }
-        )
+        tool = Tool.model_validate(fields)
     except ValidationError as error:
-        raise ToolDefinitionError(f"tool {name!r}: {first_problem(error, model=Tool)}") from None
+        raise ToolDefinitionError(f"tool {name!r}: {first_problem(error, fields, model=Tool)}") from None
     _check_tool(tool, known)
     return tool
 

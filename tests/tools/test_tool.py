@@ -249,6 +249,12 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
             return 1
 
 
+def test_a_value_of_several_kinds_is_refused_with_all_of_them() -> None:
+    line = r"^tool '<lambda>': must be true or false or must be text, not 5 at \$\._exclusive$"
+    with pytest.raises(ToolDefinitionError, match=line):
+        tool(exclusive=5)(lambda: 1)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("other", [5, "look", SimpleNamespace(name="look", on_invoke_tool=print), SimpleNamespace])
 def test_what_is_no_function_cannot_be_decorated(other: Any) -> None:
     line = f"^tool needs a function, not {type(other).__name__}: decorate the function itself with @tool$"
