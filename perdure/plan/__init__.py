@@ -33,7 +33,7 @@ from perdure.plan._calls import (
 from perdure.plan._dependency_graph import LETS_LOOK_BACK, PARTS_DECIDED, is_order
 from perdure.plan._held_calls import WRITERS_STAY, written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
-from perdure.plan._loops import outside_state
+from perdure.plan._loops import outside_state, recorded_iterations
 from perdure.plan._plan import Plan
 from perdure.plan._provenance import CODE_COUNTS
 from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
@@ -125,6 +125,7 @@ __all__ = [
     "is_satisfied",
     "missing_path",
     "outside_state",
+    "recorded_iterations",
     "simulate",
     "state_shape",
     "surplus_words",

@@ -546,6 +546,8 @@ class CallState:
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False
     """Whether its result is from the record of another run."""
+    iterations: Sequence[Call] = ()
+    """The calls of its iterations, if the record of another run answers the whole loop."""
 
     @property
     def ended(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from perdure.errors import CallError, FormulaError, StateError
+from perdure.errors import CallError, FormulaError, StateError, TooLargeError
 from perdure.plan._calls import (
     INDEX,
     ITEM,
@@ -38,6 +38,7 @@ from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.sizes import clip_text
 from perdure.values.state import State, Write, replay
+from perdure.values.templates import Template, parse_template
 
 OPENING: Final = 3_000
 """Steps for the start of an iteration, which is a plan of its own with one call (R18.5)."""
@@ -448,6 +449,53 @@ def outside_state(call: Call) -> State:
     return state
 
 
+def recorded_iterations(loop: Call, around: Mapping[str, Json], outcome: Outcome) -> list[Call]:
+    """Return the ended calls of a loop over items whose `outcome` another run has recorded.
+
+    Each has the parameters that follow from the item, the state that the loop reads, and the values `around` it by
+    kind. A call whose condition does not hold is left out.
+    """
+    results = outcome.value if isinstance(outcome, Returned) else None
+    return list(_iterations(loop, {**around, "state": outside_state(loop).snapshot()}, results))
+
+
+def _iterations(loop: Call, around: Mapping[str, Json], results: Json) -> Iterator[Call]:
+    form = loop.spec.loop
+    assert form is not None
+    params = [{name: parse_template(value)[0] for name, value in each.spec.params.items()} for each in form.forms]
+    for number, item in enumerate(loop.inputs.items or ()):
+        known, at = {**around, form.place: number, form.item: item}, f"{loop.id}[{number}]"
+        result = results[number] if isinstance(results, list) and number < len(results) else _error(number, "", "")
+        for n, each in enumerate(form.forms):
+            if each.spec.has_condition and (holds := _known(each.spec.condition, known)) is not MISSING and not holds:
+                continue
+            call = Call.of(at if form.single else f"{at}.{n}", n, each.spec)
+            values = {name: _known(template, known) for name, template in params[n].items()}
+            call.inputs.params = {name: value for name, value in values.items() if value is not MISSING}
+            call.state.status = "failed" if each is form.forms[-1] and _is_error(result, number) else "done"
+            if each.spec.loop is None:
+                yield call
+            else:
+                items = _known(each.spec.loop.each, known)
+                call.inputs.items = items if isinstance(items, list) else None
+                yield from _iterations(call, known, result)
+
+
+def _known(template: Template, known: Mapping[str, Json]) -> Json | Missing:
+    """Return the template's value, or `MISSING` if it reads anything that is not known."""
+
+    def lookup(reference: Reference) -> Json | Missing:
+        return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
+
+    if next(template.find_missing(lookup), None) is not None:
+        return MISSING
+    try:
+        value: Json = template.resolve(lookup)
+    except (FormulaError, TooLargeError):
+        return MISSING
+    return value
+
+
 def _labels_outside(call: Call) -> Labels:
     labels = Labels()
     for reference, sources in sorted(call.inputs.outside_sources.items(), key=lambda pair: len(pair[0].path)):
@@ -457,6 +505,12 @@ def _labels_outside(call: Call) -> Labels:
 
 def _error(number: int, code: str, message: str) -> JsonObject:
     return {"error": {"index": number, "code": code, "message": clip_text(message, _MESSAGE)}}
+
+
+def _is_error(value: Json, number: int) -> bool:
+    """Whether the value is the substitute for the result of this iteration."""
+    error = value.get("error") if isinstance(value, dict) else None
+    return isinstance(error, dict) and error.keys() == {"index", "code", "message"} and error["index"] == number
 
 
 def _place(call: Call, number: int) -> Json:

@@ -216,12 +216,12 @@ class RuleBook:
             found = self.breaches(call, checks)
         return next((each for each in found if (call.id, each.rule.key) not in self._allowed), None)
 
-    def note_begun(self, call: Call) -> None:
-        """Record that the call has begun."""
+    def note_begun(self, call: Call, only: Collection[str] | None = None) -> None:
+        """Record that the call has begun. `only`: keys of the rules for which it counts; `None`: for all."""
         if not self.rules or call.spec.tool is None or call.id in self._begun:
             return
         self._begun.add(call.id)
-        self._note_begin(call, self.record)
+        self._note_begin(call, self.record, only)
 
     def expect(self, call: Call) -> None:
         """Judge other calls as if this one, which begins next, had begun. It counts until `forget_expected`."""
@@ -232,15 +232,15 @@ class RuleBook:
         """Judge calls by the record alone again."""
         self._expected = RuleRecord()
 
-    def _note_begin(self, call: Call, record: RuleRecord) -> None:
-        if not self._counts_itself(call):
-            return
-        entry = self._entry(call)
-        for rule in self.concerning(call):
-            if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(call)):
-                amount = self._amount(rule, call)
-                record.note(rule, entry, float(amount) if isinstance(amount, Fraction) else 0.0)
-        self._note_event(call, "begun", record)
+    def _note_begin(self, call: Call, record: RuleRecord, only: Collection[str] | None = None) -> None:
+        for each in self._counted(call):
+            for rule in self.concerning(each):
+                if only is not None and rule.key not in only:
+                    continue
+                if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(_params_of(each)):
+                    amount = self._amount(rule, each)
+                    record.note(rule, self._entry(each), float(amount) if isinstance(amount, Fraction) else 0.0)
+            self._note_event(each, "begun", record)
 
     def note_held(self, call: Call, *, keeps_lent: bool = False) -> None:
         """Remove the begin of a call that a message holds before it is scheduled. The call begins later or never.
@@ -255,9 +255,10 @@ class RuleBook:
 
     def _give_back(self, call: Call) -> None:
         """Remove a call's amounts from the sums and counts."""
-        for rule in self.concerning(call):
-            if isinstance(rule, AtMost | CountAtMost):
-                self.record.remove(rule, self._entry(call))
+        for each in self._counted(call):
+            for rule in self.concerning(each):
+                if isinstance(rule, AtMost | CountAtMost):
+                    self.record.remove(rule, self._entry(each))
 
     def note_ended(self, call: Call, checks: CheckBudget) -> None:
         """Record the end of a call, and end the exclusive use of rules by its child runs.
@@ -267,22 +268,23 @@ class RuleBook:
         self._leases.pop(call.id, None)
         if not self.rules or call.spec.tool is None:
             return
-        counts_answers, counts_itself = checks.is_patched(EXECUTED_CALLS_COUNT), self._counts_itself(call)
-        if counts_itself and call.state.executed and (call.state.started is not None or counts_answers):
-            self._note_event(call, "done", self.record)
+        counts_answers = checks.is_patched(EXECUTED_CALLS_COUNT)
         some_failed = self.counts_each and call.spec.repeats and bool(call.state.notes)
-        if counts_itself and (call.state.status == "failed" or some_failed):  # it may count as both
-            self._note_event(call, "failed", self.record)
-        elif call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
+        for each in self._counted(call):
+            if each.state.executed and (call.state.started is not None or counts_answers):
+                self._note_event(each, "done", self.record)
+            if each.state.status == "failed" or (each is call and some_failed):  # it may count as both
+                self._note_event(each, "failed", self.record)
+        if call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
 
-    def _counts_itself(self, call: Call) -> bool:
-        """Whether the call itself uses its tool, and not only the calls of its iterations, of which there may be none.
-
-        The record of a fork may answer a whole loop: then its iterations are no calls.
+    def _counted(self, call: Call) -> Sequence[Call]:
+        """Return the calls that use a tool in place of this one: itself, or the iterations of a loop that the record of
+        another run answers. The iterations of other loops are calls of their own.
         """
-        only_iterations = call.spec.loop is not None and not call.state.recorded
-        return not self.counts_each or not (only_iterations or call.inputs.items == [])
+        if self.counts_each and call.spec.loop is not None:
+            return call.state.iterations
+        return () if self.counts_each and call.inputs.items == [] else (call,)
 
     def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:
         if not self._by_event:
@@ -342,7 +344,7 @@ class RuleBook:
         return one * runs
 
     def _broken(self, rule: Rule, call: Call) -> str | None:
-        if not self._counts_itself(call):
+        if call not in self._counted(call):
             return None
         params = _params_of(call)
         if rule.key in self._unlent:

@@ -17,7 +17,7 @@ from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.models.usage import Usage
-from perdure.plan import LAZY_READS, Call, Outcome, Plan
+from perdure.plan import LAZY_READS, Call, Failed, Outcome, Plan, Returned, recorded_iterations
 from perdure.rules import RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
@@ -361,7 +361,16 @@ class RunState:
         if self.plan is None or (self.fork is None and self.records.collected is None):
             return None
         call.state.key = call_key(call, self.plan.home(call).values(call))
-        return None if self.fork is None else self.fork.take(call, call.state.key, decided=decided)
+        outcome = None if self.fork is None else self.fork.take(call, call.state.key, decided=decided)
+        if outcome is not None:
+            self.note_iterations(call, outcome)
+        return outcome
+
+    def note_iterations(self, call: Call, outcome: Outcome) -> None:
+        """Note the calls of a loop that ends with a recorded outcome: rules count them (R23.1)."""
+        ran = isinstance(outcome, Returned | Failed)
+        if ran and self.plan is not None and call.spec.loop is not None and self.rules.rules:
+            call.state.iterations = recorded_iterations(call, self.plan.home(call).values(call), outcome)
 
     def may_answer(self, call: Call) -> bool:
         """Whether the record that a fork begins with may answer the call, before other calls begin (R22.1)."""

@@ -705,13 +705,30 @@ class _RunPlayer:
 
     def _report(self, call: Call, outcome: Outcome) -> None:
         assert self._loop is not None
-        if call.far and self._before is not None and self.played.rules != self._before.rules:
-            call.state.recorded = True  # the record has no calls of the iterations, so the loop itself counts
+        if call.far and self._before is not None and (new := self.played.rules - self._before.rules):
+            outcome = self._count_iterations(call, outcome, new) or outcome
         if call.hold.queued or call.state.status == "waiting":
             self._loop.plan.home(call).resume(call, self._time)
             refused = self._loop.begin(call) if isinstance(outcome, Returned) else None
             outcome = refused or outcome
         self._loop.report(CallEnded(call, outcome))
+
+    def _count_iterations(self, call: Call, outcome: Outcome, new: frozenset[str]) -> RefusedByRule | None:
+        """Count the iterations of a loop that ran in child workflows, under the `new` rules: its record has the others.
+
+        Return the refusal of the first iteration that a new rule forbids. An approval that one requires is assumed.
+        """
+        rules = self._run.rules
+        self._run.note_iterations(call, outcome)
+        for each in call.state.iterations:
+            is_known = each.inputs.params.keys() == each.spec.params.keys()
+            for breach in (each for each in rules.breaches(each) if is_known and each.rule.key in new):
+                if breach.rule.otherwise == "refuse":
+                    return RefusedByRule(breach.error)
+                asked = AskedCall(call.id, call.spec.tool_name, breach.message, True, frozenset({breach.rule.key}))
+                self.played.asked.setdefault(call.id, asked)
+            rules.note_begun(each, new)
+        return None
 
     def _close(self, result: RequestResult, *, cut: bool) -> None:
         """Close the Request, with the recorded result unless another answer has arrived."""

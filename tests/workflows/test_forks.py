@@ -147,6 +147,25 @@ async def test_calls_that_the_record_answers_precede_an_edited_call(
     assert [call.recorded for call in view.calls[:2]] == [not edits, not edits]
 
 
+@pytest.mark.parametrize("limit", [103, 102])
+async def test_a_recorded_loop_of_many_items_counts_for_rules_by_item(
+    dev_server: WorkflowEnvironment, limit: int
+) -> None:
+    loop = {"_tool": "pay", "_each": [1] * 101, "amount": "†item", "_outputPath": "†state.paid"}
+    body = [{"_tool": "pay", "amount": "†item", "_if": {"_expr": "item > 100"}}]
+    calls = [loop, {"_tool": "_for", "_each": [*range(1, 102)], "_body": body}]
+    rule = {"rule": "count_at_most", "count": limit, "of": "pay"}
+    document = agent("pay", config={"approval": {"ask": "never"}, "rules": [rule]})
+    more = {"calls": [{"_tool": "pay", "amount": 2}], "output": None}
+    async with harness(dev_server.client, [pay], [{"calls": calls, "output": None}, DONE, more, DONE]) as it:
+        first = await it.run(document)
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "2")
+    assert [call.recorded for call in view.calls] == [True, True, False]
+    assert [call.status for call in view.calls[:2]] == ["done", "done"]
+    assert ([("pay", 2)] if limit == 103 else []) == BEGUN
+
+
 async def test_a_changed_result_reaches_those_that_read_it(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, DONE]) as it:
         first = await it.run(agent("add"))

@@ -264,6 +264,22 @@ async def test_r22_2_a_delegate_a_loop_and_an_approval_in_a_loop(dev_server: Wor
     assert ruled.refused
 
 
+@pytest.mark.parametrize(("limit", "refused"), [(102, []), (101, ["1.1"]), (100, ["1.0"])])
+async def test_r22_2_a_new_limit_counts_the_items_of_a_long_loop(
+    dev_server: WorkflowEnvironment, limit: int, refused: list[str]
+) -> None:
+    calls = [
+        {"_tool": "refund", "_each": [1] * 101, "euros": "†item", "_outputPath": "†state.paid"},
+        {"_tool": "refund", "euros": 1, "_after": ["1.0"]},
+    ]
+    async with harness(dev_server.client, [refund], [{"calls": calls, "output": None}, DONE]) as it:
+        old = {"rule": "count_at_most", "count": 200, "of": "refund"}
+        run = await it.run(agent("refund", config={"approval": {"ask": "never"}, "rules": [old]}))
+        for new in ({"rule": "at_most", "sum": limit, "of": "refund.euros"}, {**old, "count": limit}):
+            report = await reported(it, run.run_id, rules=[old, new])
+            assert (report.problem, [each.call for each in report.refused]) == (None, refused)
+
+
 @pytest.mark.parametrize(("items", "refused"), [(101, []), (2, []), (0, ["1.1"])])
 async def test_r22_2_a_new_rule_counts_the_items_of_a_loop(
     dev_server: WorkflowEnvironment, items: int, refused: list[str]
