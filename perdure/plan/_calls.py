@@ -103,6 +103,8 @@ class Failed:
     """The provenance of the error's text beside its tool and its parameters."""
     carried_out: bool = False
     """Whether the tool has returned, although its result cannot be used: a hook withholds it, it is too large or no JSON."""
+    some_done: bool = False
+    """Whether a run of the delegate has returned, although the loop over it has failed."""
 
 
 @dataclass(frozen=True, slots=True)

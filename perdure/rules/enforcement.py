@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import Field, PrivateAttr
 
 from perdure.errors import CallError
-from perdure.plan import DEFAULT_ITERATIONS, EACH, EXECUTED_CALLS_COUNT, Call
+from perdure.plan import DEFAULT_ITERATIONS, EACH, EXECUTED_CALLS_COUNT, Call, Failed
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
@@ -270,8 +270,11 @@ class RuleBook:
             return
         counts_answers = checks.is_patched(EXECUTED_CALLS_COUNT)
         some_failed = self.counts_each and call.spec.repeats and bool(call.state.notes)
+        outcome = call.state.outcome
+        some_done = self.counts_each and isinstance(outcome, Failed) and outcome.some_done
         for each in self._counted(call):
-            if each.state.executed and (call.state.started is not None or counts_answers):
+            is_done = each.state.executed or (each is call and some_done)
+            if is_done and (call.state.started is not None or counts_answers):
                 self._note_event(each, "done", self.record)
             if each.state.status == "failed" or (each is call and some_failed):  # it may count as both
                 self._note_event(each, "failed", self.record)

@@ -8,6 +8,7 @@ and read values. All other calls run.
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
@@ -66,7 +67,8 @@ class RecordedCall(WireModel):
     sources: list[str] = Field(default_factory=list)
     recalled: bool = False
     error: JsonObject | None = None
-    carried_out: bool = Field(default=False, exclude_if=lambda carried_out: not carried_out)
+    carried_out: bool = Field(default=False, exclude_if=operator.not_)
+    some_done: bool = Field(default=False, exclude_if=operator.not_)
     reason: str = ""
     notes: list[JsonObject] = Field(default_factory=list)
     before: bool = False
@@ -80,7 +82,7 @@ class RecordedCall(WireModel):
         if self.ended == "rejected":
             return Rejected(self.reason)
         if self.ended == "failed":
-            return Failed(_error(self.error or {}), sources, self.carried_out)
+            return Failed(_error(self.error or {}), sources, self.carried_out, self.some_done)
         parts = None if self.parts is None else {tuple(path): value for path, value in self.parts}
         return Returned(self.value, self.branch, parts, sources, self.recalled)
 
@@ -263,13 +265,14 @@ def _recorded(call: Call) -> RecordedCall | None:
                 notes=notes,
                 decided=decided,
             )
-        case Failed(error, sources, carried_out):
+        case Failed(error, sources, carried_out, some_done):
             return RecordedCall(
                 id=call.id,
                 key=call.state.key,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
                 carried_out=carried_out,
+                some_done=some_done,
                 sources=sorted(sources),
                 decided=decided,
             )

@@ -181,7 +181,7 @@ class LoopState(WireModel):
     lists: list[list[Json]] = Field(default_factory=list)
     """Writes of a body: a list for each path, in the form of `results`."""
     well: int = 0
-    """Calls of a plain tool, or a body, that succeeded."""
+    """Runs of the delegate that returned, or calls of a plain tool or a body that succeeded."""
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
     """Estimated usage of an iteration (R18.7)."""
@@ -343,6 +343,7 @@ class LoopInput(WireModel):
     def keep(self, index: int, value: Json, size: int) -> None:
         """Keep an iteration's result; one without room beside the others becomes that iteration's error (R18.4)."""
         state = self.state
+        state.well += 1
         # Later iterations keep room for their errors; ended ones use only the room of their results.
         others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
         room = self.max_payload - _FRAME - others - 1
@@ -385,26 +386,27 @@ class LoopInput(WireModel):
 
     def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
         """Return the outcome of a loop's ended call, and the errors that the model sees beside it (R8.5, R8.6)."""
+        sources, some_done = frozenset(state.sources), self.call is None and state.well > 0
         errors = [
             CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
         ]
         if self.kind == "until":
             if errors:
-                return Failed(errors[0], frozenset(state.sources)), []
+                return Failed(errors[0], sources, some_done=some_done), []
             if not state.satisfied:
                 last = shorten(state.results[-1] if state.results else None, 200)
                 message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
-                return Failed(CallError("max_iterations", message), frozenset(state.sources)), []
-            return Returned(state.results[-1], sources=frozenset(state.sources)), []
+                return Failed(CallError("max_iterations", message), sources, some_done=some_done), []
+            return Returned(state.results[-1], sources=sources), []
         count = state.failures
         if errors and (count == len(self.items) if self.call is None else not state.well):
             message = f"all {count} iterations failed; the first: {errors[0].message}"
-            return Failed(CallError("iterations_failed", message), frozenset(state.sources)), []
+            return Failed(CallError("iterations_failed", message), sources, some_done=some_done), []
         if count > SHOWN_FAILURES:
             more = f"{count - SHOWN_FAILURES} more iterations failed; see the results"
             errors[SHOWN_FAILURES:] = [CallError("iteration_failed", more)]
         parts = dict(zip(map(_path, self.lists), state.lists, strict=True)) if self.call is not None else None
-        return Returned(state.results, parts=parts, sources=frozenset(state.sources)), errors
+        return Returned(state.results, parts=parts, sources=sources), errors
 
 
 def _path(text: str) -> Path:

@@ -18,7 +18,7 @@ from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
 from perdure.hooks import BeforeToolCall
 from perdure.hosting.connection import data_converter
-from perdure.rules import at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
+from perdure.rules import Rule, at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
 from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.testing import LocalRun, run_locally
 from perdure.testing.scripted_model import ChatRequest, Turn
@@ -320,6 +320,28 @@ async def test_only_a_done_iteration_of_a_loop_precedes(first: str, items: list[
     async with run_locally(boss, model=answer) as local:
         await local.run("Pay ann.")
     assert refunds() == ([5] if items else [])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "paid"), [(precedes("clerk", "refund"), [5]), (never_after("refund", "clerk", event="done"), [])]
+)
+async def test_an_iteration_is_done_although_its_loop_fails_later(rule: Rule, paid: list[int], fails: bool) -> None:
+    """The condition never holds, or the second iteration fails."""
+    clerk = Agent("clerk", instructions="You say a word.", output={"type": "string", "pattern": "^a"})
+    boss = Agent("boss", instructions="You pay.", tools=[refund, clerk], rules=[rule])
+    loop = {"_tool": "clerk", "request": "Speak.", "_until": "†output == 'never'", "_max": 2}
+    plans = iter([plan(loop), plan(pays(5)), DONE, DONE])
+    words = iter(["a", *(["b"] * 9 if fails else ["a"])])
+
+    def answer(request: ChatRequest) -> Any:
+        is_boss = "You pay." in request.messages[0]["content"]
+        return next(plans) if is_boss else {"calls": [], "output": next(words)}
+
+    async with run_locally(boss, model=answer) as local:
+        view = await local.run("Pay ann.")
+    assert (view.calls[0].error or {})["code"] == ("iteration_failed" if fails else "max_iterations")
+    assert refunds() == paid
 
 
 async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:
