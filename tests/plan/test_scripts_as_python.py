@@ -542,6 +542,112 @@ def test_r5_1_a_call_that_reads_what_a_refused_statement_changes_is_not_made(lin
     )
 
 
+def check_only_calls_of_python(text: str, seed: int) -> bool:
+    """Check that the plan makes no call that Python does not make, and return whether each line is read. Then the plan
+    makes all of Python's calls, and its output."""
+    solution, refused = read(text)
+    python, world = World(seed), World(seed)
+    wanted = as_python(text, python)
+    plan = as_calls(solution)
+    while calls := plan.take_ready("now"):
+        for call in calls:
+            plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
+    assert (text, [each for each in world.made if each not in python.made]) == (text, [])
+    if not refused:
+        assert (text, sorted(world.made)) == (text, sorted(python.made))
+        found = parse_template(solution.output)[0].resolve(plan.read_at_end)
+        assert (text, dumps(found, sort_keys=True)) == (text, dumps(wanted, sort_keys=True))
+    return not refused
+
+
+SHARED = [
+    "input.rows.sort(key=lambda q: q.n)\np(x=input.rows)\np(x=input.rows[0].n)",
+    "input.rows.append(1)\nfor q in input.rows:\n    p(x=q)",
+    "input.rows.append(1)\np(x='{†input.rows}')",
+    "r = input.rows\nr.reverse()\np(x=r)\np(x=input.rows)",
+    "r = input.rows\ninput.rows.reverse()\np(x=r)",
+    "r = f(x=1)\nc = r\nc.update({'n': 7})\np(x=r)",
+    "r = f(x=1)\nc = [r]\nr.update({'n': 7})\np(x=c)",
+    "for q in input.rows:\n    q.update({'n': 7})\np(x=input.rows)\np(x=[q.n for q in input.rows])",
+    "for i, q in enumerate(input.rows):\n    q['n'] = 7\np(x=input.rows[1].n)",
+    "rows = [f(x=1), f(x=2)]\nfor q in rows:\n    r = q\n    r['n'] = 7\np(x=rows)",
+    "b = sorted(input.rows, key=lambda q: q.n)\nb[0]['n'] = 7\np(x=input.rows)",
+    "best = max(input.rows, key=lambda q: q.n)\nbest['n'] = 7\np(x=input.rows)",
+    "r = input.rows\nr.append(4)\np(x=r)\np(x=input.rows)",
+    "r = input.rows\nr += [4]\np(x=r)\np(x=input.rows)",
+    "t = u = []\nt.append(4)\np(x=t)\np(x=u)",
+    "t = []\nd = {'k': t}\nt.append(4)\np(x=d)",
+    "t = []\nd = {'k': t}\nfor q in input.rows:\n    t.append(f(x=q.n))\np(x=d)",
+    "w = 0\nt = []\nwhile w < 2:\n    r = [w]\n    t.append(r)\n    r.append(9)\n    w += 1\np(x=t)",
+    "[q.update({'n': 7}) for q in input.rows]\np(x=input.rows)",
+    "a = [1]\nb = [2]\na, b = b, a\nc = a\nc.append(3)\np(x=a)\np(x=b)",
+    "a = f(x=1)\nif a.ok:\n    b = a\nelse:\n    b = f(x=2)\nb['n'] = 7\np(x=a)",
+]
+NOT_SHARED = [
+    "t = []\nfor q in input.rows:\n    r = [q.n]\n    r.append(f(x=q.n).n)\n    t.append(r)\np(x=t)",
+    "w = 0\nt = []\nwhile w < 2:\n    r = [w]\n    r.append(f(x=w).n)\n    t.append(r)\n    w += 1\np(x=t)",
+    "r = f(x=1)\nc = {'row': r}\nc['n'] = 7\np(x=[c, r])",
+    "r = input.rows\nr.append(4)\np(x=r)",
+    "t = [q.n for q in input.rows]\nt.append(4)\np(x=[t, input.rows])",
+    "w = 0\nn = 0\nwhile w < 3:\n    last = n\n    n += f(x=w).n\n    w += 1\np(x=[n, last])",
+    "b = input.rows[0]\nb['m'] = 7\np(x=[b.m, input.rows[1], input.rows[0].n])",
+    "t = []\nu = t\nt = [1]\nt.append(2)\np(x=[t, u])",
+    "r = input.rows\nr.append(4)\nr = [1]\np(x=r)",
+]
+
+
+@pytest.mark.parametrize("text", SHARED)
+def test_r5_1_no_call_reads_a_value_that_python_has_changed_under_another_name(text: str) -> None:
+    assert not check_only_calls_of_python(f"{text}\noutput(x=1)", 1)
+
+
+@pytest.mark.parametrize("text", NOT_SHARED)
+def test_a_value_of_its_own_may_be_changed_in_place(text: str) -> None:
+    assert check_only_calls_of_python(f"{text}\noutput(x=1)", 1)
+
+
+def shared_values(chance: random.Random) -> str:
+    """A script that gives values several names, and changes them in place."""
+    pick = chance.choice
+    known = ["a", "b", "d['k']", "input.rows"]
+    lines = ["a = [1]", "b = [2, 3]", "d = {'k': [4], 'r': f(x=1)}"]
+    for _ in range(chance.randrange(3, 8)):
+        one, two = pick(known), pick(known)
+        lines += pick(
+            [
+                [f"{pick('abc')} = {one}"],
+                [f"{pick('abc')} = {pick(['list', 'sorted'])}({pick(['a', 'b'])})"],
+                [f"{pick('abc')} = [{one}, {two}]"],
+                [f"a, b = {one}, {two}"],
+                [f"{pick('ab')}.append({one})"],
+                [f"{pick('ab')} += [{chance.randrange(9)}]"],
+                [f"{one}.{pick(['reverse()', 'append(8)', 'clear()', 'extend([6])'])}"],
+                [f"d[{pick(['0', '1'])!r}] = {one}"],
+                [f"if f(x={chance.randrange(3)}).ok:", f"    {pick('ab')} = {one}"],
+                [f"for q in {one}:", f"    e = {two}", "    p(x=[q, e])"],
+                [f"for q in [{one}, {two}]:", f"    {pick(['r = q', 'r = [q]', 'r = list(q)'])}", "    r.append(7)"],
+                [f"for q in [{one}]:", f"    a.append({pick(['q', 'q[0]', 'f(x=1)'])})", "    p(x=q)"],
+                [f"p(x={one})"],
+                [f"p(x=len({one}))"],
+            ]
+        )
+        known += ["c"] if "c" not in known and lines[-1].startswith("c =") else []
+    return "\n".join([*lines, "p(x=a)", "p(x=b)", "p(x=d)", "p(x=input.rows)", "output(x=[a, b])"])
+
+
+def test_r5_1_random_scripts_that_share_values_make_only_calls_of_python() -> None:
+    compared = whole = 0
+    for seed in range(250):
+        text = shared_values(random.Random(f"shared {seed}"))
+        try:
+            whole += check_only_calls_of_python(text, seed)
+        except (*NOT_OF_PYTHON, RecursionError):
+            continue
+        compared += 1
+    assert compared > 150
+    assert whole > 20
+
+
 @pytest.mark.parametrize(
     ("line", "path"),
     [

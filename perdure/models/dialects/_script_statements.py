@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from perdure.errors import JsonError
+from perdure.models.dialects._script_aliases import ANY, SharedValues, ValuePath
 from perdure.models.dialects._script_calls import (
     BY_ITSELF,
     NO_BREAK,
@@ -40,6 +42,7 @@ from perdure.models.dialects.common import END_OF_THOUGHT, last_marks_removed
 from perdure.models.requests import ReaderVocabulary
 from perdure.values.formulas import is_method, parse_expression, parse_statements
 from perdure.values.json import Json, JsonObject, check
+from perdure.values.references import Reference
 from perdure.values.templates import EXPR
 
 _BEGINS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )?[A-Za-z_][\w.]*\(")
@@ -60,6 +63,16 @@ _BODIES: Final = {"match": "\n case 1: pass", "try": " pass\nfinally: pass"}
 _SIGNS: Final = re.compile(r"\"\"\"|'''|[\"'#()\[\]{}]")
 _CLOSES: Final = {quote: re.compile(rf"\\.|{quote}", re.DOTALL) for quote in ('"""', "'''", '"', "'")}
 _END: Final = re.compile(r"</think(?:ing)?>")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The values that a statement assigns, or changes in place."""
+
+    paths: dict[str, None]
+    """Output paths of its targets."""
+    values: list[ValuePath]
+    """All names of the values that it changes in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +284,7 @@ class ScriptPlan:
         self.output: Json = None
         self._names = vocabulary.names
         self._calls = Calls(vocabulary)
+        self._values = SharedValues(self._calls.is_tool)
         self._top = Block({"input", "state", *vocabulary.kinds})
         self._in_branches = False
         """Whether the output so far depends on conditions."""
@@ -282,6 +296,7 @@ class ScriptPlan:
         before = self.outputs, self.output, self._in_branches
         try:
             self._statement(remove_await(statement), top)
+            self._values.check_reads()
         except (NotAllowedError, ValueError, RecursionError):
             top.forget_added()
             if not isinstance(statement, ast.Expr):
@@ -289,10 +304,25 @@ class ScriptPlan:
             raise
         return top.calls
 
-    def changed_paths(self, statements: Iterable[ast.stmt]) -> dict[str, None]:
-        """Return the output paths of the values that these statements would assign or change."""
-        targets = (each for statement in statements for each in find_changed(statement, self._calls.is_tool))
-        return {path: None for target in targets if (path := self._path(target))}
+    def changes(self, statement: ast.stmt, *, follow: bool = False) -> Changes:
+        """Return the values that the statement would assign or change. `follow`: whether it is the next one of the script."""
+        if follow:
+            self._values.follow(statement)
+        targets = find_changed(statement, self._calls.is_tool)
+        paths = {path: None for target in targets if (path := self._path(target))}
+        return Changes(paths, self._values.find_changed_values(statement))
+
+    def forget(self, changes: Changes) -> dict[str, None]:
+        """Record that a statement that would make these changes is not read, and return the output paths that it leaves
+        unwritten."""
+        paths = dict(changes.paths)
+        for path in changes.values:
+            if path[0] in self._top.kinds:
+                self._values.mark_stale(path)
+            elif " " not in path[0]:
+                known = takewhile(lambda key: key != ANY, path)
+                paths[str(Reference("state", tuple(int(key) if key.isdecimal() else key for key in known)))] = None
+        return paths
 
     def _path(self, target: ast.expr) -> str:
         """Return the output path of a target, or of the value that it is a part of; "" for none."""

@@ -68,11 +68,16 @@ def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
 
 def written_out(node: ast.AugAssign) -> ast.expr:
     """Return the value that `x += 1` assigns: `x + 1`."""
-    read = copy.deepcopy(node.target)
+    return ast.copy_location(ast.BinOp(loaded(node.target), node.op, node.value), node)
+
+
+def loaded(target: ast.expr) -> ast.expr:
+    """Return the expression that reads a target."""
+    read = copy.deepcopy(target)
     for each in ast.walk(read):
         if hasattr(each, "ctx"):
             each.ctx = ast.Load()
-    return ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+    return read
 
 
 def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
@@ -98,7 +103,7 @@ def find_assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
                 yield from [root_name(node.func.value)] if node.func.attr in ("append", "extend") else []
 
 
-_MUTATING_METHODS: Final = frozenset(
+MUTATING_METHODS: Final = frozenset(
     {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
     | {"add", "difference_update", "discard", "intersection_update", "symmetric_difference_update"}
 )
@@ -131,7 +136,7 @@ def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Ite
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and not is_tool(node):
                 name = node.func.attr
-                if name in _MUTATING_METHODS or (node is alone and not is_method(name)):
+                if name in MUTATING_METHODS or (node is alone and not is_method(name)):
                     yield node.func.value
         else:
             # Imports, `except … as`, `def`, `class` and the patterns of `match` name their targets by text.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement
+from perdure.models.dialects._script_statements import Changes, Lines, ScriptPlan, Statement
 from perdure.models.dialects._script_syntax import find_changes_in_text
 from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
@@ -138,8 +138,9 @@ class ScriptReader:
             self._given.append(self._wrong(statement, (1, 1), _unreadable(error)))
         else:
             for each in body:
-                changed = self._plan.changed_paths([each])  # before the reader rewrites the tree
+                changed = None
                 try:
+                    changed = self._plan.changes(each, follow=True)  # before the reader rewrites the tree
                     self._given += self._plan.read(each)
                 except NotAllowedError as error:
                     self._given.append(self._wrong(statement, error.position(lines), error.message, changed))
@@ -155,11 +156,11 @@ class ScriptReader:
             self._given.append(wrong)
 
     def _wrong(
-        self, statement: Statement, where: tuple[int, int], message: str, changed: Iterable[str] | None = None
+        self, statement: Statement, where: tuple[int, int], message: str, changed: Changes | None = None
     ) -> Json:
         """Return a structural error that quotes the line around the place.
 
-        `changed`: output paths that the statement would change; `None` for a statement that cannot be parsed.
+        `changed`: the values that the statement would change; `None` for a statement that cannot be parsed.
         """
         lines = statement.lines
         number, column = min(where[0], len(lines)), where[1]
@@ -167,10 +168,10 @@ class ScriptReader:
         start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
         quoted = quoted[start : start + _SHOWN]
         text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
-        if changed is None:
-            changed = self._plan.changed_paths(find_changes_in_text(lines))
+        changes = [self._plan.changes(each) for each in find_changes_in_text(lines)] if changed is None else [changed]
         # No reader may see an older value there (R5.1).
-        unwritten: JsonObject = {"_outputPath": paths} if (paths := " && ".join(changed)) else {}
+        paths = dict.fromkeys(path for each in changes for path in self._plan.forget(each))
+        unwritten: JsonObject = {"_outputPath": " && ".join(paths)} if paths else {}
         return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **unwritten)
 
 
