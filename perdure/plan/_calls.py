@@ -32,7 +32,15 @@ from perdure.values.references import (
     show,
 )
 from perdure.values.state import OutputMethod, Write, scope_path
-from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template, is_expression, is_formula, parse_template
+from perdure.values.templates import (
+    EMPTY_TEMPLATE,
+    EXPR,
+    Template,
+    TextBudget,
+    is_expression,
+    is_formula,
+    parse_template,
+)
 
 DecisionKind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
 """The decisions of a person (R7.2)."""
@@ -157,6 +165,8 @@ class Assumptions:
     """The number of iterations of a loop, by call."""
     lengths: dict[str, int] = field(default_factory=dict)
     """The number of items of a list, by reference."""
+    taken: int = 0
+    """Steps of the formulas that the dry run has computed."""
 
     def take(self, what: str, value: str) -> bool:
         """Record one assumption: `1.2` with `true`, `false` or a number, or `len(†state.x)` with a number. Return
@@ -174,11 +184,13 @@ class Assumptions:
             return True
         return False
 
-    def value(self, template: Template, written: Json, lookup: Callable[[Reference], Json | Missing]) -> Json:
-        """Return the template's value, or `UNKNOWN`; `written` is its text. Raises `FormulaError`."""
+    def value(
+        self, template: Template, written: Json, lookup: Callable[[Reference], Json | Missing], texts: TextBudget
+    ) -> Json:
+        """Return the template's value, or `UNKNOWN`; `written` is its text. Raises the errors of `Template.resolve`."""
         values = [evaluate(site.expression, lookup) for site in template.sites]
         if not any(value is UNKNOWN for value in values):
-            resolved: Json = template.resolve(lookup)
+            resolved: Json = template.resolve(lookup, texts)
             return resolved
         text = written[EXPR] if isinstance(written, dict) else written
         plain = readable_formula(text) if isinstance(text, str) else None
@@ -187,7 +199,8 @@ class Assumptions:
         known = _LENGTH.sub(lambda found: str(self.lengths.get("†" + found["path"], found[0])), plain)
         if known == plain:
             return UNKNOWN
-        return self.value(parse_template({EXPR: known})[0], {EXPR: known}, lambda each: _or_unknown(lookup, each))
+        formula: JsonObject = {EXPR: known}
+        return self.value(parse_template(formula)[0], formula, lambda each: _or_unknown(lookup, each), texts)
 
     def length(self, template: Template) -> int | None:
         """Return the maximum of items of the loop, if the list that it reads or filters has an assumed length."""

@@ -25,7 +25,7 @@ from perdure.plan._structural_errors import (
 from perdure.plan._validation import check_resolved
 from perdure.values.formulas import MissingValueError
 from perdure.values.json import Json, json_path
-from perdure.values.limits import LIMITS_OF_CHILDREN, CheckBudget
+from perdure.values.limits import LIMITS_OF_CHILDREN, ROUNDS_STEPS, CheckBudget
 from perdure.values.provenance import (
     NOWHERE,
     USER,
@@ -170,9 +170,14 @@ class _Judging:
                 return self._unreadable(site.expression, json_path((*where, *site.path)))
         if self.dry is not None:
             return UNKNOWN
+        return self._resolved(lambda: template.resolve(self.found.__getitem__, self.texts), template, where)
+
+    def _resolved(self, resolve: Callable[[], Any], template: Template, where: Path) -> Any:  # as `_valued` returns
+        """Return what `resolve` makes of the template, or the end of a call whose value is too large or has an error."""
         try:
-            value = template.resolve(self.found.__getitem__, self.texts)
-            self.texts.check_whole(value)
+            value = resolve()
+            if value is not UNKNOWN:
+                self.texts.check_whole(value)
         except TooLargeError as error:
             return CallEnd("invalid", CallError("params_too_large", str(error)))
         except FormulaError as error:
@@ -187,11 +192,17 @@ class _Judging:
         return self._unreadable(site.expression, json_path((*where, *site.path)))
 
     def _guess(self, dry: Assumptions, template: Template, written: Json, where: Path) -> Json | CallEnd:
-        """Return the value that a dry run knows, or `UNKNOWN`."""
-        try:
-            return dry.value(template, written, self.found.__getitem__)
-        except FormulaError as error:
-            return self._unevaluated(error, template, where)
+        """Return the value that a dry run knows, or `UNKNOWN`. Once its formulas have taken `ROUNDS_STEPS`, it computes
+        none: a query shows it.
+        """
+        if dry.taken >= ROUNDS_STEPS:
+            return UNKNOWN
+        before = self.checks.taken
+        found: Json | CallEnd = self._resolved(
+            lambda: dry.value(template, written, self.found.__getitem__, self.texts), template, where
+        )
+        dry.taken += self.checks.taken - before
+        return found
 
     def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
         call.inputs.outside = _outside(call, loop, self.found)

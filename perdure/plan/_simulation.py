@@ -73,7 +73,8 @@ def simulate(
     `durations`: seconds by tool name, before the tools' own and `DEFAULT_DURATION`. `assume`: call id → `failed`, or
     the alternative of its output path that it takes, `true` or `false` for its condition, or a number of iterations;
     `len(†state.x)` → a number of items. All other calls are assumed to succeed, unknown conditions to hold, and loops
-    to run once. `asks`: whether a call needs approval; by default, whether it is dangerous.
+    to run once. A formula is also unknown once others have taken 150,000 steps. `asks`: whether a call needs approval;
+    by default, whether it is dangerous.
     """
     assumed, outcomes = Assumptions(), {}
     for what, value in (assume or {}).items():

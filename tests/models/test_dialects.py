@@ -597,6 +597,13 @@ def test_every_tool_has_a_name_of_its_own_in_each_dialect(names: list[str]) -> N
     assert all(len(name) <= 64 for name in function_names(["x" * 100, "x" * 101]))
 
 
+@pytest.mark.parametrize("other", ["intersect", "a.intersect"])
+def test_a_call_by_a_tools_own_name_is_for_no_other_tool(other: str) -> None:
+    reader = ToolsReader(function_names(["functions.intersect", other]))
+    reader.push_tool(ToolDelta(index=0, name="functions.intersect", arguments="{}"))
+    assert [call["_tool"] for call in reader.close().calls if isinstance(call, dict)] == ["functions.intersect"]
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "kind", "value"),
     [

@@ -84,6 +84,14 @@ def test_a_condition_goes_by_what_is_known_or_assumed(condition: str, assume: di
     assert found.steps[1].status == status
 
 
+def test_a_dry_run_computes_no_formula_once_the_formulas_have_taken_their_steps() -> None:
+    plan = Plan(1, tools={}, state=State(), dry_run=True)
+    simulate(plan, [{"_tool": "_let", "value": 1, "_if": "len([0 for i in range(9000)]) < 0"}] * 60)
+    statuses = [call.state.status for call in plan.calls]
+    assert 1 < statuses.count("skipped") < 10
+    assert statuses == sorted(statuses, reverse=True)  # the first ones are computed
+
+
 def test_a_body_is_played_once_and_counts_as_often_as_it_goes_round() -> None:
     body = [
         {"_tool": "check", "host": "†item", "_outputPath": "†state.load"},

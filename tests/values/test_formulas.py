@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import FormulaError, TooLargeError
-from perdure.plan import Plan
+from perdure.plan import Plan, simulate
 from perdure.runs._output import resolve_output
 from perdure.values._formula_functions import EvaluationSteps
 from perdure.values.formulas import parse_expression, parse_formula, parse_statements
@@ -445,7 +445,10 @@ def test_r18_9_a_value_of_shared_parts_is_refused_wherever_it_stands() -> None:
     )
     plan.close()
     assert plan.take_ready() == []
-    for call in plan.calls:
+    dry = [Plan(1, tools={}, state=State(), dry_run=True) for _ in plan.calls[1:]]
+    for each, call in zip(dry, plan.calls[1:], strict=True):
+        simulate(each, [call.spec.raw])
+    for call in (*plan.calls, *(each.calls[0] for each in dry)):
         assert call.state.error is not None
         assert call.state.error.code == "params_too_large"
         assert "gives a value of more than 1,900,000 bytes, which is the limit" in call.state.error.message

@@ -75,7 +75,8 @@ class ToolsReader:
     """A reader that returns each native call once its arguments have closed."""
 
     def __init__(self, names: Mapping[str, str], form: OutputForm | None = None) -> None:
-        self._names = names
+        # A tool's own name comes before the name without what some servers write around it.
+        self._names = {tool: tool for tool in names.values()} | dict(names)
         self._pieces: list[_Piece] = []
         self._by_index: dict[int, _Piece] = {}
         self._given: list[Json] = []
