@@ -678,6 +678,11 @@ JOINED = [
     "c = [[q.s, f(x=q.n).n or q.s] for q in input.rows]\np(x=c)",
     "c = {}\nfor q in input.rows:\n    c[q.s] = q.n or q.s\np(x=c)",
     "c = []\nfor q in input.rows:\n    c.append([q.n or q.s, f(x=q.n).n or q.s])\np(x=c)",
+    "c = (a.n or b.s) if a.ok else f(x=3)\np(x=c)",
+    "c = f(x=3) if a.ok else (a.s and b.n)\np(x=c)",
+    "c = f(x=3) if a.ok else [a.s and b.n, a.n or b.s]\np(x=c)",
+    "c = f(x=3) if a.ok else (a.s and b.n) if b.ok else (a.n or b.s)\np(x=c)",
+    "w = 0\nwhile w < 2:\n    c = (a.s or b.n) if a.n > w else f(x=w)\n    w += 1\np(x=c)",
 ]
 
 

@@ -104,6 +104,8 @@ class RoundReader(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         self._assign(node.targets, node.value)
 
+    visit_BranchAssign = visit_Assign
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self._assign([node.target], node.value)

@@ -28,6 +28,7 @@ from perdure.models.dialects._script_calls import (
 )
 from perdure.models.dialects._script_rounds import RoundReader
 from perdure.models.dialects._script_syntax import (
+    BranchAssign,
     as_branches,
     as_loops,
     find_assigned,
@@ -342,7 +343,7 @@ class ScriptPlan:
         if isinstance(node, ast.Expr):
             self._expression(node.value, block)
         elif isinstance(node, ast.Assign):
-            self._assign(node.targets, node.value, block)
+            self._assign(node.targets, node.value, block, by_truth=isinstance(node, BranchAssign))
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self._assign([node.target], node.value, block)
         elif isinstance(node, ast.AugAssign):
@@ -398,7 +399,7 @@ class ScriptPlan:
             raise NotAllowedError(node, NOT_CHANGED.format(name=name or "rows"))
         self._add(func.value, node.args[0], "list" if func.attr == "extend" else "item", block)
 
-    def _assign(self, targets: list[ast.expr], value: ast.expr, block: Block) -> None:
+    def _assign(self, targets: list[ast.expr], value: ast.expr, block: Block, *, by_truth: bool = False) -> None:
         calls = self._calls
         if (
             len(targets) == 1
@@ -427,7 +428,7 @@ class ScriptPlan:
             calls.comprehension(value, block, targets[0].id)
         else:
             self._check_itself(targets, value, block)
-            raw = {"_tool": "_let", "value": block.values.value(calls.plain(value, block))}
+            raw = {"_tool": "_let", "value": block.values.value(calls.plain(value, block), by_truth=by_truth)}
             block.emit({**raw, "_outputPath": block.target(targets)}, value)
 
     def _fill(self, target: ast.Subscript, value: ast.expr, block: Block) -> None:

@@ -53,13 +53,17 @@ def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
     return made
 
 
+class BranchAssign(ast.Assign):
+    """An assignment in a branch of `x = a or b if y else g()`: its `and` and `or` choose by truth, as in any expression."""
+
+
 def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
     """Return `x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call
     in one of them."""
 
     def branch(each: ast.expr) -> ast.stmt:
         if targets:
-            return ast.Assign(copy.deepcopy(targets), each)
+            return BranchAssign(copy.deepcopy(targets), each)
         return ast.Pass() if isinstance(each, ast.Constant) else ast.Expr(each)
 
     first, other = (ast.copy_location(branch(each), value) for each in (value.body, value.orelse))
