@@ -116,6 +116,8 @@ class PlayedRun:
     requests: int = 0
     tokens: int = 0
     cost: float | None = None
+    without_price: list[str] = field(default_factory=list)
+    """The models that have answered, and have no known price."""
     contexts: dict[tuple[int, int], RequestContext] = field(default_factory=dict)
     """The context of each Request, by its number and the number of earlier sends."""
     initial_plan: Json = None
@@ -784,6 +786,7 @@ class _RunPlayer:
         played.view, played.graph = view, plan_graph(view)
         played.output = view.output
         played.requests, played.tokens, played.cost = view.requests, view.usage.tokens, view.usage.cost
+        played.without_price = [model for model, used in view.usage.by_model.items() if used.cost is None]
         return played
 
 

@@ -175,6 +175,8 @@ class RunReport(WireModel):
     """Dollars; `None`: a price is not known."""
     cost_after: float | None = None
     """Dollars of the known Requests."""
+    without_price: list[str] = Field(default_factory=list)
+    """The models without a known price, before or after the change."""
     waited: float = 0.0
     """Sum of the seconds that approval requests have waited for people."""
     waited_after: float = 0.0
@@ -264,6 +266,8 @@ class WhatIfReport(WireModel):
         costs = totals["cost"], totals["costAfter"]
         cost = "" if None in costs else f"; ${costs[0]:.4f} -> ${costs[1]:.4f}"
         yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
+        if unpriced := ", ".join(dict.fromkeys(model for run in self.played for model in run.without_price)):
+            yield f"no cost: the price of {unpriced} is not known"
         yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
         yield from self._without_effect()
         for line in dict.fromkeys(line for run in self.played for line in run.not_accepted):
@@ -385,6 +389,7 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     report.plan_differs = _written(before, known) != _written(after, known)
     report.tokens, report.tokens_after = before.tokens, after.tokens
     report.cost, report.cost_after = before.cost, after.cost
+    report.without_price = list(dict.fromkeys([*before.without_price, *after.without_price]))
     waited = {id: seconds for id, seconds in before.waited.items() if id not in before.without_person}
     report.waited = sum(waited.values())
     if report.differs:

@@ -252,6 +252,15 @@ async def test_r22_2_another_agent_or_model_is_asked_and_tools_are_answered_from
     assert any("later" in line for line in unknown.differences)
 
 
+async def test_r22_2_a_model_without_a_price_is_named(dev_server: WorkflowEnvironment) -> None:
+    priced = {"config": {"prices": {"gpt-4o-mini": {"prompt": 1, "completion": 1}}, "models": {"fast": "gpt-4o-mini"}}}
+    async with harness(dev_server.client, [look], [{"calls": [], "output": {"a": 1}}] * 2) as it:
+        run = await it.run(agent("look", **priced))
+        report = await reported(it, run.run_id, model="own-model")
+    assert (report.cost is None, report.cost_after, report.without_price) == (False, None, ["own-model"])
+    assert "no cost: the price of own-model is not known" in WhatIfReport(runs=[report]).total_lines()
+
+
 async def test_r22_2_a_delegate_a_loop_and_an_approval_in_a_loop(dev_server: WorkflowEnvironment) -> None:
     calls = [{"_tool": "refund", "euros": "†item", "_each": [1, 2, 3], "_outputPath": "†state.paid"}]
     async with harness(dev_server.client, [refund], [{"calls": calls, "output": None}, DONE]) as it:
