@@ -682,13 +682,22 @@ JOINED = [
     "c = f(x=3) if a.ok else (a.s and b.n)\np(x=c)",
     "c = f(x=3) if a.ok else [a.s and b.n, a.n or b.s]\np(x=c)",
     "c = f(x=3) if a.ok else (a.s and b.n) if b.ok else (a.n or b.s)\np(x=c)",
+    "for q in e['rows'] or input.rows:\n    p(x=q.n)",
+    "for i, q in enumerate(e['rows'] or input.rows):\n    p(x=[i, q.n])",
+    "for q in e['rows'] and input.rows:\n    p(x=q.n)",
+    "for q in [a.s or b.n, a.n and b.s, a.n]:\n    p(x=q)",
+    "for q in (e['rows'] or input.rows) if a.ok else []:\n    c = f(x=q.n)\n    p(x=c)",
+    "c = [f(x=q.n) for q in e['rows'] or input.rows]\np(x=c)",
+    "c = [q.n for q in e['rows'] or input.rows if q.ok]\np(x=c)",
+    "for q in input.rows:\n    for r in e['rows'] or [q.n]:\n        p(x=r)",
+    "w = 0\nwhile w < 2:\n    for q in e['rows'] or input.rows:\n        p(x=[w, q.n])\n    w += 1",
     "w = 0\nwhile w < 2:\n    c = (a.s or b.n) if a.n > w else f(x=w)\n    w += 1\np(x=c)",
 ]
 
 
 @pytest.mark.parametrize("text", JOINED)
 def test_r16_4_plain_values_joined_inside_an_expression_with_a_call_are_pythons(text: str) -> None:
-    text = f"a = f(x=1)\nb = g(x=2)\n{text}\noutput(x=1)"
+    text = f"a = f(x=1)\nb = g(x=2)\ne = {{'rows': []}}\n{text}\noutput(x=1)"
     for seed in range(8):
         python, plan = World(seed), World(seed)
         assert (seed, as_plan(text, plan, random.Random(seed))) == (seed, (as_python(text, python), []))

@@ -749,8 +749,8 @@ def _reads(formula: str, name: str | None) -> bool:
 
 
 def _listed(node: ast.expr, block: Block) -> Json:
-    """Return the values of a loop: a reference, a list, or a formula for one."""
-    value = block.values.value(node)
+    """Return the values of a loop: a reference, a list, or a formula for one, in which `and` and `or` choose by truth."""
+    value = block.values.value(node, by_truth=True)
     plain = isinstance(value, list) or (isinstance(value, dict) and value.keys() == {EXPR})
     if plain or (isinstance(value, str) and not isinstance(node, ast.Constant)):
         return value
