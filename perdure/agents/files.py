@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from perdure.runs.provenance import RunProvenance
 from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, json_path, loads_commented, shorten, without_comments
-from perdure.values.messages import PlanMessage, deep_merge
+from perdure.values.messages import PlanMessage, ToolMessage, deep_merge
 from perdure.values.problems import line_of, none_of, problem_at, suggest_name
 from perdure.values.provenance import AGENT
 from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, get, overlaps
@@ -154,19 +155,28 @@ def _tools(
         wanted = list(dict.fromkeys([*known, *(name for name in names if isinstance(name, str))]))
     if context.skills and READ_SKILL not in wanted:  # it comes with them
         wanted.append(READ_SKILL)
-    tools: dict[str, Tool] = {}
     unknown = [item for item in wanted if isinstance(item, str) and item not in known]
-    for item in wanted:
-        if isinstance(item, str):
-            tool = offline_tool(
-                known.get(item) or {"name": item, "additionalProperties": True, "_activity": item}, known
-            )
-        else:
-            tool = offline_tool(item, known)
-        if tool.resolution == "upfront" and (document := delegates.get(tool.delegate or "")) is not None:
-            tool = merge_upfront(tool, document)
-        tools[tool.name] = tool
-    return tools, unknown
+    return {tool.name: tool for item in wanted for tool in [_tool(item, known, delegates)]}, unknown
+
+
+def _tool(item: str | JsonObject, known: Mapping[str, JsonObject], delegates: Mapping[str, JsonObject]) -> Tool:
+    if isinstance(item, str):
+        item = known.get(item) or {"name": item, "additionalProperties": True, "_activity": item}
+    tool = offline_tool(item, known)
+    document = delegates.get(tool.delegate or "") if tool.resolution == "upfront" else None
+    return tool if document is None else merge_upfront(tool, document)
+
+
+def tools_of(agent: AgentSpec, known: Mapping[str, JsonObject], delegates: Mapping[str, JsonObject]) -> list[Tool]:
+    """Return the agent's tools, which need no input, without those that cannot be used. A tool that is not `known` may
+    have any parameter. `delegates`: as for `plan_of`.
+    """
+    tools = []
+    for message in agent.messages():
+        if isinstance(message, ToolMessage):
+            with suppress(ProtocolError):  # a delegate's agent file is not valid
+                tools.append(_tool(message.tool, known, delegates))
+    return tools
 
 
 def offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:

@@ -5,7 +5,6 @@ The sender is the user of this machine, who has all rights here. An option names
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 import uuid
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import plan_of
+from perdure.agents.files import tools_of
 from perdure.agents.folder import AgentFolder
 from perdure.approvals.policy import policy_problems
 from perdure.cli._console import get_console, make_table, strip_control_characters
@@ -35,9 +34,8 @@ from perdure.cli._execute import (
 )
 from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import local_user, with_settings
-from perdure.errors import PerdureError, RunError, RunNotFoundError
+from perdure.errors import RunError, RunNotFoundError
 from perdure.hosting.settings import Settings
-from perdure.runs.agent import Context as RunContext
 from perdure.runs.caller_context import masked_context
 from perdure.runs.delegates import wanted_delegates
 from perdure.sessions.fork import read_place
@@ -209,10 +207,7 @@ def check(
         known = {each.name: each.definition for each in found.functions} | registry_of(settings).definitions()
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
     delegates, problems = AgentFolder(settings.agents_folder).delegates_of(found.parsed, found.delegates())
-    with contextlib.suppress(PerdureError):  # a tool is not known here, or the run needs an input
-        context = RunContext(found.parsed, None, has_input=False)
-        resolved = plan_of([], context, found.parsed.config, known, delegates=delegates).tools
-        problems += map(str, policy_problems(found.document(), resolved.values()))
+    problems += map(str, policy_problems(found.document(), tools_of(found.parsed, known, delegates)))
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],

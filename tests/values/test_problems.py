@@ -126,9 +126,9 @@ def test_an_agents_check_finds_parameters_that_the_workers_tools_cannot_have(
     code = 'from perdure import tool\n\n@tool\ndef pay(euros: float) -> None:\n    """Pay."""\n'
     (tmp_path / "till_of_the_check.py").write_text(code)
     rules = [{"rule": "at_most", "of": "pay.euro", "sum": 1}]
-    (file := tmp_path / "a.json").write_text(
-        json.dumps({"config": {"rules": rules}, "context": [{"type": "tool", "tool": "pay"}]})
-    )
+    required = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
+    context = [*({"type": "tool", "tool": name} for name in ("unknown", "pay")), {"type": "input", "schema": required}]
+    (file := tmp_path / "a.json").write_text(json.dumps({"config": {"rules": rules}, "context": context}))
     found = CliRunner().invoke(app, ["agent", "check", str(file), "--tools", "till_of_the_check"])
     assert found.exit_code == 1
     assert '$.config.rules[0]: "euro" is not a known parameter of pay; did you mean "euros"?' in found.stdout
