@@ -805,6 +805,21 @@ def test_r5_1_calls_below_words_of_a_list_are_made(words: str) -> None:
     assert [call["_tool"] for call in solution.calls if isinstance(call, dict)] == ["f"]
 
 
+@pytest.mark.parametrize("words", ["with care", "with care and patience", "class action", "with the order."])
+def test_calls_below_prose_that_begins_like_a_head_are_made(words: str) -> None:
+    solution, refused = read(f"{words}\n    f(x=1)\noutput('done')\n")
+    assert (not refused, solution.output) == (True, "done")
+    assert [call["_tool"] for call in solution.calls if isinstance(call, dict)] == ["f"]
+
+
+@pytest.mark.parametrize("words", ["with care", "if needed", "while input.amount > 500", "else"])
+def test_a_head_without_a_colon_may_be_a_thought_whose_end_comes_later(words: str) -> None:
+    reader = ScriptReader(ReaderVocabulary(names={name: name for name in TOOLS}, parameters=TOOLS, kinds=["input"]))
+    assert reader.push(f"{words}\n    p(x=1)\ng(x=1)\n") == []
+    calls = [*reader.push("</think>\nf(x=2)\n"), *reader.close("stop").calls[1:]]
+    assert [call["_tool"] for call in calls if isinstance(call, dict)] == ["f"]
+
+
 def test_r5_1_a_name_behind_a_head_with_arguments_is_not_written() -> None:
     _, [refused] = read("if f(x=1, y=':'): w = f(x=2))\n")
     assert refused["_outputPath"] == "†state.w"

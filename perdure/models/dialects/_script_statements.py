@@ -57,6 +57,7 @@ _COMPOUND: Final = re.compile(
 """The beginning of a line to which the following deeper lines belong."""
 _WORD: Final = re.compile(r"(?:async\s+)?(?:if|elif|else|for|while|def|class|try|except|finally|with)\b")
 """The beginning of a line that may be the head of a block whose colon is missing."""
+_PROSE: Final = re.compile(r"(?:with|class)(?: \w+)+[.!]?\s*")
 _HEAD: Final = re.compile(r"(?:for|while|if)\b")
 _GOES_ON: Final = re.compile(r"(?:elif|else|except|finally)\b")
 """The beginning of a line that belongs to a compound statement without being deeper than its head."""
@@ -84,11 +85,15 @@ class Statement:
     lines: list[str]
 
     @property
+    def is_bare_block(self) -> bool:
+        """Whether it is a head without a colon above calls, such as `if input.urgent`. It may be a thought, too."""
+        return _is_bare_head(self.lines[0].lstrip()) and any("(" in line for line in self.lines[1:])
+
+    @property
     def is_words(self) -> bool:
         """Whether it is prose: it begins neither as a call, nor as a loop or a condition. A head without a colon needs a
         call below it."""
-        calls = _is_bare_head(self.lines[0].lstrip()) and any("(" in line for line in self.lines[1:])
-        return not calls and not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
+        return not self.is_bare_block and not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
 
     @property
     def _has_head(self) -> bool:
@@ -102,8 +107,9 @@ class Statement:
 
 
 def _is_bare_head(text: str) -> bool:
-    """Whether the text would be the head of a block with a colon behind it. `for the refund` would not."""
-    if (word := _WORD.match(text)) is None:
+    """Whether the text would be the head of a block with a colon behind it. `for the refund` would not, and `with care` is
+    prose: it has no condition for the calls below it."""
+    if (word := _WORD.match(text)) is None or _PROSE.fullmatch(text):
         return False
     text = f"{text.rstrip().removesuffix(' then')}:{_BODIES.get(word[0], ' pass')}"
     return any(_is_read(f"{before}{text}") for before in ("", "if 0: pass\n", "try: pass\n"))

@@ -131,6 +131,7 @@ class ScriptReader:
             if statement.is_words:
                 self._take_words(wrong)
             else:
+                self._held = self._held or (statement.is_bare_block and not (self._given or self._plan.outputs))
                 self._given.append(wrong)
         except NotAllowedError as error:
             self._given.append(self._wrong(statement, (1, 1), error.message))
