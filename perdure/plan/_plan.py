@@ -28,7 +28,7 @@ from perdure.plan._calls import (
     Rejected,
     Returned,
 )
-from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
+from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge, request_of
 from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
 from perdure.plan._loops import LoopPlace, Loops, RoundBudget, RunningLoop, outside_state
@@ -303,7 +303,7 @@ class Plan:
         )
         items = Labels(call.inputs.origins.params.get(EACH, NOWHERE))
         plan = Plan(
-            self.request,
+            request_of(call.id),  # the loop may begin under a later Request than its own
             tools=self._tools,
             state=state,
             data=inside.data(),

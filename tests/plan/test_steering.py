@@ -534,6 +534,18 @@ def test_r10_5_calls_of_both_requests_read_and_await_each_other() -> None:
     assert world.end("2.1") == ["2.2"]
 
 
+def test_r10_5_a_loop_that_begins_under_a_later_request_keeps_the_order_of_its_body() -> None:
+    world = World()
+    body = [act("x"), {"_tool": "_for", "_each": [1], "_body": [act("y"), act("z", _after=[".0"])], "_after": [".0"]}]
+    world.answer(act("a"), {"_tool": "_for", "_each": [1], "_body": body, "_after": ["1.0"]})
+    world.steer("m1")
+    world.step()
+    world.answer(keep("1.1"))
+    assert world.end("1.0") == ["1.1[0].0"]
+    assert world.end("1.1[0].0") == ["1.1[0].1[0].0"]
+    assert world.end("1.1[0].1[0].0") == ["1.1[0].1[0].1"]
+
+
 def test_r10_5_new_calls_see_the_state_as_it_stands_and_not_what_is_held() -> None:
     world = World()
     world.answer(act("a", "old"))
