@@ -657,17 +657,24 @@ class SessionReplies:
         while self.waiting and not self._paused:
             delivery = self.waiting[0]
             is_redelivery = delivery.is_redelivery and self._hooks.has_hooks() and self._is_patched()
-            became, text = await self._one(delivery, is_redelivery=is_redelivery)
+            became, text = await self._deliver_first(is_redelivery=is_redelivery)
             del self.waiting[:1]
             self._on_end(delivery, became, text)
             await self._hooks.sent(delivery, text, became.status, is_redelivery=is_redelivery)
 
-    async def _one(self, delivery: ReplyDelivery, *, is_redelivery: bool) -> tuple[Delivered, str]:
-        """Deliver one reply; return its outcome and its text. Hooks do not change the text of a redelivery again."""
-        keeps_text = is_redelivery and delivery.hooked
-        text, refused = (delivery.text, None) if keeps_text else await self._hooks.sending(delivery)
-        if refused is not None:
-            return Delivered(status="refused", why=refused), text
+    async def _deliver_first(self, *, is_redelivery: bool) -> tuple[Delivered, str]:
+        """Deliver the first waiting reply, and note in it whether hooks have seen it. Return its outcome and its text.
+
+        Hooks do not change the text of a redelivery again.
+        """
+        delivery = self.waiting[0]
+        text, keeps_text = delivery.text, is_redelivery and delivery.hooked
+        answer = None if keeps_text else await self._hooks.sending(delivery)
+        if answer is not None:
+            delivery.hooked = True
+            if answer.refused is not None:
+                return Delivered(status="refused", why=answer.refused), text
+            text = text if answer.changed is None else str(answer.changed["text"])
         sent = delivery.model_copy(update={"text": text, "hooked": False})
         return await deliver(DELIVER_ACTIVITY, sent, _RETRY, f"{delivery.kind} → {delivery.route}"), text
 

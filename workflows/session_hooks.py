@@ -135,18 +135,12 @@ class SessionHooks:
             of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
             await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
 
-    async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
-        """Return the text of a reply after hooks have changed it, and the reason why they refuse it. Record in
-        `delivery.hooked` that hooks were called.
-        """
-        text = delivery.text
+    async def sending(self, delivery: ReplyDelivery) -> HookAnswer | None:
+        """Return the answer of the hooks that see a reply before its delivery; `None`: there are none."""
         if not self.has_hooks():
-            return text, None
-        answer = await self._ask("message_sending", MessageSending, delivery.key, lambda: _of_reply(delivery, text))
-        delivery.hooked |= answer is not None
-        if answer is None or answer.refused is not None:
-            return text, None if answer is None else answer.refused
-        return (text if answer.changed is None else str(answer.changed["text"])), None
+            return None
+        of = _of_reply(delivery, delivery.text)
+        return await self._ask("message_sending", MessageSending, delivery.key, lambda: of)
 
     async def sent(self, delivery: ReplyDelivery, text: str, status: str, *, is_redelivery: bool) -> None:
         """Report the outcome of a reply: `delivered`, `refused` or `unknown`.

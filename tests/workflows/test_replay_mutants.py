@@ -20,7 +20,7 @@ CHANGES = [
     # The pause that a model's server asks for.
     ("requests", 'await workflow.sleep(pause, summary=line(f"{model} asks to wait: {away.reason}"))', "pass", "model-away"),
     # A pause before a delivery.
-    ("session_driver", "        text, refused = (delivery.text, None) if keeps_text else await self._hooks.sending(delivery)\n", "        await workflow.sleep(1)\n        text, refused = (delivery.text, None) if keeps_text else await self._hooks.sending(delivery)\n", "session-replies"),
+    ("session_driver", "        answer = None if keeps_text else await self._hooks.sending(delivery)\n", "        await workflow.sleep(1)\n        answer = None if keeps_text else await self._hooks.sending(delivery)\n", "session-replies"),
     # A command before a session's decision.
     ("session", "        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE,", "        workflow.upsert_memo({'decided': 1})\n        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE,", "session-decided"),
     # A lost call is not tried again.
