@@ -160,10 +160,7 @@ class BedrockServer:
             self._session = library.Session()
         region = await asyncio.to_thread(self._session.get_config_variable, "region") or os.environ.get("AWS_REGION")
         if not region and not self._address:
-            raise ApplicationError(
-                "no region for the provider 'bedrock': set AWS_REGION for the worker", type=NO_KEY,
-                non_retryable=True,
-            )  # fmt: skip
+            raise _missing("no region for the provider 'bedrock'", "AWS_REGION")
         address = (self._address or f"https://bedrock-runtime.{region}.amazonaws.com").rstrip("/")
         url = f"{address}/model/{quote(body['model'], safe='')}/converse{'-stream' if body['stream'] else ''}"
         content = _encoded(body)
@@ -258,8 +255,13 @@ async def load_library(name: str, *, extra: str) -> Any:
 
 
 def no_key(provider: str, variable: str) -> ApplicationError:
-    """Return the failure of a worker that has no key for a provider."""
-    message = f"no key for the provider {provider!r}: set {variable} for the worker"
+    """Return the failure of a process that has no key for a provider."""
+    return _missing(f"no key for the provider {provider!r}", variable)
+
+
+def _missing(what: str, variable: str) -> ApplicationError:
+    # A worker calls the models of runs. Clients call those of what-if and of evaluators.
+    message = f"{what}: set {variable} for the process that calls the model"
     return ApplicationError(message, type=NO_KEY, non_retryable=True)
 
 
@@ -281,11 +283,8 @@ def default_openai() -> AsyncOpenAI:
         address = os.environ.get("OPENAI_BASE_URL") or _OPENAI
         return AsyncOpenAI(base_url=address, max_retries=0, timeout=TIMEOUT, default_headers=headers)
     except openai.OpenAIError:
-        raise ApplicationError(
-            "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) for the worker",
-            type=NO_KEY,
-            non_retryable=True,
-        ) from None
+        variables = "OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)"
+        raise _missing("no key for the model", variables) from None
 
 
 def connect(
@@ -312,8 +311,6 @@ def endpoint_key(name: str, variable: str | None) -> str:
     """Return the key of an endpoint. Raise `ApplicationError` if its variable is empty."""
     key = os.environ.get(variable, "") if variable else "none"
     if not key:
-        raise ApplicationError(
-            f"no key for the endpoint {name!r}: set {variable} for the worker", type=NO_KEY, non_retryable=True
-        )
+        raise _missing(f"no key for the endpoint {name!r}", str(variable))
     keep_secret(key)
     return key

@@ -591,8 +591,8 @@ async def ask_model(endpoints: Endpoints, model: str, context: RequestContext) -
             async with endpoints.ask(model, body, context.stable) as response:
                 await read_answer(response, answer)
             return _masked(answer.result())
-        except ApplicationError as error:  # a key, a library or an endpoint is missing, and no worker is asked here
-            raise RunError(f"{model}: {error.message.removesuffix(' for the worker')}") from None
+        except ApplicationError as error:  # a key, a library or an endpoint is missing
+            raise RunError(f"{model}: {error.message}") from None
         except Exception as error:
             refusal = refusal_in(error)
             if refusal is not None and refusal.kind == "filtered":

@@ -89,9 +89,9 @@ async def test_a_model_of_each_provider(name: str) -> None:
 
 
 NO_KEY = {
-    "anthropic:claude-sonnet-5": "no key for the provider 'anthropic': set ANTHROPIC_API_KEY for the worker",
-    "google:gemini-3-pro": "no key for the provider 'google': set GEMINI_API_KEY for the worker",
-    "bedrock:amazon.nova-pro-v1:0": "no region for the provider 'bedrock': set AWS_REGION for the worker",
+    "anthropic:claude-sonnet-5": "no key for the provider 'anthropic': set ANTHROPIC_API_KEY for the process that calls the model",
+    "google:gemini-3-pro": "no key for the provider 'google': set GEMINI_API_KEY for the process that calls the model",
+    "bedrock:amazon.nova-pro-v1:0": "no region for the provider 'bedrock': set AWS_REGION for the process that calls the model",
 }
 
 

@@ -8,13 +8,15 @@ from perdure.errors import RunError
 from perdure.hosting.model_client import ModelClient
 from perdure.models.requests import RequestContext
 
+WHERE = "for the process that calls the model"
+
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("gpt-9", "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server)"),
+        ("gpt-9", f"no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for your own server) {WHERE}"),
         ("gpt-9@there", "PERDURE_ENDPOINTS has no endpoint 'there'"),
-        ("google:gemini-9", "no key for the provider 'google': set GEMINI_API_KEY"),
+        ("google:gemini-9", f"no key for the provider 'google': set GEMINI_API_KEY {WHERE}"),
     ],
 )
 async def test_r22_2_a_missing_key_or_endpoint_is_one_error_without_a_worker(
