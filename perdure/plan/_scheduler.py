@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import IF, Assumptions, Call, CallStatus, LoopForm
+from perdure.plan._calls import EACH, IF, Assumptions, Call, CallStatus, LoopForm
 from perdure.plan._dependency_graph import PARTS_DECIDED, Binding, CallNode, DependencyGraph, Found
 from perdure.plan._provenance import with_conditions
 from perdure.plan._structural_errors import (
+    LAZY_READS,
     OWN_DECIDES,
     QUOTED,
     find_hidden_values,
@@ -36,8 +37,8 @@ from perdure.values.provenance import (
     origins_of,
     taken_by,
 )
-from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, references
-from perdure.values.state import State, scope_path
+from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, get, references
+from perdure.values.state import State, is_prefix, scope_path
 from perdure.values.templates import Template, TextBudget
 
 
@@ -112,11 +113,13 @@ class _Judging:
         )
         params = self._valued(call.spec.template, ())
         if isinstance(params, CallEnd):
-            return params
+            if params.status != "invalid" or call.spec.loop is None or not self._has_no_iteration(call.spec.loop):
+                return params
+            params = {EACH: []} if call.spec.loop.kind == "each" else {}
         if self.dry is not None:
             return None if call.spec.loop is None else self._dry_loop(self.dry, call, call.spec.loop)
         if call.spec.loop is not None:
-            call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, call.spec.loop, self.found)
+            call.inputs.items, call.inputs.outside = params.get(EACH), _outside(call, call.spec.loop, self.found)
             call.inputs.outside_sources = {
                 each: _loop_sources(call, each, self._sources if each in call.inputs.outside else self._absent)
                 for each in call.spec.loop.reads
@@ -124,6 +127,29 @@ class _Judging:
         else:
             call.inputs.take_resolved(params)
         return _invalid(check_resolved(call, self.checks))
+
+    def _has_no_iteration(self, loop: LoopForm) -> bool:
+        """Whether the loop ends before its first iteration. Then the keys that its body reads need not exist."""
+        if self.dry is not None or not self.checks.is_patched(LAZY_READS):
+            return False
+        try:
+            if loop.kind == "each":
+                return bool(loop.each.resolve(self._part, self.texts) == [])
+            before = loop.before
+            return (
+                before is not None
+                and not any(before.template.find_missing(self._part))
+                and not before.holds(self._part)
+            )
+        except (FormulaError, TooLargeError):
+            return False
+
+    def _part(self, reference: Reference) -> Json | Missing:
+        """Return the value of a reference, which may be a part of a value that was read whole."""
+        whole = next(
+            (each for each in self.found if each.kind == reference.kind and is_prefix(each.path, reference.path)), None
+        )
+        return MISSING if whole is None else get(self.found[whole], reference.path[len(whole.path) :])
 
     def _read(self) -> Binding | CallEnd | None:
         """Find the value of each reference."""

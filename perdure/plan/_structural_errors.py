@@ -38,7 +38,7 @@ LAZY_READS: Final = "lazy-reads"
 """Patch: runs of 0.2.0 need each value that a formula names, also in parts that it does not evaluate.
 
 In these runs, a call without such a value is skipped. An iteration that reads a missing name is refused, even if its
-condition is false.
+condition is false. A loop without an iteration is refused for a key that its body reads and its data lacks.
 """
 QUOTED: Final = 160
 """Characters of a reference, or of an expression, in an error; the full text may have thousands."""

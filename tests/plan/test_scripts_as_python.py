@@ -768,6 +768,38 @@ def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
     assert sorted(plan.made) == sorted(python.made)
 
 
+NO_ROUND = [
+    "while d['more']:\n    p(x=d['cursor'])\n    w += 1",
+    "while d['more'] and w < 3:\n    q = g(x=[d['cursor'], a.n])\n    if q.ok:\n        p(x=d['cursor'])\n    w += 1",
+    "while d['rows'] and d['rows'][0].n:\n    p(x=a.cursor)\n    w += 1",
+    "for q in d['rows']:\n    p(x=a.cursor)",
+    "for q in d['rows']:\n    r = g(x=q)\n    p(x=[r, a.cursor])",
+    "c = [g(x=a.cursor) for q in input.rows if q.n > 9]",
+    "if not d['more']:\n    while w > 3:\n        p(x=a.cursor)\n        w += 1",
+]
+
+
+@pytest.mark.parametrize("text", NO_ROUND)
+def test_r16_4_a_loop_without_a_round_needs_no_key_that_its_body_reads(text: str) -> None:
+    text = f"a = f(x=1)\nd = {{'more': False, 'rows': []}}\nw = 0\n{text}\noutput(w=w, n=a.n)"
+    python, plan = World(1), World(1)
+    assert as_plan(text, plan, random.Random(1)) == (as_python(text, python), [])
+    assert sorted(plan.made) == sorted(python.made)
+
+
+def test_r16_4_a_round_that_reads_a_missing_key_is_not_made() -> None:
+    text = "a = f(x=1)\nd = {'more': True}\nwhile d['more']:\n    p(x=a.cursor)\noutput(n=a.n)"
+    found = planned(text)
+    assert found is not None
+    plan, world = found[0], World(1)
+    while calls := plan.take_ready("now"):
+        for call in calls:
+            plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
+    (error,) = [call.state.error for call in plan.every_call() if call.state.error]
+    assert "†state.a.cursor is not in what 1.0 f wrote" in error.message
+    assert [each[0] for each in world.made] == ["f"]
+
+
 HEADS = [
     "if input.amount > 500",
     "if input.amount > 500 then",
