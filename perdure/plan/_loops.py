@@ -453,7 +453,8 @@ def recorded_iterations(loop: Call, around: Mapping[str, Json], outcome: Outcome
     """Return the ended calls of a loop over items whose `outcome` another run has recorded.
 
     Each has the parameters that follow from the item, the state that the loop reads, and the values `around` it by
-    kind. A call whose condition does not hold is left out.
+    kind. A call whose condition does not hold is left out. A failed iteration of several calls does not tell which of
+    them have failed: they are failed and carried out, and have no outcome.
     """
     results = outcome.value if isinstance(outcome, Returned) else None
     return list(_iterations(loop, {**around, "state": outside_state(loop).snapshot()}, results))
@@ -472,7 +473,8 @@ def _iterations(loop: Call, around: Mapping[str, Json], results: Json) -> Iterat
             call = Call.of(at if form.single else f"{at}.{n}", n, each.spec)
             values = {name: _known(template, known) for name, template in params[n].items()}
             call.inputs.params = {name: value for name, value in values.items() if value is not MISSING}
-            call.state.status = "failed" if each is form.forms[-1] and _is_error(result, number) else "done"
+            call.state.status = "failed" if _is_error(result, number) else "done"
+            call.state.carried_out = not form.single  # any call of the body may have failed, and any may be done
             if each.spec.loop is None:
                 yield call
             else:
@@ -508,9 +510,10 @@ def _error(number: int, code: str, message: str) -> JsonObject:
 
 
 def _is_error(value: Json, number: int) -> bool:
-    """Whether the value is the substitute for the result of this iteration."""
+    """Whether the value is the substitute for the result of this iteration: a hundred of them have a message."""
     error = value.get("error") if isinstance(value, dict) else None
-    return isinstance(error, dict) and error.keys() == {"index", "code", "message"} and error["index"] == number
+    keys = error.keys() - {"message"} if isinstance(error, dict) else ()
+    return isinstance(error, dict) and keys == {"index", "code"} and error["index"] == number
 
 
 def _place(call: Call, number: int) -> Json:

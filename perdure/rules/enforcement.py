@@ -292,8 +292,11 @@ class RuleBook:
     def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:
         if not self._by_event:
             return
+        may_be_done = call.state.status == "failed" and call.state.outcome is None
         for name in names_of(call.spec.known_tool):
             for rule in self._by_event.get(name, ()):
+                if may_be_done and isinstance(rule, Precedes):
+                    continue
                 if event == (rule.event if isinstance(rule, NeverAfter) else "done"):
                     key = same_key(_params_of(call), [first for first, _ in rule.pairs])
                     if key is not None:

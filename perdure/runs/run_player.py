@@ -211,6 +211,8 @@ class _RunPlayer:
         self._loop: RequestLoop | None = None
         self._late: dict[str, LogStep] = {}
         """Recorded ends of calls that have not started yet."""
+        self._reported: set[str] = set()
+        """Ids of calls whose ends this play has reported."""
         self._reused_ends: set[str] = set()
         """Ids of recorded calls whose ends are those of calls in this play."""
         self._pending_usage: dict[str, list[LogStep]] = {}
@@ -374,6 +376,8 @@ class _RunPlayer:
     def _take_call(self, step: LogStep, loop: RequestLoop) -> None:
         """Report an event of one call, if the call runs in this play."""
         data, call = step.data, loop.running.get(step.call)
+        if step.call in self._reported:
+            return
         if call is None or not self._has_started(step.call):
             if step.kind == "ended":
                 self._late[step.call] = step
@@ -404,7 +408,7 @@ class _RunPlayer:
         if (refused := loop.begin(call)) is None:
             self._run.recorded(call, decided=True)
         elif self._before is not None:
-            loop.report(CallEnded(call, refused))
+            self._report_end(call, refused)
 
     def _give_up(self, loop: RequestLoop, *, everything: bool) -> None:
         """Withdraw the requests of abandoned calls."""
@@ -713,6 +717,11 @@ class _RunPlayer:
             self._loop.plan.home(call).resume(call, self._time)
             refused = self._loop.begin(call) if isinstance(outcome, Returned) else None
             outcome = refused or outcome
+        self._report_end(call, outcome)
+
+    def _report_end(self, call: Call, outcome: Outcome) -> None:
+        assert self._loop is not None
+        self._reported.add(call.id)
         self._loop.report(CallEnded(call, outcome))
 
     def _count_iterations(self, call: Call, outcome: Outcome, new: frozenset[str]) -> RefusedByRule | None:

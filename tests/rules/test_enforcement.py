@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import AgentError, CallError, ProtocolError
-from perdure.plan import Call, Failed, Returned
+from perdure.plan import Call, Failed, Returned, recorded_iterations
 from perdure.rules import (
     PlanJudge,
     Rule,
@@ -334,3 +334,38 @@ def test_r23_1_what_a_lost_run_has_done_forbids_every_value() -> None:
     book.take_back(None)
     assert breach(book, {"_tool": "delete", "base": "y"}) is not None
     assert breach(book, {"_tool": "delete"}) is not None
+
+
+NOT_RUN = Returned([1, *({"error": {"index": index, "code": "cost"}} for index in range(1, 101))])
+ALL_FAILED = Failed(CallError("iterations_failed", "all 101 iterations failed; the first: check: no such order"))
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "precedes_holds"),
+    [
+        (["check"], NOT_RUN, [True, False]),
+        (["check"], ALL_FAILED, [False, False]),
+        (["check", "mail"], NOT_RUN, [True, False]),
+        (["check", "mail"], ALL_FAILED, [False, False]),
+    ],
+)
+def test_r23_1_a_failed_iteration_of_a_recorded_loop_satisfies_no_rule(
+    body: list[str], outcome: Returned | Failed, precedes_holds: list[bool]
+) -> None:
+    """In a body of several calls any of them may be the one that failed."""
+    calls = [{"_tool": tool, "order": "†item"} for tool in body]
+    loop = {"_each": [7, 8, *range(100, 199)]} | (calls[0] if len(calls) == 1 else {"_tool": "_for", "_body": calls})
+    call = ready(loop)
+    call.state.iterations = recorded_iterations(call, {}, outcome)
+    call.state.started, call.state.outcome = "now", outcome
+    for each in call.state.iterations:
+        each.state.started = "now"
+    book = RuleBook(
+        [precedes("check", "refund", same="order"), never_after("delete", "check", event="done", same="order")]
+    )
+    book.note_begun(call)
+    book.note_ended(call, CheckBudget())
+    for order, holds in zip((7, 8), precedes_holds, strict=True):
+        assert (breach(book, {"_tool": "refund", "order": order}) is None) == holds
+        forbidden = breach(book, {"_tool": "delete", "order": order}) is not None
+        assert forbidden == (holds or len(body) > 1)

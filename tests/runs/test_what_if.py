@@ -78,6 +78,18 @@ def test_r22_2_without_a_change_nothing_differs_in_random_runs() -> None:
         check_random_run(seed)
 
 
+def test_r22_2_a_rule_about_no_call_of_the_run_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a rule forbids a call that was about to begin: 117 has one."""
+    rule = {"rule": "never_after", "call": "t3", "after": "t2", "event": "done"}
+    monkeypatch.setattr(random_runs, "RULES", [rule])
+    other = {"rule": "count_at_most", "of": "no_such_tool", "count": 99}
+    for seed in range(117, 117 + share(100)):
+        recorded = random_run(seed)
+        if "rules" in first_setup(recorded).document["config"]:
+            report = what_if(recorded, Change(rules=[rule, other]))
+            assert (report.differs, report.unknown_calls, report.differences) == (False, 0, []), seed
+
+
 def answered(recorded: RecordedRun, change: Change, answers: dict[int, RequestResult]) -> tuple[RunReport, int]:
     """Return the report on a run with these answers of a model, by Request, and how often the model was asked."""
     playing, answer, asked = ask_what_if(recorded, change), None, 0
