@@ -23,6 +23,7 @@ from perdure.rules import (
     precedes,
 )
 from perdure.tools.tool import parse_tool
+from perdure.values.json import Json
 from perdure.values.limits import CheckBudget
 from tests.cpu import takes_less
 from tests.plan.test_plan import any_tool, new_plan
@@ -336,7 +337,8 @@ def test_r23_1_what_a_lost_run_has_done_forbids_every_value() -> None:
     assert breach(book, {"_tool": "delete"}) is not None
 
 
-NOT_RUN = Returned([1, *({"error": {"index": index, "code": "cost"}} for index in range(1, 101))])
+ERRORS: list[Json] = [{"error": {"index": index, "code": "cost"}} for index in range(1, 101)]
+NOT_RUN = Returned([1, *ERRORS])
 ALL_FAILED = Failed(CallError("iterations_failed", "all 101 iterations failed; the first: check: no such order"))
 
 
