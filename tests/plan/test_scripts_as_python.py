@@ -768,6 +768,37 @@ def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
     assert sorted(plan.made) == sorted(python.made)
 
 
+ENDS = [
+    "if not a.ok:\n    return",
+    "if not a.ok:\n    raise ValueError('no')",
+    "assert a.ok",
+    "if not a.ok:\n    exit()",
+    "if not a.ok:\n    sys.exit(1)",
+    "for q in input.rows:\n    if not q.ok:\n        return f(x=q.n)",
+    "try:\n    b = f(x=2)\nexcept ValueError:\n    raise",
+    "if not a.ok: return f(x=1 2)",
+    "if not a.ok\n    return",
+]
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_r5_1_no_call_below_a_statement_that_may_end_the_script_is_made(line: str) -> None:
+    solution, refused = read(f"a = f(x=1)\n{line}\nb = g(x=2)\nfor q in input.rows:\n    p(x=q.n)\np(x=[g(x=3).n])\n")
+    assert len(refused) == 1
+    plan, world = as_calls(solution), World(1)
+    while calls := plan.take_ready("now"):
+        for call in calls:
+            plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
+    assert plan.settled
+    assert [each[:1] for each in world.made] == ["f"]
+
+
+def test_a_return_inside_a_definition_ends_no_script() -> None:
+    solution, refused = read("def h(x):\n    return x\np(x=1)\n")
+    assert len(refused) == 1
+    assert "_after" not in solution.calls[-1]
+
+
 NO_ROUND = [
     "while d['more']:\n    p(x=d['cursor'])\n    w += 1",
     "while d['more'] and w < 3:\n    q = g(x=[d['cursor'], a.n])\n    if q.ok:\n        p(x=d['cursor'])\n    w += 1",

@@ -413,6 +413,7 @@ _STOPS_EARLY: Final = (
     "{name} would stop at the item that decides its result, or at the end of the shortest list, but a plan makes the calls of all items. To make all "
     "calls, assign a list first: ys = [tool(x) for x in xs]. To stop early, use while"
 )
+NO_EXIT: Final = "a script does not end before its last line: put what follows under an if"
 NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
 TWICE: Final = (
     "output(…) stands alone on its line, once; under an if, once in each branch, with what follows under else"

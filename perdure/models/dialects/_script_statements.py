@@ -15,6 +15,7 @@ from perdure.models.dialects._script_aliases import ANY, SharedValues, ValuePath
 from perdure.models.dialects._script_calls import (
     BY_ITSELF,
     NO_BREAK,
+    NO_EXIT,
     NO_PRINT,
     NOT_CHANGED,
     TWICE,
@@ -33,6 +34,8 @@ from perdure.models.dialects._script_syntax import (
     as_loops,
     find_assigned,
     find_changed,
+    find_end,
+    has_end_in_text,
     parts_of,
     remove_await,
     without_continue,
@@ -75,6 +78,8 @@ class Changes:
     """Output paths of its targets."""
     values: list[ValuePath]
     """All names of the values that it changes in place."""
+    ends: bool
+    """Whether it may end the script, so that Python does not reach the later lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ class Statement:
     @property
     def is_bare_block(self) -> bool:
         """Whether it is a head without a colon above calls, such as `if input.urgent`. It may be a thought, too."""
-        return _is_bare_head(self.lines[0].lstrip()) and any("(" in line for line in self.lines[1:])
+        calls = any("(" in line for line in self.lines[1:])
+        return _is_bare_head(self.lines[0].lstrip()) and (calls or has_end_in_text(self.lines))
 
     @property
     def is_words(self) -> bool:
@@ -295,21 +301,32 @@ class ScriptPlan:
         self._top = Block({"input", "state", *vocabulary.kinds})
         self._in_branches = False
         """Whether the output so far depends on conditions."""
+        self._end: str | None = None
+        """The path that a statement which may end the script leaves unwritten. Later calls come after it."""
 
     def read(self, statement: ast.stmt) -> list[JsonObject]:
         """Return all calls of the statement, or none. Raises `NotAllowedError`."""
         top = self._top
         top.calls, top.guards, top.added_versions = [], [], []
         before = self.outputs, self.output, self._in_branches
+        end = find_end(statement, self._calls.is_tool)
         try:
             self._statement(remove_await(statement), top)
             self._values.check_reads()
+            if isinstance(end, ast.Call):
+                raise NotAllowedError(end, NO_EXIT)
         except (NotAllowedError, ValueError, RecursionError):
             top.forget_added()
             if not isinstance(statement, ast.Expr):
                 self.outputs, self.output, self._in_branches = before
             raise
-        return top.calls
+        return [self._after_end(call) for call in top.calls]
+
+    def _after_end(self, call: JsonObject) -> JsonObject:
+        if self._end is None:
+            return call
+        after = call.get("_after", [])
+        return {**call, "_after": [*(after if isinstance(after, list) else [after]), self._end]}
 
     def changes(self, statement: ast.stmt, *, follow: bool = False) -> Changes:
         """Return the values that the statement would assign or change. `follow`: whether it is the next one of the script."""
@@ -317,12 +334,16 @@ class ScriptPlan:
             self._values.follow(statement)
         targets = find_changed(statement, self._calls.is_tool)
         paths = {path: None for target in targets if (path := self._path(target))}
-        return Changes(paths, self._values.find_changed_values(statement))
+        ends = find_end(statement, self._calls.is_tool) is not None
+        return Changes(paths, self._values.find_changed_values(statement), ends)
 
     def forget(self, changes: Changes) -> dict[str, None]:
         """Record that a statement that would make these changes is not read, and return the output paths that it leaves
         unwritten."""
         paths = dict(changes.paths)
+        if changes.ends:
+            self._end = self._end or f"†state.{self._top.counter.name('end')}"
+            paths[self._end] = None
         for path in changes.values:
             if path[0] in self._top.kinds:
                 self._values.mark_stale(path)

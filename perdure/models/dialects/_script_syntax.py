@@ -149,6 +149,30 @@ def find_changed(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> Ite
                 yield ast.Name(name.partition(".")[0], ast.Store())
 
 
+_EXITS: Final = frozenset({"exit", "quit", "sys.exit", "os._exit"})
+_END_IN_TEXT: Final = re.compile(r"(?:return|raise|assert|(?:sys\.|os\._)?exit|quit)\b")
+
+
+def find_end(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> ast.AST | None:
+    """Return the part of the statement that may end the script in Python, so that no later line is reached."""
+    left: list[ast.AST] = [statement]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Return | ast.Raise | ast.Assert):
+            return node
+        if isinstance(node, ast.Call) and not is_tool(node) and ast.unparse(node.func) in _EXITS:
+            return node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)
+    return None
+
+
+def has_end_in_text(lines: Sequence[str]) -> bool:
+    """Whether a line of an unreadable statement may end the script."""
+    shown = lines if _BLOCK.match(lines[0]) else lines[:1]
+    return any(_END_IN_TEXT.match(_body(line[:_SEARCH_LIMIT]).lstrip()) for line in shown)
+
+
 def find_changes_in_text(lines: Sequence[str]) -> Iterator[ast.stmt]:
     """Yield the assignments and method calls at the beginnings of an unreadable statement's lines."""
     shown = lines if _BLOCK.match(lines[0]) else lines[:1]

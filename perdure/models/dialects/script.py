@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import CallError
 from perdure.models.dialects._script_statements import Changes, Lines, ScriptPlan, Statement
-from perdure.models.dialects._script_syntax import find_changes_in_text
+from perdure.models.dialects._script_syntax import find_changes_in_text, has_end_in_text
 from perdure.models.dialects._script_values import NotAllowedError, parse
 from perdure.models.dialects.common import (
     DialectRequest,
@@ -169,7 +169,11 @@ class ScriptReader:
         start = max(0, min(column - _SHOWN // 2, len(quoted) - _SHOWN))
         quoted = quoted[start : start + _SHOWN]
         text = f"line {statement.first + number - 1}, column {column}: {message}. The line: {quoted}"
-        changes = [self._plan.changes(each) for each in find_changes_in_text(lines)] if changed is None else [changed]
+        changes = (
+            [changed] if changed is not None else [self._plan.changes(each) for each in find_changes_in_text(lines)]
+        )
+        if changed is None and not statement.is_words and has_end_in_text(lines):
+            changes.append(Changes({}, [], ends=True))
         # No reader may see an older value there (R5.1).
         paths = dict.fromkeys(path for each in changes for path in self._plan.forget(each))
         unwritten: JsonObject = {"_outputPath": " && ".join(paths)} if paths else {}
