@@ -127,7 +127,7 @@ class RunApprovals:
             if update is not None and self.resets.is_own(update.id):
                 self.approval_queue.check_remember(self.judge(raw))
             else:
-                parse_decision(raw)
+                parse_decision(raw, bounds_names=self.approval_queue.judges_anew)
         except DecisionError:
             observe(metrics.refused(_update_id()))
             raise
@@ -142,7 +142,7 @@ class RunApprovals:
 
     def judge(self, raw: Json, kind: DecisionKind | None = None) -> JudgedDecision:
         """Validate a decision; change nothing. Raises `DecisionError`."""
-        decision: Decision = parse_decision(raw, kind)
+        decision: Decision = parse_decision(raw, kind, bounds_names=self.approval_queue.judges_anew)
         request = self.approval_queue.waiting.get(decision.call)
         since = workflow.now() if request is None else datetime.fromisoformat(request.approval.requested_at)
         return self.approval_queue.judge(decision, now(), (workflow.now() - since).total_seconds())

@@ -56,8 +56,9 @@ class Decision(BaseModel):
     """The digest of what was shown. If something else waits by now, the decision is refused."""
 
 
-def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
-    """Parse a decision; `kind` is the kind that the signal's name implies.
+def parse_decision(raw: Json, kind: DecisionKind | None = None, *, bounds_names: bool = True) -> Decision:
+    """Parse a decision; `kind` is the kind that the signal's name implies. `bounds_names`: whether an endorsement has
+    at most `MAX_ENDORSED` names; in runs of 0.2.0 it may have more.
 
     Raises `DecisionError`, which names the accepted form.
     """
@@ -68,7 +69,7 @@ def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
     if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before the calls are parsed
         raise DecisionError(f"the edit has {len(calls):,} calls; the limit is {MAX_EDITED:,}")
     names = raw.get("endorse")
-    if isinstance(names, list) and len(names) > MAX_ENDORSED:
+    if bounds_names and isinstance(names, list) and len(names) > MAX_ENDORSED:
         raise DecisionError(
             f"'endorse' has {len(names):,} names; the limit is {MAX_ENDORSED:,}. To endorse all parameters, write true"
         )

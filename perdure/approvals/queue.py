@@ -471,7 +471,7 @@ class ApprovalQueue:
         decision = {"decision": answer} if isinstance(answer, str) else answer
         if not isinstance(decision, dict):
             raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must return a decision, or 'ask'")
-        sent = parse_decision({**decision, "call": request.id, "by": by})
+        sent = parse_decision({**decision, "call": request.id, "by": by}, bounds_names=self.judges_anew)
         if request.quorums and sent.decision != "reject":
             return None
         judged = self.judge(sent)

@@ -68,7 +68,8 @@ HOOKS_SEE_ANSWERS: Final = "hooks-see-answers"
 JUDGED_ANEW: Final = "judged-anew"
 """A change of the policy counts for waiting requests and approved plans, and is added to a quorum (R7.7, R24.6). A program that it names is asked, and
 what a program remembers releases requests. An approval allows only the broken rules that its request names, and no edit takes away a call that has to
-follow (R23.2). A change of a call or of the policy ends standing approvals (R23.3). A refused update is kept."""
+follow (R23.2). A change of a call or of the policy ends standing approvals (R23.3). A refused update is kept. An endorsement has at most
+`MAX_ENDORSED` names (R18.6)."""
 JUDGED_AFTER_HOOKS: Final = "judged-after-hooks"
 """Rules judge a call that a person or a client answers after the call's hooks, and also if a person has put it in another's place (R23.1)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"

@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, tool
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import DECIDE, POLICY
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import JsonObject
@@ -625,3 +626,21 @@ async def test_r7_6_a_large_loop_of_an_approved_plan_asks_nobody(dev_server: Wor
         part = await it.view(f"{handle.id}/1.0/0")
     assert [call.status for call in view.calls] == ["done"]
     assert [call.approval for call in part.calls if call.approval] == []
+
+
+@pytest.mark.parametrize("rules", [7, NEWEST])
+async def test_r18_6_a_run_of_an_earlier_version_keeps_an_endorsement_of_many_names(
+    dev_server: WorkflowEnvironment, rules: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.hosting._worker_parts.NEWEST", rules)
+    decision: JsonObject = {"call": "1.0", "decision": "approve", "endorse": ["path"] * 1_001}
+    async with harness(dev_server.client, TOOLS, plan("/endorsed")) as it:
+        handle = await it.start(asking())
+        await it.until_waiting(handle.id, "1.0")
+        if rules == NEWEST:
+            assert "'endorse' has 1,001 names" in await decide(it, handle.id, **decision)
+            decision["endorse"] = True
+        await decide(it, handle.id, **decision)
+        result = await handle.result()
+        await check_replays(await handle.fetch_history())
+    assert [call.status for call in result.calls] == ["done"]
