@@ -146,6 +146,7 @@ class SessionWorkflow:
         # Also for a known or refused message: the session does not idle with the history that it wrote.
         self._driver.arrived()
         kept, message = self._kept, self._read(Message, sent)
+        self._hooks.first_sender = self._hooks.first_sender or message.sender
         if kept.forgot(message):
             if known := await self._driver.transcripts.find(message.message_id, message.sender):
                 return kept.answer(message, known).as_json()
@@ -249,7 +250,7 @@ class SessionWorkflow:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         self._driver.arrived()  # the session must not continue as new meanwhile
         compaction = self._read(SessionDeletion, sent)
-        words = await self._driver.transcripts.tend("asked")
+        words = await self._driver.transcripts.tend("asked", compaction.sender)
         entry = CommandEntry(at=now(), command="compact", sender=compaction.sender, text=words or "")
         self._kept.transcript.append(entry)
         self._driver.arrived()

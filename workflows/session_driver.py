@@ -231,7 +231,7 @@ class SessionDriver:
         self.replies.cancel()
         await workflow.wait_condition(lambda: not self._pushes.starting)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        await self.hooks.end()
+        await self.hooks.end(self._deleted_by)
         if self._cancellation is not None:
             self.kept.notes.ended(now(), "cancelled")
             raise self._cancellation

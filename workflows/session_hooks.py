@@ -53,6 +53,8 @@ class SessionHooks:
         """Lock that keeps messages in the order of their arrival while hooks see them."""
         self._kept = kept
         self._is_new = is_new
+        self.first_sender = ""
+        """The sender of the first message of this execution."""
         self._began = False
         self._recording = asyncio.Lock()
         self._hooking = ExecutionHooks(kept.notes.hooks(now))
@@ -85,7 +87,8 @@ class SessionHooks:
             return
         await self._record()
         if self._is_new():
-            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
+            of = {"sender": self.first_sender}
+            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id, lambda: of)
 
     async def _record(self) -> None:
         """Record the hooks, once for an execution."""
@@ -96,10 +99,10 @@ class SessionHooks:
             recorded: list[HookRef] = await ask_worker(SESSION_HOOKS_ACTIVITY, None, list[HookRef], local=local)
             self._hooking.hooks, self._began = Hooks(recorded), True
 
-    async def end(self) -> None:
-        """Report the end of the session."""
+    async def end(self, by: str) -> None:
+        """Report the end of the session. `by`: who has deleted it."""
         if self.has_hooks():
-            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
+            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id, lambda: {"sender": by})
 
     async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
         """Return the text of a message as hooks accept it. Raise `MessageRefusedError` where a hook refuses it.
@@ -118,22 +121,27 @@ class SessionHooks:
             of = {"sender": sender, "message_id": message_id, "command": command}
             await self._ask("command", Command, _place(sender, message_id), lambda: of)
 
-    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
+    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str], by: str) -> tuple[str | None, str]:
         """Return the reason why hooks refuse a compaction, and their addition to its summary. `text` returns the
-        compacted text.
+        compacted text. `by`: who has requested the compaction; empty: the session.
         """
         if not self.has_hooks():
             return None, ""
-        of = {"reason": reason, "tokens": tokens}
+        of = {**self._of_compaction(by), "reason": reason, "tokens": tokens}
         answer = await self._ask("before_compaction", BeforeCompaction, self._time(), lambda: of | {"text": text()})
         if answer is None:
             return None, ""
         return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
 
-    async def call_compaction_hooks(self, entry: CompactionEntry) -> None:
+    async def call_compaction_hooks(self, entry: CompactionEntry, by: str) -> None:
         if self.has_hooks():
             of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
+            of |= self._of_compaction(by)
             await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
+
+    def _of_compaction(self, by: str) -> dict[str, Any]:
+        """Return the run and the sender of a compaction. Between two runs it belongs to the run before it."""
+        return self._kept.latest_run | ({"sender": by} if by else {})
 
     async def sending(self, delivery: ReplyDelivery) -> HookAnswer | None:
         """Return the answer of the hooks that see a reply before its delivery; `None`: there are none."""
@@ -160,11 +168,9 @@ class SessionHooks:
             await (self.begin() if self._is_new() or self.records_locally else self._record())
         kept = self._kept
         point = f"{workflow.info().workflow_id}/{what}/{name}"
-        at = now()
-        return await self._hooking.ask(
-            name,
-            lambda: event(key=point, at=at, session=kept.key, agent=kept.agent, tenant=kept.tenant, **fields()),
-        )
+        about = {"key": point, "at": now(), "session": kept.key, "agent": kept.agent, "tenant": kept.tenant}
+        about |= kept.active_run
+        return await self._hooking.ask(name, lambda: event.model_validate({**about, **fields()}))
 
     def _time(self) -> str:
         return f"{workflow.now():%Y%m%dT%H%M%S%f}"

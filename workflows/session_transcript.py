@@ -85,21 +85,21 @@ class TranscriptTasks:
         self._held_back: str | None = None
         """Reason why a hook refused the compaction."""
 
-    async def tend(self, why: Why | None = None) -> str | None:
-        """Compact and archive as far as due; with `why`, compact in any case. Return the action in words; `None`:
-        nothing was due.
+    async def tend(self, why: Why | None = None, by: str = "") -> str | None:
+        """Compact and archive as far as due; with `why`, compact in any case, as `by` has requested. Return the action
+        in words; `None`: nothing was due.
 
         One call at a time does it, others wait. Raise only a cancellation.
         """
         models = self._kept.models
         async with self._one_at_a_time:
-            return await self._tend(models, why)
+            return await self._tend(models, why, by)
 
-    async def _tend(self, models: JsonObject, why: Why | None) -> str | None:
+    async def _tend(self, models: JsonObject, why: Why | None, by: str) -> str | None:
         transcript = self._kept.transcript
         words = None
         while (reason := why or compaction_reason(transcript)) is not None:
-            entry = await self._compact(transcript, models, reason)
+            entry = await self._compact(transcript, models, reason, by)
             if entry is None and self._held_back is not None:
                 words = f"not compacted: {self._held_back}"
                 break
@@ -107,17 +107,17 @@ class TranscriptTasks:
                 words = words or (None if why is None else "compaction would save less than a tenth")
                 break
             words = f"compacted from about {entry.before:,} tokens to {entry.after:,}, by {entry.kind}"
-            why = None
+            why, by = None, ""
         await self._archive(transcript)
         return words
 
-    async def _compact(self, transcript: Transcript, models: JsonObject, why: Why) -> CompactionEntry | None:
+    async def _compact(self, transcript: Transcript, models: JsonObject, why: Why, by: str) -> CompactionEntry | None:
         self._cut = cut = cut_of(transcript, why)
         if cut is None:
             self._held_back = None
             return None
         self._held_back, addition = await self._hooks.may_compact(
-            cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN)
+            cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN), by
         )
         if self._held_back is not None:
             self._cut = None
@@ -146,7 +146,7 @@ class TranscriptTasks:
             return None
         entry.model, entry.usage = summary.model, summary.usage
         transcript.append(entry)
-        await self._hooks.call_compaction_hooks(entry)
+        await self._hooks.call_compaction_hooks(entry, by)
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:

@@ -32,13 +32,14 @@ class HookEvent(WireModel):
     at: str = ""
     """ISO 8601, UTC: the time of the event."""
     run_id: str = ""
+    """The run. For an event of a session its active run; empty between two runs, except for a reply or a compaction."""
     session: str = ""
     """The session's key; empty in a run without a session."""
     agent: str = ""
     """The agent's name."""
     tenant: str = ""
     sender: str = ""
-    """The sender on whose behalf it runs, if one was named."""
+    """The sender on whose behalf it runs, if one was named. For an event of a session who caused it."""
     context: JsonObject = Field(default_factory=dict)
     """The context that its start, or its message, was given beside sender and tenant."""
 

@@ -504,6 +504,23 @@ class SessionState:
         conversation = self.sources.get(_CONVERSATION, [])
         self.sources = {**result.left, **({_CONVERSATION: conversation} if conversation else {})}
 
+    @property
+    def active_run(self) -> dict[str, str]:
+        """`run_id` and `sender` of the active run; empty where no run is active."""
+        if (running := self.message_queue.state.running) is None:
+            return {}
+        return {"run_id": self.message_queue.run_id(running.number), "sender": running.messages[0].sender}
+
+    @property
+    def latest_run(self) -> dict[str, str]:
+        """`run_id` and `sender` of the active run, or else of the last run in memory; empty where there is none."""
+        entries = self.transcript.entries
+        last = next((each.run_id for each in reversed(entries) if isinstance(each, RunEntry)), None)
+        if self.active_run or last is None:
+            return self.active_run
+        senders = (each.sender for each in entries if isinstance(each, MessageEntry) and each.run_id == last)
+        return {"run_id": last, "sender": next(senders, "")}
+
     # Views of the session.
 
     def details(self) -> str:

@@ -13,6 +13,7 @@ from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, hook, refuse
+from perdure.activities.transcripts import recall
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
 from perdure.hooks import (
@@ -20,16 +21,19 @@ from perdure.hooks import (
     BeforeAgentStart,
     BeforeCompaction,
     Command,
+    HookEvent,
     MessageReceived,
     Refused,
     SessionEnd,
     SessionStart,
     ToolResultPersist,
 )
+from perdure.hooks.events import HOOKS
 from perdure.testing.scripted_model import Turn
 from tests.support import Harness, check_replays
 from tests.timeouts import HANG
-from tests.workflows.test_session import ALL, ECHO, HOLD, Gate, answers, desk, idles
+from tests.workflows.test_session import ALL, ECHO, HOLD, Gate, answers, desk, idles, users
+from tests.workflows.test_session_replies import Channel, chat, until_settled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,6 +124,77 @@ async def test_a_message_is_changed_or_refused_before_it_is_accepted(dev_server:
         "end",
         "end",
     ]
+
+
+async def test_r10_17_each_event_has_its_run_its_session_and_its_sender(dev_server: WorkflowEnvironment) -> None:
+    """Events of a session had neither the active run nor a sender, but for those of a reply."""
+    seen: list[HookEvent] = []
+    names = {row.event: name for name, row in HOOKS.items() if row.where != "gateway"}
+
+    def look(event: HookEvent) -> None:
+        seen.append(event)
+
+    of_any: Any = hook
+    for name in names.values():
+        of_any(name)(look)
+
+    @hook("before_compaction")
+    def later(event: BeforeCompaction) -> Refused | None:
+        return refuse("not yet") if event.sender == "ann" else None
+
+    def script(request: Any) -> Any:
+        if "You keep the memory" in request.text:
+            return Turn("They spoke of many things.", dialect="tools")
+        if "at length" in users(request)[-1]:
+            return {"calls": [], "output": "and so on, and so on. " * 2_050}
+        again = "hold again" in users(request)[-1]
+        return {"calls": [{"_tool": "hold"}], "output": None} if again else gate.answer(request)
+
+    channel, gate = Channel(), Gate()
+    document = {**HOLD, "config": {"session": {"context_tokens": 20_000}}}
+    async with chat(dev_server, channel, script, document, [look, later, gate.tool, recall]) as (session, _):
+        ann = await session.send("speak at length", sender="ann", route="chat:C1")
+        await answers(session, ann)
+        await until_settled(session, 1)
+        bob = await session.send("hold", sender="bob")
+        await gate.asked.wait()
+        assert (await session.compact(sender="carl", rights=ALL)).startswith("compacted from")
+        dora = await session.send("speak at length", sender="dora", mode="followup")
+        gate.open.set()
+        await answers(session, bob, dora)
+        await idles(session)
+        gate.open.clear()
+        gate.asked.clear()
+        fred = await session.send("hold again", sender="fred")
+        await gate.asked.wait()
+        await session.send("/stop", sender="greg", rights=ALL)
+        await session.wait(fred, HANG)
+        await session.delete(sender="hans", rights=ALL)
+        key = session.key
+
+    found: dict[str, list[tuple[str, str]]] = {name: [] for name in names.values()}
+    for event in seen:
+        found[names[type(event)]].append((event.run_id, event.sender))
+    own = [(each.run_id, sender) for each, sender in ((ann, "ann"), (bob, "bob"), (dora, "dora"), (fred, "fred"))]
+    compactions = [(bob.run_id, "carl"), own[2]]
+    assert found | {"before_compaction": list(dict.fromkeys(found["before_compaction"]))} == {
+        "session_start": [("", "ann")],
+        "message_received": [("", "ann"), ("", "bob"), (bob.run_id, "dora"), ("", "fred")],
+        "agent_bootstrap": own,
+        "before_agent_start": own,
+        "before_tool_call": [own[1], own[3]],
+        "after_tool_call": [own[1]],
+        "tool_result_persist": [own[1]],
+        "agent_end": own,
+        "message_sending": own[:1],
+        "message_sent": own[:1],
+        "before_compaction": [own[0], *compactions],  # hooks refuse the first
+        "after_compaction": compactions,
+        "command": [(fred.run_id, "greg")],
+        "session_end": [("", "hans")],
+    }
+    assert {event.session for event in seen} == {key}
+    assert len({event.key for event in seen}) == len(seen)
 
 
 async def test_a_message_that_no_hook_could_look_at_is_not_accepted_and_order_is_kept(
