@@ -142,7 +142,7 @@ def as_python(text: str, world: World) -> Any:
     def tool(name: str) -> Any:
         return lambda x: records(world.call(name, {"x": x}))
 
-    names = {name: tool(name) for name in TOOLS} | {"output": lambda **named: outputs.append(named)}
+    names = {name: tool(name) for name in TOOLS} | {"output": lambda **named: outputs.append(records(named))}
     exec(compile(text, "script", "exec"), names | {"input": records({"rows": ROWS})})
     return outputs[-1]
 
@@ -766,6 +766,23 @@ def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
     wanted = as_python(f"{text}\noutput(v=v)", python)
     assert as_plan(f"{text}\noutput(v=v)", plan, random.Random(1)) == (wanted, [])
     assert sorted(plan.made) == sorted(python.made)
+
+
+OUTPUT_FIRST = [
+    "output(n=a.n, t=t)\na = g(x=2)\np(x=a.n)",
+    "output(n=a.n + 1, t=t)\na = g(x=2)\np(x=a.n)",
+    "output(n=f'{a.n}', t=t)\nt.append(4)\np(x=t)",
+    "output(n=a, t=t)\nfor q in input.rows:\n    t.append(q.n)\np(x=t)",
+    "output(n=a, t=t)\nw = 0\nwhile w < 2:\n    a = f(x=w)\n    w += 1\np(x=a)",
+    "output(n=a, t=t)\nif a.ok:\n    a = g(x=2)\na = g(x=3)\nt = [a]\np(x=t)",
+    "if a.ok:\n    output(n=a.n)\nelse:\n    output(n=t)\na = g(x=2)\nt = [a.n]\np(x=t)",
+]
+
+
+@pytest.mark.parametrize("text", OUTPUT_FIRST)
+def test_r5_14_an_output_has_the_values_of_its_own_line(text: str) -> None:
+    for seed in range(3):
+        assert check_only_calls_of_python(f"a = f(x=1)\nt = [1]\n{text}\n", seed)
 
 
 ENDS = [

@@ -27,7 +27,7 @@ _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN: Final = frozenset({"state", "input", "output"})
 WRITTEN: Final = re.compile(r"†state\.(\w+)")
 _PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
-_STATE: Final = re.compile(r"\bstate\.(\w+)")
+STATE: Final = re.compile(r"\bstate\.(\w+)")
 _WHOLE: Final = re.compile(r"\bstate\.(\w+)(?![\w.\[])")
 _MAX_SEARCHED: Final = 100
 """Versions that `_derives_from` visits at most, so that a long script is read in linear time. Beyond it a call gets an
@@ -266,7 +266,7 @@ class Block:
         whole = set(_WHOLE.findall(read))
         reads = [
             (name, len(self.versions.get(name, ())))
-            for name in dict.fromkeys(_STATE.findall(read))
+            for name in dict.fromkeys(STATE.findall(read))
             if name not in self.partial or name in whole
         ]
         again, holds = [], _parts(call.get(IF))

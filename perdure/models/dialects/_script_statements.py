@@ -18,6 +18,7 @@ from perdure.models.dialects._script_calls import (
     NO_EXIT,
     NO_PRINT,
     NOT_CHANGED,
+    STATE,
     TWICE,
     Adding,
     Block,
@@ -320,7 +321,12 @@ class ScriptPlan:
             if not isinstance(statement, ast.Expr):
                 self.outputs, self.output, self._in_branches = before
             raise
-        return [self._after_end(call) for call in top.calls]
+        calls = top.calls
+        if before[0] and set(top.added_versions) & set(STATE.findall(str(self.output))):
+            # The output has the values of its own line, not those that a later line assigns (R5.14).
+            calls = [{"_tool": "_let", "value": self.output, "_outputPath": "†state._output"}, *calls]
+            self.output = "†state._output"
+        return [self._after_end(call) for call in calls]
 
     def _after_end(self, call: JsonObject) -> JsonObject:
         if self._end is None:
