@@ -161,7 +161,7 @@ async def export_run(client: Client, run_id: str) -> Exported:
 
     A run that has not ended has a `problem`. Raise `RunError` if another version wrote the run's history.
     """
-    status = (await describe(client.get_workflow_handle(run_id))).status
+    status = (await describe(client, run_id)).status
     audit = await audit_run(client, run_id)
     if audit.input is None:
         raise RunError(f"{run_id} has not begun, so it has no data to export")

@@ -45,7 +45,7 @@ async def fork_run(
     of all Requests that the fork makes. Raises `RunError` for a run that cannot be forked there.
     """
     point = ForkPoint.parse(at)
-    description = await describe(client.get_workflow_handle(run_id))
+    description = await describe(client, run_id)
     audit = await audit_run(client, run_id)
     _refuse_undo(run_id, audit, "Fork")
     undone = await undone_calls(client, run_id)

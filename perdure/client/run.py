@@ -238,7 +238,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            return (await run_operations.describe(self.handle)).start_time
+            return (await run_operations.describe(self._client, self.id)).start_time
 
     async def views(self) -> AsyncGenerator[RunView, None]:
         """Yield the run's view now, and again after each change, until the run has ended. A Request's `text` grows
@@ -250,7 +250,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            await run_operations.describe(self.handle)
+            await run_operations.describe(self._client, self.id)
             async with aclosing(watch_run(self._client, self.id)) as views:
                 async for view in views:
                     yield view
@@ -278,7 +278,7 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             names = None if topics is None else [*topics]
             kinds, _ = parse_topics(names), start_cursor(from_, session=False)
-            await run_operations.describe(self.handle)
+            await run_operations.describe(self._client, self.id)
             relayed = relay_of(self._client).run(
                 self.id, from_, kinds, awaits_score=names is not None and "score" in names
             )
@@ -768,7 +768,7 @@ class Run(Generic[OutputT]):
             await self.handle.terminate(reason=reason or None)
 
     async def _check_running(self) -> None:
-        status = (await run_operations.describe(self.handle)).status
+        status = (await run_operations.describe(self._client, self.id)).status
         if status is not None and STATUS[status] != "running":
             raise RunEndedError(f"{self.id} has already ended: {STATUS[status]}")
 

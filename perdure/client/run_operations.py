@@ -32,7 +32,7 @@ from perdure.client._pending_activities import (
     unanswered,
 )
 from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, schedule_of, start_attributes
-from perdure.client.errors import no_answer
+from perdure.client.errors import clear_errors, no_answer
 from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, queue_priority
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError, ServerError, pluralize
@@ -190,18 +190,24 @@ def _task(agent: AgentSpec, run_input: Json) -> str:
     return agent.name if agent.description == "" else f"{agent.name}: {agent.description}"
 
 
-async def describe(handle: AgentHandle) -> WorkflowExecutionDescription:
-    """Describe the run. Raise `RunNotFoundError` for another workflow."""
-    description = await handle.describe()
+async def describe(client: Client, run_id: str) -> WorkflowExecutionDescription:
+    """Describe the run. Raise `RunNotFoundError` if it does not exist, and for another workflow."""
+    try:
+        description = await client.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        with clear_errors(client, run_id):
+            raise
     if description.workflow_type != AGENT_WORKFLOW:
-        raise RunNotFoundError(f"{handle.id!r} is a {description.workflow_type} workflow, not a run of an agent")
+        raise RunNotFoundError(f"{run_id!r} is a {description.workflow_type} workflow, not a run of an agent")
     return description
 
 
 async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
     """Return the origin of a run: its input, its owner, and whether it was reset. No worker is queried. Raises `RunNotFoundError`."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    description = await describe(handle)
+    description = await describe(client, run_id)
     known, given, reset = description.typed_search_attributes, RunInput(agent={}), False
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
@@ -237,7 +243,7 @@ WITHOUT_RESULT: Final = "no worker answers, and a terminated run has no result: 
 async def fetch_run(client: Client, run_id: str) -> RunView:
     """Return the run as it is now or as it ended. Raises `RunNotFoundError`, or `NoWorkerError` if no worker answers."""
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    description = await describe(handle)
+    description = await describe(client, run_id)
     status = STATUS[description.status] if description.status is not None else "running"
     away = False
     try:
@@ -348,19 +354,19 @@ async def wait_for_result(client: Client, run_id: str, timeout: float | None = N
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
         try:
-            return await asyncio.wait_for(_awaited(handle), timeout)
+            return await asyncio.wait_for(_awaited(client, handle), timeout)
         except TimeoutError:
-            if goes_on := await _goes_on(client, handle):
+            if goes_on := await _goes_on(client, run_id):
                 raise RunTimeoutError(f"{run_id} has not ended after {timeout:g} s{goes_on}") from None
-            return await _awaited(handle)
+            return await _awaited(client, handle)
     except WorkflowFailureError:
         return None
     except ValidationError:
-        await describe(handle)
+        await describe(client, run_id)
         raise
 
 
-async def _awaited(handle: AgentHandle) -> RunResult:
+async def _awaited(client: Client, handle: AgentHandle) -> RunResult:
     """Return the run's result. Repeat the request if the server ends it without an answer, as the test server does.
 
     A reset terminates the run's execution, and the run continues in another one, whose end counts.
@@ -372,27 +378,24 @@ async def _awaited(handle: AgentHandle) -> RunResult:
             if "No completion event" not in str(error):
                 raise
         except WorkflowFailureError as error:
-            if not isinstance(error.cause, TerminatedError) or await _is_terminated(handle):
+            if not isinstance(error.cause, TerminatedError) or await _is_terminated(client, handle.id):
                 raise
 
 
-async def _is_terminated(handle: AgentHandle) -> bool:
+async def _is_terminated(client: Client, run_id: str) -> bool:
     """Whether the run's newest execution was terminated."""
-    return (await describe(handle)).status == WorkflowExecutionStatus.TERMINATED
+    return (await describe(client, run_id)).status == WorkflowExecutionStatus.TERMINATED
 
 
-async def _goes_on(client: Client, handle: AgentHandle) -> str:
+async def _goes_on(client: Client, run_id: str) -> str:
     """Return a sentence about a run that has not ended in time; empty if it has."""
-    try:
-        description = await describe(handle)
+    with contextlib.suppress(RPCError):  # the server may not answer for a moment: the time is over
+        description = await describe(client, run_id)
         if description.status is not None and STATUS[description.status] != "running":
             return ""
         if why := await explain_wait(client, description):
             return f": {why}"
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            raise
-    return "; it continues"  # also if the server does not answer for a moment: the time is over
+    return "; it continues"
 
 
 async def wait_run(client: Client, run_id: str, timeout: float | None = None) -> RunView:
@@ -406,7 +409,7 @@ async def wait_for_status(client: Client, run_id: str, timeout: float) -> WaitRe
     handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
     with contextlib.suppress(RunTimeoutError):
         await wait_for_result(client, run_id, timeout)
-    found = await describe(handle)
+    found = await describe(client, run_id)
     status = "running" if found.status is None else STATUS[found.status]
     began = found.start_time.isoformat(timespec="milliseconds")
     if status == "running" or found.close_time is None:
@@ -421,8 +424,7 @@ async def wait_for_status(client: Client, run_id: str, timeout: float) -> WaitRe
 
 async def effects_of(client: Client, run_id: str) -> RunEffects:
     """Return the effects of a run, with the state of their undo."""
-    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    await describe(handle)
+    await describe(client, run_id)
     return await read_effects(client, run_id)
 
 
@@ -430,8 +432,7 @@ async def plan_undo_of(
     client: Client, run_id: str, to: str | None = None, no_effect: Sequence[str] = ()
 ) -> tuple[RunEffects, UndoPlan, RunInput | None]:
     """Return the plan of a run's undo. Raises `RunError` for a run that has not ended, or is being undone."""
-    handle: AgentHandle = client.get_workflow_handle(run_id, result_type=RunResult)
-    if (await describe(handle)).status is WorkflowExecutionStatus.RUNNING:
+    if (await describe(client, run_id)).status is WorkflowExecutionStatus.RUNNING:
         raise RunError(
             f"{run_id} is running: only a run that has ended can be undone. End it with: perdure cancel {run_id}"
         )
@@ -456,7 +457,7 @@ async def start_undo(
         record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")
         named = pack(record.model_copy(update={"by": by}), UNDO_FORM)
         given = given.model_copy(update={"undo": named, "requesters": [*given.requesters, by]})
-    description = await describe(client.get_workflow_handle(run_id))
+    description = await describe(client, run_id)
     agent, owner = parse_agent(given.agent), given.whose
     own = description.raw_description.workflow_execution_info.priority.priority_key
     try:

@@ -21,7 +21,7 @@ from perdure.approvals.decisions import Decision
 from perdure.client.approvals import change_policy, decide
 from perdure.client.histories import Audit, Exchange, audit_run, execution_histories, kind_of, started_below
 from perdure.client.run_operations import fetch_run
-from perdure.errors import RunError, SettingsError
+from perdure.errors import RunError, RunNotFoundError, SettingsError
 from perdure.models.requests import KEPT_TEXT
 from perdure.plan import Call, Failed, Returned
 from perdure.runs.caller_context import masked_context
@@ -325,7 +325,7 @@ async def _compared_replaying(client: Client, record: _Record, view: RunView) ->
         where = f"run {path}: " if path else ""
         try:
             after = await fetch_run(client, f"{record.run_id}/{path}") if path else view
-        except RunError:
+        except RunNotFoundError:
             lines.append(f"- {where}it was a run of its own, and no longer exists")
             continue
         found = differences(before, {**plan_graph(after), "status": after.status, "output": after.output})

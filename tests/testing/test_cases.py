@@ -165,6 +165,27 @@ async def test_r14_6_what_differs_is_told_as_a_diff_of_the_plans(dev_server: Wor
         await replay(case, tools=[renamed])
 
 
+async def test_r14_6_a_delegate_that_is_reached_no_more_is_a_difference(dev_server: WorkflowEnvironment) -> None:
+    calls = [
+        {"_tool": "deliver", "receipt": "3 of fig", "_outputPath": "†state.done || †state.late"},
+        {"_tool": "clerk", "request": "†state.late", "_outputPath": "†state.pears"},
+    ]
+    turns = answered({"calls": calls, "output": "†state.pears"})
+    async with run_locally(shop(), model=turns, server=dev_server) as local:
+        run = await local.start({"item": "fig"})
+        await run.wait()
+    case = await record(run)
+
+    @tool(name="deliver")
+    async def renamed(receipt: str, address: str) -> str:
+        """Deliver to an address."""
+        return f"{receipt} to {address}"
+
+    with pytest.raises(CaseDifferenceError) as differs:
+        await replay(case, tools=[renamed])
+    assert "- run 1.1: it was a run of its own, and no longer exists" in differs.value.lines
+
+
 async def test_r14_6_an_answer_that_broke_off_breaks_off_again(dev_server: WorkflowEnvironment) -> None:
     agent = Agent("short", tools=[stock])
     plan = {
