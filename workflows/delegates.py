@@ -115,6 +115,7 @@ async def run_delegate(
         ended = await _run(child, make_input, sender, usage)
     finally:
         call.state.attempts = int(usage.started)  # a child that cannot be started has no effects to undo
+        call.state.some_done = isinstance(argument, LoopInput) and usage.some_done
     if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
         outcome, call.state.notes = argument.outcome(ended)
         return outcome
@@ -250,7 +251,8 @@ async def _set_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Disp
     """Set the child's usage, from its result or its failure. Otherwise query the child, which answers after its end too.
     It stays `None` if the query fails.
     """
-    spent = _usage_of(handle) if handle.done() else None
+    has_ended = handle.done()
+    spent = _usage_of(handle) if has_ended else None
     if spent is None:
         await sender.room(0)
         try:
@@ -266,6 +268,8 @@ async def _set_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Disp
             if is_cancelled_exception(error):
                 raise
             return
+    if not has_ended and not spent.some_done:
+        spent.some_done = None  # it may still return
     usage.spent = spent
 
 
@@ -282,6 +286,7 @@ def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:
             sent=result.sent,
             rule_record=result.rule_record,
             changed=result.changed,
+            some_done=result.well > 0 if isinstance(result, LoopState) else True,
         )
     cause = failure.cause if isinstance(failure, ChildWorkflowError) else None
     try:

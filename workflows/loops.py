@@ -23,6 +23,7 @@ from perdure.workflows.resets import LeftBehind, on_reset
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import PlanApproval, Policy, keep_remembered, may_tighten, parse_policy
     from perdure.errors import CallError, DecisionError, FormulaError, PerdureError
+    from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
     from perdure.rules import RuleBook
     from perdure.runs.budget import BudgetPool
@@ -84,11 +85,7 @@ class LoopWorkflow(InternalHandlers):
 
     def _payload(self, kind: str, name: str) -> Payload | None:
         if kind == USAGE.name:
-            state = LoopState() if self._driver is None else self._driver.state
-            spent = SpentBudget(
-                usage=state.usage, sent=state.sent, rule_record=state.rule_record, changed=state.changed
-            )
-            return Payload(spent)
+            return Payload(SpentBudget(usage=RunUsage()) if self._driver is None else self._driver.spent)
         return GONE if self._driver is None else self._driver.sender.payload(kind, name)
 
 
@@ -141,6 +138,8 @@ class LoopDriver:
         self._left = left
         self._stays = False
         """Whether its items and results are too large for a new execution: the loop stays in this one (R18.4)."""
+        self._is_open = False
+        """Whether a cancelled iteration may have returned nevertheless."""
         shares = BudgetPool(loop.budget, loop.state.expected)
         self._budget_share = BudgetShare(
             shares,
@@ -170,12 +169,22 @@ class LoopDriver:
             if (words := full_reason(NEAR)) is not None:
                 self._give_up(words)
         if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
-            record = self.state.rule_record
-            details = {"usage": self.state.usage.as_json()}
-            details |= {} if record is None else {"ruleRecord": record.as_json()}
-            raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
+            raise ApplicationError(why, self.spent.as_json(), type=HISTORY_FULL, non_retryable=True)
         await self._settle()
         return self.state
+
+    @property
+    def spent(self) -> SpentBudget:
+        """The usage of the iterations so far."""
+        state = self.state
+        unknown = None if self._is_open or self._children.names else False
+        return SpentBudget(
+            usage=state.usage,
+            sent=state.sent,
+            rule_record=state.rule_record,
+            changed=state.changed,
+            some_done=True if state.well else unknown,
+        )
 
     async def _settle(self) -> None:
         """Wait for tasks that the end of an execution would otherwise drop."""
@@ -275,6 +284,9 @@ class LoopDriver:
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:
             outcome = await run_iteration(child, lambda: self._child(agent, child_input, share), self.sender, usage)
+        except asyncio.CancelledError:
+            self._is_open |= usage.some_done is not False
+            raise
         finally:
             if (spent := usage.spent) is not None:
                 state.usage.include(spent.usage)

@@ -111,8 +111,6 @@ class Failed:
     """The provenance of the error's text beside its tool and its parameters."""
     carried_out: bool = False
     """Whether the tool has returned, although its result cannot be used: a hook withholds it, it is too large or no JSON."""
-    some_done: bool = False
-    """Whether a run of the delegate has returned, although the loop over it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,6 +555,8 @@ class CallState:
     """The outcome that the driver reported, for a fork of the run."""
     carried_out: bool = False
     """Whether it was carried out, although it is not `done`: its result cannot be used."""
+    some_done: bool | None = False
+    """Whether a run of the delegate has returned, although the loop over it has not; `None`: that is not known."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
     recorded: bool = False

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import Field, PrivateAttr
 
 from perdure.errors import CallError
-from perdure.plan import DEFAULT_ITERATIONS, EACH, EXECUTED_CALLS_COUNT, Call, Failed
+from perdure.plan import DEFAULT_ITERATIONS, EACH, EXECUTED_CALLS_COUNT, Call
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
@@ -270,14 +270,15 @@ class RuleBook:
             return
         counts_answers = checks.is_patched(EXECUTED_CALLS_COUNT)
         some_failed = self.counts_each and call.spec.repeats and bool(call.state.notes)
-        outcome = call.state.outcome
-        some_done = self.counts_each and isinstance(outcome, Failed) and outcome.some_done
+        some_done = self.counts_each and call.state.some_done
         for each in self._counted(call):
             is_done = each.state.executed or (each is call and some_done)
             if is_done and (call.state.started is not None or counts_answers):
                 self._note_event(each, "done", self.record)
             if each.state.status == "failed" or (each is call and some_failed):  # it may count as both
                 self._note_event(each, "failed", self.record)
+            if each is call and some_done is None:  # the worst case is assumed: no `precedes` relies on it
+                self._note_event(each, "unknown", self.record)
         if call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
 
@@ -297,7 +298,7 @@ class RuleBook:
             for rule in self._by_event.get(name, ()):
                 if may_be_done and isinstance(rule, Precedes):
                     continue
-                if event == (rule.event if isinstance(rule, NeverAfter) else "done"):
+                if event in ((rule.event, "unknown") if isinstance(rule, NeverAfter) else ("done",)):
                     key = same_key(_params_of(call), [first for first, _ in rule.pairs])
                     if key is not None:
                         record.note(rule, key, 1)

@@ -265,6 +265,8 @@ class SpentBudget(WireModel):
     """Its record, for the rules that the parent run has passed to it (R23.1)."""
     changed: bool = Field(default=False, exclude_if=operator.not_)
     """Whether a decision has changed a call of it (R23.3)."""
+    some_done: bool | None = Field(default=False, exclude_if=lambda some_done: some_done is False)
+    """Whether it has returned, or an iteration of it if it is a loop; `None`: that is not known."""
 
 
 @dataclass(slots=True)
@@ -279,6 +281,11 @@ class ChildUsage:
     @property
     def used(self) -> RunUsage | None:
         return None if self.spent is None else self.spent.usage
+
+    @property
+    def some_done(self) -> bool | None:
+        """Whether the child has returned, or an iteration of it; `None`: that is not known."""
+        return False if not self.started else None if self.spent is None else self.spent.some_done
 
     @property
     def rule_record(self) -> RuleRecord | None:

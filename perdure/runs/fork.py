@@ -68,7 +68,7 @@ class RecordedCall(WireModel):
     recalled: bool = False
     error: JsonObject | None = None
     carried_out: bool = Field(default=False, exclude_if=operator.not_)
-    some_done: bool = Field(default=False, exclude_if=operator.not_)
+    some_done: bool | None = Field(default=False, exclude_if=lambda some_done: some_done is False)
     reason: str = ""
     notes: list[JsonObject] = Field(default_factory=list)
     before: bool = False
@@ -82,7 +82,7 @@ class RecordedCall(WireModel):
         if self.ended == "rejected":
             return Rejected(self.reason)
         if self.ended == "failed":
-            return Failed(_error(self.error or {}), sources, self.carried_out, self.some_done)
+            return Failed(_error(self.error or {}), sources, self.carried_out)
         parts = None if self.parts is None else {tuple(path): value for path, value in self.parts}
         return Returned(self.value, self.branch, parts, sources, self.recalled)
 
@@ -134,7 +134,7 @@ class Fork:
             return None if self.record.end is None else Failed(CallError("not_recorded", self.end_reason))
         del self._calls[found.id]
         call.state.recorded = True
-        call.state.notes = [_error(note) for note in found.notes]
+        call.state.notes, call.state.some_done = [_error(note) for note in found.notes], found.some_done
         return found.outcome()
 
     def _find(self, call: Call, key: str, *, decided: bool) -> RecordedCall | None:
@@ -265,14 +265,14 @@ def _recorded(call: Call) -> RecordedCall | None:
                 notes=notes,
                 decided=decided,
             )
-        case Failed(error, sources, carried_out, some_done):
+        case Failed(error, sources, carried_out):
             return RecordedCall(
                 id=call.id,
                 key=call.state.key,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
                 carried_out=carried_out,
-                some_done=some_done,
+                some_done=call.state.some_done,
                 sources=sorted(sources),
                 decided=decided,
             )

@@ -386,22 +386,22 @@ class LoopInput(WireModel):
 
     def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
         """Return the outcome of a loop's ended call, and the errors that the model sees beside it (R8.5, R8.6)."""
-        sources, some_done = frozenset(state.sources), self.call is None and state.well > 0
+        sources = frozenset(state.sources)
         errors = [
             CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
         ]
         if self.kind == "until":
             if errors:
-                return Failed(errors[0], sources, some_done=some_done), []
+                return Failed(errors[0], sources), []
             if not state.satisfied:
                 last = shorten(state.results[-1] if state.results else None, 200)
                 message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
-                return Failed(CallError("max_iterations", message), sources, some_done=some_done), []
+                return Failed(CallError("max_iterations", message), sources), []
             return Returned(state.results[-1], sources=sources), []
         count = state.failures
         if errors and (count == len(self.items) if self.call is None else not state.well):
             message = f"all {count} iterations failed; the first: {errors[0].message}"
-            return Failed(CallError("iterations_failed", message), sources, some_done=some_done), []
+            return Failed(CallError("iterations_failed", message), sources), []
         if count > SHOWN_FAILURES:
             more = f"{count - SHOWN_FAILURES} more iterations failed; see the results"
             errors[SHOWN_FAILURES:] = [CallError("iteration_failed", more)]

@@ -298,7 +298,8 @@ class RequestLoop:
         """Record an event that no other method of the loop records."""
         match event:
             case CallEnded(call, outcome):
-                self._run.note("ended", outcome, call.state.key, [*call.state.notes], call.state.kept, call=call.id)
+                state = call.state
+                self._run.note("ended", outcome, state.key, [*state.notes], state.kept, state.some_done, call=call.id)
             case PlanDecided():
                 self._run.note("plan_decided")
             case LimitReached(limit):

@@ -655,7 +655,7 @@ class _RunPlayer:
 
     def _end(self, call: Call, step: LogStep) -> None:
         """End a call with its recorded outcome, if it is the same call."""
-        outcome, key, _, _ = step.data
+        outcome, key, *_ = step.data
         changed = self._before is not None
         # A rule over several runs depends on those runs: only the record has its verdict.
         stands = (
@@ -691,8 +691,8 @@ class _RunPlayer:
 
     def _take_end(self, call: Call, step: LogStep) -> None:
         """End a call with a recorded outcome, and count the usage of its child run."""
-        outcome, _, notes, kept = step.data
-        call.state.notes, call.state.kept = [*notes], kept
+        outcome, _, notes, kept, some_done = step.data
+        call.state.notes, call.state.kept, call.state.some_done = [*notes], kept, some_done
         self._report(call, outcome)
         self._reused_ends.add(step.call)
         for each in self._pending_usage.pop(step.call, ()):

@@ -47,7 +47,7 @@ continues (R10.5)."""
 COUNTS_EACH_DELEGATE: Final = "counts-each-delegate"
 """A loop over a delegate counts each of its runs in `at_most` and `count_at_most`, and each delegate whose record is lost counts with the rest
 of the limit. A loop without a done iteration makes no call of its tool. A fork counts the iterations of a loop that its record answers.
-A loop that fails after a done iteration is done too (R23.1)."""
+A loop that does not succeed is done too after a done iteration (R23.1)."""
 DECISIONS_BEFORE_TIMEOUTS: Final = "decisions-before-timeouts"
 """A decision that came in time counts, even if it is known to count only after the timeout (R7.4)."""
 DEFAULTS_ASK: Final = "defaults-ask"

@@ -344,6 +344,55 @@ async def test_an_iteration_is_done_although_its_loop_fails_later(rule: Rule, pa
     assert refunds() == paid
 
 
+@pytest.mark.parametrize("end", ["cancelled", "terminated", "run cancelled"])
+@pytest.mark.parametrize("done", [0, 1])
+async def test_an_iteration_of_a_loop_that_does_not_end_by_itself_counts(
+    dev_server: WorkflowEnvironment, end: str, done: int
+) -> None:
+    """One iteration is done, or none; the next one runs when its loop ends. Of a terminated loop it may still return."""
+    working = asyncio.Event()
+
+    @tool(retries=0)
+    async def write(n: int) -> str:
+        """Write, and in the last iteration wait."""
+        if n < done:
+            return "written"
+        working.set()
+        await asyncio.sleep(HANG)
+        return "late"
+
+    rules: list[Rule] = [never_after("refund", "clerk", event="done"), precedes("clerk", "send_mail")]
+    clerk = Agent("clerk", instructions="You write.", tools=[write])
+    lead = Agent("lead", instructions="You lead.", tools=[clerk])
+    boss = Agent("boss", instructions="You pay.", tools=[lead, refund, send_mail], rules=rules)
+    loop = {"_tool": "clerk", "request": "go", "_each": [*range(done + 1)], "_parallel": 1}
+    seen: dict[str, int] = {}
+
+    def model(request: ChatRequest) -> Any:
+        seen[request.run_id] = turn = seen.get(request.run_id, 0) + 1
+        match request.run_id.count("/"), turn:
+            case 0, 1:
+                return plan({"_tool": "lead", "request": "go"})
+            case 0, 2:
+                return plan(pays(5), {"_tool": "send_mail", "to": "ann"})
+            case 1, 1:
+                return plan(loop)
+            case 3, 1:
+                return plan({"_tool": "write", "n": int(request.run_id.rpartition("/")[2])})
+        return DONE
+
+    async with run_locally(boss, tools=TOOLS, model=model, server=dev_server) as local:
+        run = await local.start("go")
+        await asyncio.wait_for(working.wait(), HANG)
+        handle = dev_server.client.get_workflow_handle(f"{run.id}/1.0" + ("/1.0" if end != "run cancelled" else ""))
+        await (handle.terminate() if end == "terminated" else handle.cancel())
+        await run.wait()
+    paid, sent = not done and end != "terminated", bool(done)
+    assert {name for name, _ in begun} == {
+        name for name, is_allowed in (("refund", paid), ("send_mail", sent)) if is_allowed
+    }
+
+
 async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:
     config = rules(at_most("refund.euros", 100)) | {"approval": {"tools": {"refund": "always"}}}
     state = {"type": "state", "state": {"amount": 60}}
