@@ -16,6 +16,7 @@ from perdure.values.messages import ToolMessage
 from perdure.values.problems import close_names
 
 _log: Final = logging.getLogger(__name__)
+_GIVE: Final = "give it by --agents, PERDURE_AGENTS or `agents` in perdure.toml"
 
 
 class AgentFolder:
@@ -80,8 +81,8 @@ class AgentFolder:
 
     def _hint(self, name: str) -> str:
         if self._path is None:
-            return "; none is given (--agents)"
+            return f"; none is given: {_GIVE}"
         if not self._path.is_dir():
-            return f"; {str(self._path)!r} does not exist"
+            return f"; {str(self._path)!r} does not exist: {_GIVE}"
         files = [path.stem for path in self._path.glob("*.json")]
         return f"; its agents are {', '.join(close_names(name, files))}" if files else "; it has no agent files"

@@ -63,7 +63,7 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an
 
 
 @plan_app.command()
-@with_settings("tools")
+@with_settings("tools", "agents")
 def validate(
     settings: Settings,
     file: File,
@@ -113,7 +113,7 @@ def validate(
 
 
 @plan_app.command("simulate")
-@with_settings("tools")
+@with_settings("tools", "agents")
 def simulate_command(
     settings: Settings,
     file: File,
@@ -144,7 +144,7 @@ def simulate_command(
 
 
 @plan_app.command()
-@with_settings("tools")
+@with_settings("tools", "agents")
 def draw(
     settings: Settings,
     file: File,

@@ -188,6 +188,24 @@ def test_a_delegate_without_an_agent_file_is_named_as_the_worker_names_it() -> N
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["validate", "simulate", "draw"])
+def test_the_agents_folder_is_given_by_a_flag(command: str) -> None:
+    context = [*AGENT["context"], {"type": "tool", "tool": WRITER}]
+    Path("shopper.json").write_text(json.dumps(AGENT | {"context": context}))
+    Path("elsewhere").mkdir()
+    Path("elsewhere/writer.json").write_text(json.dumps({"name": "writer", "context": []}))
+    calls = [{"_tool": "writer", "to": "ann"}]
+    found = plan(command, calls, *GIVEN, "--agents", "elsewhere")
+    assert (found.exit_code, "the agents folder" in found.stdout) == (0, False), found.output
+    if command != "draw":
+        expected = (
+            "the agents folder has no 'writer'; 'agents' does not exist: "
+            "give it by --agents, PERDURE_AGENTS or `agents` in perdure.toml"
+        )
+        assert expected in plan(command, calls, *GIVEN).stdout.splitlines()
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_call_of_a_delegate_is_checked_against_its_agent_file() -> None:
     Path("agents").mkdir()
     tool = {"name": "writer", "_delegate": "writer", "_resolution": "upfront"}
