@@ -117,10 +117,11 @@ class _LogFormatter(logging.Formatter):
                 yield "said", str(error)
 
     def story(self, record: logging.LogRecord) -> str:
-        """Return the traceback of a bug; empty for errors that were raised on purpose."""
+        """Return the traceback of a bug, or the record's own; empty for errors that were raised on purpose."""
         bug = bug_in(_error_of(record))
         if bug is None:
-            return ""
+            own: str = vars(record).get("traceback", "")
+            return own
         trace = traceback.TracebackException.from_exception(bug, lookup_lines=True)
         return "".join(trace.format() if self._payloads else _frames(trace)).rstrip("\n")
 

@@ -6,6 +6,8 @@
 - `perdure.activities.results` binds the converter of a result with a private method. Missing: an activity's own data converter.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
+  It reads the tasks of a run that cannot be replayed: an unsandboxed instance is their event loop. Missing: their stacks,
+  of which `__stack_trace` has the outermost line.
 - `before_eviction` reads them too: a replay records an open run before the SDK cancels its tasks.
 - `ReportingInstance` also makes each activation of a run wait for the previous one. Missing: an eviction that waits for
   an interrupted task.
@@ -20,9 +22,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock, local
+from types import FrameType
 from typing import Any, Final
 
 from temporalio.api.common.v1 import Payload
@@ -144,6 +148,21 @@ class _Instance(WorkflowInstance):
         return self._inner.get_thread_id()
 
 
+def _awaited_lines(instance: object) -> str:
+    """Return the stacks of a run's tasks, each once: its code is there. Empty for a sandboxed run, and for one without
+    tasks.
+    """
+    stacks: dict[str, None] = {}
+    for task in asyncio.all_tasks(instance) if isinstance(instance, asyncio.AbstractEventLoop) else ():
+        frames: list[tuple[FrameType, int]] = []
+        awaited: Any = task.get_coro()
+        while (frame := getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)) is not None:
+            frames.append((frame, frame.f_lineno))
+            awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        stacks["".join(traceback.StackSummary.extract(frames).format()).rstrip("\n")] = None
+    return "\n\n".join(sorted(stacks))
+
+
 class ReportingInstance(_Instance):
     """A run in a worker's memory. It reports rejected tasks and failed replays."""
 
@@ -159,12 +178,10 @@ class ReportingInstance(_Instance):
         hide_loops()
 
     def activate(self, act: Any) -> Any:
-        evicts = False
-        for job in act.jobs:
-            if job.HasField("remove_from_cache"):
-                evicts = True
-                self._note(job.remove_from_cache)
-        with carried_out(self._inner.get_info().workflow_id, evicts=evicts), self._activation:
+        evicted = [job.remove_from_cache for job in act.jobs if job.HasField("remove_from_cache")]
+        with carried_out(self._inner.get_info().workflow_id, evicts=bool(evicted)), self._activation:
+            for removed in evicted:
+                self._note(removed)
             return self._inner.activate(act)
 
     def _note(self, removed: RemoveFromCache) -> None:
@@ -176,7 +193,8 @@ class ReportingInstance(_Instance):
         }
         if removed.reason == reasons.NONDETERMINISM:
             health.note(info.workflow_id)
-            _log.error("a run cannot be replayed by this worker", extra={"perdure": fields})
+            extra = {"perdure": fields, "traceback": _awaited_lines(self._inner)}
+            _log.error("a run cannot be replayed by this worker", extra=extra)
         else:
             health.forget(info.workflow_id)
         if removed.reason == reasons.FATAL:

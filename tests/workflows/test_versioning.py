@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -121,7 +122,7 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
         run = await perdure.start(PAYER, id=unique("unlike"))
         async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
             await offered(run)
-        with logged("text") as log:
+        with logged("json") as log:
             worker_of_today = build_worker(new, registry([pay]), model=asking(model), task_queue=queue)
             health = Health(new, worker_of_today)
             async with worker_of_today:
@@ -158,9 +159,14 @@ async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(
         assert f"a worker cannot replay {run.id!r}" in each
         assert f"perdure terminate {run.id}" in each
     assert all("cannot replay" in each and "no worker" not in each for each in told), told
-    assert "a run cannot be replayed by this worker" in log.getvalue()
-    assert run.id in log.getvalue()
-    assert "Nondeterminism error" in log.getvalue()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    line = next(each for each in lines if each["message"] == "a run cannot be replayed by this worker")
+    assert (line["run"], line["workflow"]) == (run.id, "Agent")
+    assert "Nondeterminism error" in line["why"]
+    # The place in the workflow's code where it left the history.
+    assert "tests/workflows/test_versioning.py" in line["traceback"], line["traceback"]
+    assert "in execute_workflow" in line["traceback"]
+    assert "await asyncio.sleep(0.01)" in line["traceback"]
     assert "Failure {" not in log.getvalue()  # the SDK's debug output
     assert "200 OK" in ready
     assert f"the last {run.id}" in ready
