@@ -768,6 +768,26 @@ def test_calls_that_python_makes_for_all_items_are_made(text: str) -> None:
     assert sorted(plan.made) == sorted(python.made)
 
 
+ADDED = [
+    "for q in input.rows:\n    t.append(None if q.ok else q.n)",
+    "for q in input.rows:\n    t.append(q.get('zz'))",
+    "for q in input.rows:\n    r = f(x=q.n)\n    t.append(r.s or None)",
+    "for q in input.rows:\n    if q.ok:\n        t.append(f(x=q.n))\n    else:\n        t.append(None)",
+    "for q in input.rows:\n    if q.ok:\n        t.extend([q.n, None])\n    else:\n        t.append(None)",
+    "for q in input.rows:\n    if f(x=q.n).ok:\n        t.append(None)",
+    "for q in input.rows:\n    u = None\n    if q.ok:\n        u = f(x=q.n)\n    t.append(u)",
+    "for q in input.rows:\n    for r in input.rows:\n        t.append(q.n * r.n or None)",
+    "w = 0\nwhile w < 2:\n    w += 1\n    for q in input.rows:\n        t.append(q.n if q.ok else None)",
+    "for q in input.rows:\n    t.append(f(x=q.n))",
+]
+
+
+@pytest.mark.parametrize("text", ADDED)
+def test_r16_4_what_a_for_adds_may_be_none(text: str) -> None:
+    for seed in range(3):
+        assert check_only_calls_of_python(f"t = []\n{text}\np(x=t)\noutput(t=t)\n", seed)
+
+
 OUTPUT_FIRST = [
     "output(n=a.n, t=t)\na = g(x=2)\np(x=a.n)",
     "output(n=a.n + 1, t=t)\na = g(x=2)\np(x=a.n)",

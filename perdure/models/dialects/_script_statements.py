@@ -523,6 +523,8 @@ class ScriptPlan:
             block.let(name, block.values.value(ast.fix_missing_locations(ast.copy_location(both, value))), value)
             return
         block.check_unread(name, target)
+        if how == "item" and (block.guards or not self._calls.is_tool(value)):  # an added None is told from none added
+            value, how = ast.copy_location(ast.List([value], ast.Load()), value), "list"
         before = block.collected.get(name)
         if before is not None and (before.how != how or not before.excludes(block.guards)):
             raise NotAllowedError(target, f"a round of this loop may add to {name} more than once: use a list for each")
