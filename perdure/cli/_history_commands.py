@@ -135,6 +135,7 @@ def what_if(
 
     Tools' results come from the record. The results of new calls, and of calls that depend on them, are unknown.
     A change of policy or rules needs no model. Another agent or model answers Requests that differ from the record.
+    An ID that cannot be compared fails the command; the others are reported.
     """
     with one_line_errors():
         if (policy, rules, agent_file, model) == (None,) * 4:
@@ -184,7 +185,8 @@ def what_if(
         options = {"--policy": policy, "--rules": rules, "--agent-file": agent_file, "--model": model}
         changes = {name: text for name, text in options.items() if text is not None}
         write_file(html, what_if_page(report, changes))
-    raise SystemExit(0 if report.played or not report.runs else FAILED)
+    least = len(report.runs) if run_ids else min(1, len(report.runs))
+    raise SystemExit(0 if len(report.played) >= least else FAILED)
 
 
 def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:

@@ -367,7 +367,9 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
         wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
         assert wrong.err.startswith("perdure: --policy is not valid: ")
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
+        mixed = await perdure("what-if", run.id, "no-such-run", "--policy", '{"ask": "never"}', env=env)
     assert printed.code == 0
+    assert (mixed.code, "runs: 2, 1 not compared" in mixed.out) == (1, True), mixed.out
     assert "asks about 1.1 refund: refund is not declared safe" in printed.out
     assert "runs: 1, 1 differ" in printed.out
     assert shown.out == printed.out
