@@ -382,9 +382,19 @@ class ResponseStream:
         )
 
 
+_YOU_REFUSED: Final = "you refused: "
+
+
 def refusal_problem(words: str) -> JsonObject:
     """Return the problem that a model reads after it refused."""
-    return {"code": "refusal", "message": f"you refused: {words}"}
+    return {"code": "refusal", "message": f"{_YOU_REFUSED}{words}"}
+
+
+def problem_words(problem: JsonObject) -> str:
+    """Return the words of an answer's problem for a person. The model reads its `message`."""
+    words = str(problem.get("message"))
+    refused = problem.get("code") == "refusal" and words.startswith(_YOU_REFUSED)
+    return f"the model refused: {words.removeprefix(_YOU_REFUSED)}" if refused else words
 
 
 def _list(value: Json) -> list[Json]:

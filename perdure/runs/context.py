@@ -16,6 +16,7 @@ from perdure.models.dialects.output_text import output_form
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import RequestContext, RequestResult, RequestView
+from perdure.models.response_stream import problem_words
 from perdure.plan import Call, Plan, errors_of
 from perdure.runs.agent import AgentSpec, Context, ModelChoice
 from perdure.runs.limits import Limit
@@ -283,7 +284,7 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
     found: list[str] = []
     for message in messages:
         if message["type"] == "error" and message.get("call") is None:
-            found.append(str(message["error"].get("message")))
+            found.append(problem_words(message["error"]))
         elif message["type"] in ("note", "message"):
             found.append(message["text"])
         elif message["type"] == "feedback":

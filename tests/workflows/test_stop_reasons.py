@@ -20,7 +20,7 @@ from perdure.models.usage import Price, RunUsage, Usage
 from perdure.runs import limits
 from perdure.runs.agent import Situation
 from perdure.testing.scripted_model import ChatRequest, Turn, refusal
-from tests.support import DONE, agent, check_replays, harness, impatient
+from tests.support import DONE, agent, check_replays, harness, impatient, perdure
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -158,6 +158,23 @@ async def test_r20_2_a_refusal_ends_the_run_after_one_more_request(
     assert [error["error"]["code"] for error in view.errors] == ["refusal", "refusal"]
     assert events[-1].data["status"] == "refused"
     assert events[-1].data["error"] == words
+
+
+async def test_r20_2_show_prints_a_refusal_with_the_models_words(dev_server: WorkflowEnvironment) -> None:
+    """It printed "because you refused", which are words for the model."""
+    no = refusal("I will not help.")
+    async with harness(dev_server.client, [look], [no, no]) as it:
+        view = await it.run(agent("look"))
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        shown = await perdure("show", view.run_id, env=env)
+        found = json.loads((await perdure("show", view.run_id, "--json", env=env)).out)
+        feedback = it.model.requests[1].text
+    assert shown.code == 0, shown.err
+    assert "  because the model refused: I will not help.\n" in shown.out
+    assert "you refused" not in shown.out
+    assert f"run {view.run_id} refused\nI will not help.\n" in shown.out
+    assert (found["status"], found["error"]) == ("refused", "I will not help.")
+    assert "you refused: I will not help." in feedback
 
 
 async def test_r20_2_a_refusal_is_asked_about_once_more(dev_server: WorkflowEnvironment) -> None:
