@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +19,7 @@ from perdure.cli._help import Commands
 from perdure.cli._options import with_settings, write_file
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
-from perdure.plan import Call, SimulatedCall, Simulation, simulate
+from perdure.plan import Call, SimulatedCall, Simulation, most_at_once, simulate
 from perdure.rules import RULE_BROKEN
 from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
 from perdure.runs.undo import without_undo
@@ -268,12 +268,20 @@ def _print_simulation(simulation: Simulation) -> None:
             console.print(Text(f"{step.call.id} {reason}", style="dim"))
     for level, steps in simulation.levels().items():
         together = ", ".join(step.call.id for step in steps)
-        console.print(f"level {level}: {together}" + (" in parallel" if len(steps) > 1 else ""), highlight=False)
+        console.print(f"level {level}: {together}{_at_once(steps)}", highlight=False)
     gain = simulation.total / simulation.makespan if simulation.makespan else 1.0
     console.print(
         f"makespan {simulation.makespan:.2f} s; calls in sequence {simulation.total:.2f} s: {gain:.1f} times faster",
         highlight=False,
     )
+
+
+def _at_once(steps: Sequence[SimulatedCall]) -> str:
+    """Return how many calls of a level run at the same time: calls of an exclusive tool never do."""
+    most = most_at_once(steps)
+    if len(steps) == 1:
+        return ""
+    return " in parallel" if most == len(steps) else " one after another" if most == 1 else f", {most} in parallel"
 
 
 def _round(step: SimulatedCall) -> str:

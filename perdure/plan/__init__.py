@@ -50,7 +50,7 @@ from perdure.plan._retry import (
     RetryState,
 )
 from perdure.plan._scheduler import exclusive_groups
-from perdure.plan._simulation import SimulatedCall, Simulation, simulate
+from perdure.plan._simulation import SimulatedCall, Simulation, most_at_once, simulate
 from perdure.plan._structural_errors import (
     CONDITION_FIRST,
     LAZY_READS,
@@ -121,6 +121,7 @@ __all__ = [
     "body_requirements",
     "errors_of",
     "exclusive_groups",
+    "most_at_once",
     "is_order",
     "is_satisfied",
     "missing_path",

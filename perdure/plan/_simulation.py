@@ -60,6 +60,13 @@ class Simulation:
         return levels
 
 
+def most_at_once(steps: Sequence[SimulatedCall]) -> int:
+    """Return the largest number of these calls that would run at one time."""
+    spans = [(step.start, step.end) for step in steps if step.start is not None and step.end is not None]
+    starts = {start for start, _ in spans}
+    return max((sum(start == now or start < now < end for start, end in spans) for now in starts), default=0)
+
+
 def simulate(
     plan: Plan,
     calls: Iterable[Json],

@@ -170,6 +170,18 @@ async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> Non
     assert "makespan 3.00 s; calls in sequence 4.00 s" in text
 
 
+async def test_r5_12_simulate_shows_which_calls_of_a_level_run_at_once(tmp_path: Path) -> None:
+    tools = [{"name": "write", "_exclusive": True}, {"name": "read"}]
+    for calls, words in (
+        (["write", "write"], "1.0, 1.1 one after another"),
+        (["write", "read"], "1.0, 1.1 in parallel"),
+        (["write", "read", "write"], "1.0, 1.1, 1.2, 2 in parallel"),
+    ):
+        document = agent(*tools, context=[{"type": "plan", "plan": [{"_tool": name} for name in calls]}])
+        text = (await plan("simulate", write(tmp_path, document))).out
+        assert f"level 1: {words}\n" in text, text
+
+
 async def test_r5_6_simulate_tells_what_would_need_approval(tmp_path: Path) -> None:
     calls = [{"_tool": "clean_logs", "folder": "x"}, {"_tool": "check_disk", "folder": "x"}]
     found = json.loads((await plan("simulate", write(tmp_path, calls), "--tools", "perdure.demo.tools", "--json")).out)
