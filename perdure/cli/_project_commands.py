@@ -206,9 +206,9 @@ def tools(settings: Settings, as_json: Json = False) -> None:
 def _print_tools(found: dict[str, JsonObject]) -> None:
     rows = []
     for name, definition in sorted(found.items()):
-        danger = "safe" if definition.get("_safe") else "dangerous" if definition.get("_dangerous") else ""
+        kinds = ", ".join(kind for kind in ("safe", "dangerous", "exclusive") if definition.get(f"_{kind}"))
         about = str(definition.get("description", "")).strip().partition("\n")[0]
-        rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), danger, about))
+        rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), kinds, about))
     console = get_console()
     console.print(
         make_table(("tool", "parameters", "is", "does"), rows, console.width, shrinkable=("does", "parameters"))

@@ -171,7 +171,7 @@ async def test_r5_6_simulate_levels_branches_and_makespan(tmp_path: Path) -> Non
 
 
 async def test_r5_12_simulate_shows_which_calls_of_a_level_run_at_once(tmp_path: Path) -> None:
-    tools = [{"name": "write", "_exclusive": True}, {"name": "read"}]
+    tools: list[dict[str, Any]] = [{"name": "write", "_exclusive": True}, {"name": "read"}]
     for calls, words in (
         (["write", "write"], "1.0, 1.1 one after another"),
         (["write", "read"], "1.0, 1.1 in parallel"),

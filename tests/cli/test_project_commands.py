@@ -77,6 +77,7 @@ def test_the_tools_of_a_worker_are_listed(tmp_path: Path, monkeypatch: pytest.Mo
     shown = invoke("tools", "--tools", "perdure.demo.tools").stdout
     assert "clean_logs" in shown
     assert "dangerous" in shown
+    assert "undo              calls?                    exclusive" in shown
 
 
 def test_a_flag_of_names_given_twice_has_the_names_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
