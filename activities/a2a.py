@@ -120,7 +120,9 @@ class _RemoteCall:
                     await self._cancel(client)
                     raise
         except (httpx.HTTPError, A2AClientError) as error:
-            raise ToolError("not_reachable", f"{self._name}: {error or type(error).__name__}", retry=True) from None
+            carried_out = False if isinstance(error, httpx.ConnectError) else None
+            words = f"{self._name}: {error or type(error).__name__}"
+            raise ToolError("not_reachable", words, retry=True, carried_out=carried_out) from None
         except A2AError as error:
             raise ToolError("tool_failed", f"{self._name}: {clip(error.message, _WORDS)}") from None
 
@@ -178,7 +180,7 @@ class _RemoteCall:
         from a2a.types import GetTaskRequest
 
         if not task.id:
-            raise ToolError("tool_failed", f"{self._name} answered without a task or a message")
+            raise ToolError("tool_failed", f"{self._name} answered without a task or a message", carried_out=None)
         pause, longest = _PAUSES
         while not _rests(task := await client.get_task(GetTaskRequest(id=task.id))):
             await asyncio.sleep(pause)

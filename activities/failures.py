@@ -193,22 +193,24 @@ def _at(error: Exception) -> str:
     return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 
 
-def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationError:
+def tool_failure(error: Exception, *, carried_out: bool | None = False) -> ApplicationError:
     """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
-    is the code. `carried_out`: the tool had returned, so it is not repeated.
+    is the code. `carried_out`: the tool had returned, or its own error says that it took effect, so it is not repeated.
     """
-    details = [{CARRIED_OUT: True}] if carried_out else []
+    if isinstance(error, ToolError):
+        carried_out = carried_out or error.carried_out
+    details = [] if carried_out is False else [{CARRIED_OUT: carried_out}]
     if isinstance(error, ToolError):
         # Benign: a tool's own error is an answer, not a fault of the worker, and should not fill its log.
         return _failure(
             error.message,
             *details,
-            type=_own_code(_text(error.code), carried_out=carried_out),
-            non_retryable=carried_out or not error.retry,
+            type=_own_code(_text(error.code), carried_out=bool(carried_out)),
+            non_retryable=bool(carried_out) or not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # A value that cannot be encoded or decoded fails again the next time.
-    final = carried_out or isinstance(error, UnicodeError | RecursionError)
+    final = bool(carried_out) or isinstance(error, UnicodeError | RecursionError)
     words = str(error) or type(error).__name__
     return _failure(words, *details, type=_own_code(type(error).__name__), non_retryable=final)
 

@@ -82,6 +82,7 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
         raise ToolError(
             "invalid_answer",
             f"{tool} ran, but its result is not valid for the schema that its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
+            carried_out=True,
         )
     if structured is None:
         text = "\n".join(map(str, texts))

@@ -651,13 +651,13 @@ class Connection:
             lost = error
         except (ValidationError, RuntimeError, ValueError) as error:
             said = f"the MCP server {self.name!r} ran {name}, but its answer is not valid: {_first_line(error)}"
-            raise ToolError("invalid_answer", said) from None
+            raise ToolError("invalid_answer", said, carried_out=None) from None
         finally:
             allowed.calls -= 1
         if client is self._current:
             await self.close()
         said = f"the connection to the MCP server {self.name!r} was lost while it ran {name}: {self._reason(lost)}"
-        raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True)
+        raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True, carried_out=None)
 
     async def _converse(
         self, client: Client, request: ClientRequest, result: type[_ResultT], progress: ProgressFnT | None
@@ -701,7 +701,8 @@ class Connection:
                 raise ServerInputError(asked)
             responses, state = None, found.request_state
             await asyncio.sleep(_SETTLE)
-        raise ToolError("asks_too_often", f"the MCP server {self.name!r} returned neither a result nor a question")
+        words = f"the MCP server {self.name!r} returned neither a result nor a question"
+        raise ToolError("asks_too_often", words, carried_out=None)
 
     async def _send(
         self,

@@ -138,7 +138,9 @@ class ServerRequests:
         )
 
     def _invalid(self, why: str) -> ToolError:
-        return ToolError("invalid_answer", f"the MCP server {self.server!r} returned no result: {why}")
+        return ToolError(
+            "invalid_answer", f"the MCP server {self.server!r} returned no result: {why}", carried_out=None
+        )
 
 
 def as_requests(elicitations: Any) -> list[InputRequest]:

@@ -465,7 +465,8 @@ class ToolError(PerdureError):
     """A tool's own failure.
 
     `code`: the name that branches and error messages show. `message`: the text that the model reads. `retry`: whether
-    the tool's retry policy tries again first (no).
+    the tool's retry policy tries again first (no). `carried_out`: whether the call has taken effect in spite of its
+    failure (no); `None`: that is not known. A call that has taken effect is not retried.
 
     ```python
     @tool
@@ -476,11 +477,12 @@ class ToolError(PerdureError):
 
     # R12.3
 
-    def __init__(self, code: str, message: str, retry: bool = False) -> None:
+    def __init__(self, code: str, message: str, retry: bool = False, *, carried_out: bool | None = False) -> None:
         super().__init__(code, message, retry)
         self.code = code
         self.message = message
         self.retry = retry
+        self.carried_out = carried_out
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

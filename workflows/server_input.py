@@ -54,7 +54,7 @@ class ServerDialog:
             words = (
                 f"the MCP server {asked.server!r} asks more than {MAX_SERVER_ROUNDS} times before it returns a result"
             )
-            return Failed(CallError("asks_too_often", words))
+            return Failed(CallError("asks_too_often", words), carried_out=None)
         found: dict[str, JsonObject] = {}
         for question in asked.questions:
             found[question.key] = await self._ask_person(call, plan, question)
@@ -101,7 +101,7 @@ class ServerDialog:
             if (spent := spent_of(error)).tokens:
                 self._count(model, spent)
             words = f"the MCP server {server!r} asks a model, and {model} gives no answer: {message_of(error)}"
-            return Failed(CallError("model_failed", words[:1_000]))
+            return Failed(CallError("model_failed", words[:1_000]), carried_out=None)
         self._count(model, result.usage)
         return {"text": result.text, "model": model, "stopReason": result.stop_reason}
 

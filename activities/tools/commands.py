@@ -99,7 +99,9 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
                 said = await asyncio.get_running_loop().sock_recv(ours, 64)
                 if lost := not said:
                     raise ToolError(
-                        "killed", f"the parent process of {argv[0]} was killed; all its child processes were ended"
+                        "killed",
+                        f"the parent process of {argv[0]} was killed; all its child processes were ended",
+                        carried_out=None,
                     )
                 out, err, _ = await asyncio.wait_for(reading, _GRACE)
         except TimeoutError:

@@ -44,6 +44,17 @@ class Answer(TypedDict):
     """In place of a body that is not text."""
 
 
+_SAFE: Final = ("GET", "HEAD")
+_UNSENT: Final = (
+    httpx2.ConnectError,
+    httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+    httpx2.InvalidURL,
+    UnicodeError,
+)
+"""Errors before the server has the request."""
+
+
 def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any]]:
     """Return `http_request` for these hosts."""
 
@@ -66,7 +77,7 @@ def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any
             timeout: seconds for everything, 120 at most.
         """
         sent = {name.lower(): value for name, value in (headers or {}).items() if name.lower() not in _NOT_YOURS}
-        if method not in ("GET", "HEAD"):
+        if method not in _SAFE:
             sent.setdefault("idempotency-key", context.idempotency_key)
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)
         if content is not None and not isinstance(body, str):
@@ -77,7 +88,9 @@ def http_tools(hosts: Sequence[str], *, private: bool) -> list[Callable[..., Any
         except TimeoutError:
             raise ToolError("timeout", f"{url} did not answer within {min(timeout, MAX_TIMEOUT):g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            raise ToolError("not_reachable", f"{url}: {error or type(error).__name__}", retry=True) from None
+            is_open = method not in _SAFE and not isinstance(error, _UNSENT)
+            words = f"{url}: {error or type(error).__name__}"
+            raise ToolError("not_reachable", words, retry=True, carried_out=None if is_open else False) from None
 
     return [http_request]
 
@@ -101,7 +114,13 @@ async def _ask(
             response = await client.send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return await _result(response, method, url)
+                    try:
+                        return await _result(response, method, url)
+                    except ToolError as error:
+                        is_open = response.request.method not in _SAFE
+                        raise ToolError(
+                            error.code, error.message, error.retry, carried_out=None if is_open else False
+                        ) from None
                 following = target.join(response.headers["location"])
             finally:
                 await response.aclose()

@@ -109,8 +109,8 @@ class Failed:
     error: CallError
     sources: Sources = NOWHERE
     """The provenance of the error's text beside its tool and its parameters."""
-    carried_out: bool = False
-    """Whether the tool has returned, although its result cannot be used: a hook withholds it, it is too large or no JSON."""
+    carried_out: bool | None = False
+    """Whether the call took effect, although its result cannot be used: a hook withholds it, it is too large or no JSON. `None`: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,8 +553,8 @@ class CallState:
     attempts: int = 0
     outcome: Outcome | None = None
     """The outcome that the driver reported, for a fork of the run."""
-    carried_out: bool = False
-    """Whether it was carried out, although it is not `done`: its result cannot be used."""
+    carried_out: bool | None = False
+    """Whether it was carried out, although it is not `done`: its result cannot be used. `None`: that is not known."""
     some_done: bool | None = False
     """Whether a run of the delegate has returned, although the loop over it has not; `None`: that is not known."""
     key: str = ""
@@ -571,7 +571,7 @@ class CallState:
     @property
     def executed(self) -> bool:
         """Whether its tool has returned a result, even one that is not written."""
-        return self.status == "done" or self.carried_out
+        return self.status == "done" or bool(self.carried_out)
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,7 @@ A call that may not be repeated sends it before its code begins, and begins only
 record, the code has not begun.
 """
 CARRIED_OUT: Final = "carried_out"
-"""Key in the details of a failure whose tool had returned: its result cannot be used."""
+"""Key in the details of a failure whose call took effect: its result cannot be used. `None`: that is not known."""
 RESERVED_CODES: Final = frozenset({NO_SUCH_TOOL, NO_SUCH_HOOK, INTERRUPTED, LOST, NOT_BEGUN, REFUSED_BY_HOOK})
 """Codes of the engine itself: it retries them, or a hook has refused. No tool's own failure has one of them."""
 MOST_LOST: Final = 3

@@ -23,7 +23,7 @@ class StateWriter:
     def write(self, call: Call, outcome: Returned | Failed, time: str) -> None:
         """Write the call's result or error, and set its status (R4.3)."""
         if isinstance(outcome, Failed):
-            call.state.carried_out = outcome.carried_out and self._checks.is_patched(EXECUTED_CALLS_COUNT)
+            call.state.carried_out = self._checks.is_patched(EXECUTED_CALLS_COUNT) and outcome.carried_out
             self._write_error(call, outcome.error, time)
         else:
             self._write_result(call, outcome, time)

@@ -277,7 +277,9 @@ class RuleBook:
                 self._note_event(each, "done", self.record)
             if each.state.status == "failed" or (each is call and some_failed):  # it may count as both
                 self._note_event(each, "failed", self.record)
-            if each is call and some_done is None:  # the worst case is assumed: no `precedes` relies on it
+            if each.state.carried_out is None or (
+                each is call and some_done is None
+            ):  # the worst case is assumed: no `precedes` relies on it
                 self._note_event(each, "unknown", self.record)
         if call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)

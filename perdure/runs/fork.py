@@ -271,7 +271,7 @@ def _recorded(call: Call) -> RecordedCall | None:
                 key=call.state.key,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
-                carried_out=carried_out,
+                carried_out=bool(carried_out),
                 some_done=call.state.some_done,
                 sources=sorted(sources),
                 decided=decided,

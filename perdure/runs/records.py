@@ -47,7 +47,7 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
         started_at=call.state.started,
         ended_at=call.state.ended_at,
         attempts=call.state.attempts,
-        carried_out=call.state.carried_out,
+        carried_out=bool(call.state.carried_out),
         recorded=call.state.recorded,
         reason=call.state.reason or (call.state.retried if call.state.status == "running" else "") or None,
         error=cut_to(call.state.error.as_json(), SHOWN_PARAMS) if call.state.error else None,

@@ -258,7 +258,7 @@ class EffectLog:
                 return self._undoable(call, tool, effect, value)
             case Failed() if call.state.carried_out:
                 return self._undoable(call, tool, effect, MISSING)
-            case Failed(error) if error.code not in _UNCERTAIN:
+            case Failed(error) if error.code not in _UNCERTAIN and call.state.carried_out is not None:
                 return None
             case Failed(error):
                 words = f"{error.code}: whether it took effect is not known"

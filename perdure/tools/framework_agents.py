@@ -123,6 +123,7 @@ def _needs_approval(name: str, tools: list[str]) -> ToolError:
         "needs_approval",
         f"{name} stopped at {', '.join(tools)}, which needs an approval: a call cannot wait for a person inside. "
         "Convert the agent with Agent.of, or request an approval of the whole call with agent_tool(agent, dangerous=True)",
+        carried_out=None,
     )
 
 
@@ -135,9 +136,9 @@ async def _run_openai(
         result = await sdk.Runner.run(agent, request, context=context.context, **turns)
     except (sdk.InputGuardrailTripwireTriggered, sdk.OutputGuardrailTripwireTriggered) as error:
         guardrail = error.guardrail_result.guardrail.get_name()
-        raise ToolError("refused_by_guardrail", f"the guardrail {guardrail} stopped {name}") from None
+        raise ToolError("refused_by_guardrail", f"the guardrail {guardrail} stopped {name}", carried_out=None) from None
     except sdk.MaxTurnsExceeded as error:
-        raise ToolError("limit_reached", f"{name}: {error}") from None
+        raise ToolError("limit_reached", f"{name}: {error}", carried_out=None) from None
     if result.interruptions:
         raise _needs_approval(name, [each.name or "a tool" for each in result.interruptions])
     usage, model = result.context_wrapper.usage, result.last_agent.model
@@ -161,7 +162,7 @@ async def _run_pydantic_ai(
     try:
         result = await agent.run(request, deps=context.context, infer_name=False, **limits)
     except exceptions.UsageLimitExceeded as error:
-        raise ToolError("limit_reached", f"{name}: {error}") from None
+        raise ToolError("limit_reached", f"{name}: {error}", carried_out=None) from None
     if isinstance(result.output, framework.DeferredToolRequests):
         waiting = [*result.output.approvals, *result.output.calls]
         raise _needs_approval(name, [each.tool_name for each in waiting])

@@ -229,16 +229,18 @@ async def _call_openai(tool: ForeignObject, context: ToolContext[Any], params: J
     result: Json = await invoke(wrapper, text)
     for guard in tool.tool_output_guardrails or ():
         data = guardrails.ToolOutputGuardrailData(context=wrapper, agent=None, output=result)
-        _check_guardrail(tool, guard, await guard.run(data))
+        _check_guardrail(tool, guard, await guard.run(data), carried_out=True)
     return result
 
 
-def _check_guardrail(tool: ForeignObject, guardrail: ForeignObject, outcome: ForeignObject) -> None:
+def _check_guardrail(
+    tool: ForeignObject, guardrail: ForeignObject, outcome: ForeignObject, *, carried_out: bool = False
+) -> None:
     """Raise `ToolError` where a guardrail of the tool rejects its call or its result."""
     behavior = outcome.behavior
     if behavior["type"] != "allow":
         words = behavior.get("message") or f"the guardrail {guardrail.get_name()} stopped {tool.name}"
-        raise ToolError("refused_by_guardrail", words)
+        raise ToolError("refused_by_guardrail", words, carried_out=carried_out)
 
 
 async def awaited(value: ForeignObject) -> ForeignObject:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, hook, tool, workflow_tool
+from perdure import Agent, Perdure, ToolError, hook, tool, workflow_tool
 from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
 from perdure.hooks import BeforeToolCall
@@ -391,6 +391,31 @@ async def test_an_iteration_of_a_loop_that_does_not_end_by_itself_counts(
     assert {name for name, _ in begun} == {
         name for name, is_allowed in (("refund", paid), ("send_mail", sent)) if is_allowed
     }
+
+
+@pytest.mark.parametrize(
+    ("carried_out", "paid", "mailed"), [(True, False, True), (None, False, False), (False, True, False)]
+)
+async def test_a_failed_call_that_may_have_taken_effect_counts_as_done_and_failed(
+    time_skipping: WorkflowEnvironment, carried_out: bool | None, paid: bool, mailed: bool
+) -> None:
+    """`never_after` assumes the worst case, and `precedes` relies on nothing that is unknown."""
+
+    @tool(retries=0)
+    def book() -> str:
+        """Book, and lose the confirmation."""
+        raise ToolError("no_confirmation", "the hotel sent no confirmation", carried_out=carried_out)
+
+    document = agent(
+        "book",
+        "refund",
+        "send_mail",
+        config=rules(never_after("refund", "book", event="done"), precedes("book", "send_mail")),
+    )
+    script = [plan({"_tool": "book"}), plan(pays(5), {"_tool": "send_mail", "to": "ann"}), DONE]
+    async with harness(time_skipping.client, [*TOOLS, book], script) as it:
+        await it.run(document)
+    assert {name for name, _ in begun} == {*(["refund"] if paid else []), *(["send_mail"] if mailed else [])}
 
 
 async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:

@@ -22,6 +22,7 @@ from perdure.rules import precedes
 from perdure.runs.wire import AGENT_WORKFLOW, RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
+from tests.activities.test_mcp import offered_by, scripted
 from tests.gateway.support import write_agents
 from tests.gateway.test_api import served, until
 from tests.support import DONE, Harness, agent, check_replays, harness, impatient, perdure
@@ -203,6 +204,57 @@ async def test_a_call_whose_outcome_is_unknown_holds_what_it_depends_on(dev_serv
         DID.clear()
         view = await undone(it, run, no_effect=["1.1"])
         assert (view.status, DID) == ("completed", [("cancel", "o-pear")])
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "status", "stays"),
+    [
+        ({"content": [], "structuredContent": {"id": 1}}, "invalid_answer", "cannot be undone", False),
+        ({"contents": "none"}, "invalid_answer", "unknown", True),
+        ({"_exit": 1}, "connection_lost", "unknown", True),
+        ({"content": [], "isError": True}, "tool_failed", None, False),
+    ],
+)
+async def test_a_call_of_an_mcp_server_without_a_usable_result_has_an_effect(
+    dev_server: WorkflowEnvironment, tmp_path: Path, answer: Any, code: str, status: str | None, stays: bool
+) -> None:
+    """Only a result that reports an error shows that the call had none."""
+    pay = {
+        "name": "pay",
+        "inputSchema": {"type": "object"},
+        "outputSchema": {"type": "object", "required": ["receipt"]},
+    }
+    config = scripted(tmp_path / "script", tools=[pay], answers={"pay": [answer]})
+    chain = {"calls": [PLAN["calls"][0], {"_tool": "x.pay", "order": "†state.pear.id"}], "output": None}
+    async with (
+        offered_by(config) as registry,
+        harness(dev_server.client, [], [chain, DONE], registry=registry) as it,
+    ):
+        registry.add_missing(each.__perdure_tool__ for each in TOOLS)
+        run = await finished(it, agent("order", "x.pay", config={"approval": {"ask": "never"}}))
+        assert ((await run.view()).calls[1].error or {})["code"] == code
+        assert {each.call: each.status for each in await run.effects()}.get("1.1") == status
+        assert [each.call for each in (await run.undo_plan()).undoes] == ([] if stays else ["1.0"])
+        async for history in execution_histories(it.client, run.id):
+            await check_replays(history)
+
+
+@pytest.mark.parametrize(("carried_out", "status"), [(True, "done"), (None, "unknown"), (False, None)])
+async def test_a_tool_s_error_names_whether_the_call_took_effect(
+    dev_server: WorkflowEnvironment, carried_out: bool | None, status: str | None
+) -> None:
+    @tool(undo="unbook", undo_params={"city": "†params.city"})
+    def reserve(city: str) -> str:
+        """Reserve a room, and lose the confirmation."""
+        DID.append(("reserve", city))
+        raise ToolError("no_confirmation", "the hotel sent no confirmation", retry=True, carried_out=carried_out)
+
+    async with harness(
+        dev_server.client, [*TOOLS, reserve], [{"calls": [{"_tool": "reserve", "city": "Bonn"}], "output": None}, DONE]
+    ) as it:
+        run = await finished(it, agent("reserve", "unbook"))
+        assert {each.call: each.status for each in await run.effects()}.get("1.0") == status
+    assert len(DID) == (1 if carried_out else 3)
 
 
 async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironment) -> None:
