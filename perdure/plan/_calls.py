@@ -513,7 +513,11 @@ class CallInputs:
     item_sources: Sources = NOWHERE
     """The provenance of these values."""
     changed: Sequence[str] = ()
-    """Parameters that a hook has changed (R10.17)."""
+    """Parameters that a hook has changed since a person decided about the call (R10.17)."""
+    unhooked: JsonObject | None = None
+    """The parameters as they would be without the changes of hooks, if a hook has changed them."""
+    changed_by: str = ""
+    """The hooks that have changed them."""
     approved: str | None = None
     """Digest of the parameters that a person approved: a worker with its own approval floor checks it (R7.1)."""
     undoes: str = ""
@@ -523,6 +527,7 @@ class CallInputs:
         """Set the parameters, and the items of `_each`, with every reference resolved."""
         self.params = {key: value for key, value in values.items() if key != "_each"}
         self.items = values.get("_each")
+        self.unhooked, self.changed_by = None, ""
 
 
 @dataclass(slots=True, eq=False)
@@ -559,6 +564,8 @@ class CallState:
     """Whether a run of the delegate has returned, although the loop over it has not; `None`: that is not known."""
     key: str = ""
     """Digest of its action, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
+    written_key: str = ""
+    """The same digest without the changes of hooks."""
     recorded: bool = False
     """Whether its result is from the record of another run."""
     iterations: Sequence[Call] = ()

@@ -469,6 +469,13 @@ def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
 def replace_call(call: Call, revised: Call) -> None:
     """Replace the waiting call by the revised call."""
     old = call.spec
+    if (unhooked := call.inputs.unhooked) is not None:  # an edit keeps the other parameters as they were shown
+        written = revised.spec.params
+        call.inputs.unhooked = {
+            name: unhooked[name] if name in unhooked and old.params.get(name) == written[name] else value
+            for name, value in revised.inputs.params.items()
+            if name in written
+        }
     call.spec = replace(
         revised.spec, after=old.after, after_end=old.after_end, instance=old.instance, loop=old.loop, soft=old.soft
     )
@@ -478,9 +485,11 @@ def replace_call(call: Call, revised: Call) -> None:
     call.inputs.changed, call.inputs.approved = (), None
 
 
-def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:
-    """Set the parameters that a hook has changed on a ready call (R10.17). Return their problem; the call is then
-    unchanged.
+def take_changed(
+    call: Call, params: JsonObject, checks: CheckBudget | None = None, *, by: str = ""
+) -> CallError | None:
+    """Set the parameters that the hooks `by` have changed on a ready call (R10.17). Return their problem; the call is
+    then unchanged.
 
     They are values without references. A hook has seen all parameters: each of its values may come from any of them,
     and no person has endorsed or approved it.
@@ -497,6 +506,8 @@ def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = No
     if (problem := check_resolved(call, checks)) is not None:
         call.inputs.params = before
         return problem
+    call.inputs.unhooked = before if call.inputs.unhooked is None else call.inputs.unhooked
+    call.inputs.changed_by = ", ".join(dict.fromkeys([*filter(None, [call.inputs.changed_by]), by]))
     origins = call.inputs.origins
     mixed = join(origins.written, origins.all)
     sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}

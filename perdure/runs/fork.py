@@ -3,6 +3,9 @@
 The client makes the record (`record_fork`) from the calls of the other run, which a replay of its history returns. The
 fork's input holds the record. The record answers Requests before the point, and calls with the same tool, parameters
 and read values. All other calls run.
+
+A call that a hook has changed is the same if it is written as the recorded one was, before the hook, or as it was made.
+It is answered before its hooks would see it, and has the parameters with which it was made.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from pydantic import Field
 from perdure.errors import CallError, RunError
 from perdure.models.requests import RequestResult
 from perdure.models.usage import Usage
-from perdure.plan import Call, Failed, Outcome, Rejected, Returned
+from perdure.plan import Call, Failed, Outcome, Rejected, Returned, take_changed
 from perdure.tools.tool import UNDO
 from perdure.values.json import Json, JsonObject, WireModel, dumps
+from perdure.values.limits import CheckBudget
 
 FORK_FORM: Final = 1
 """Form of a packed `ForkRecord`."""
@@ -54,12 +58,26 @@ class RecordedAnswer(WireModel):
     result: RequestResult
 
 
+class HookedCall(WireModel):
+    """A call whose parameters hooks have changed: as it was written, and as it was made."""
+
+    key: str
+    """`call_key` of the call without the changes of hooks."""
+    params: JsonObject
+    """The parameters with which it was made."""
+    by: str
+    """The hooks."""
+
+
 class RecordedCall(WireModel):
     """A call of the other run that has ended."""
 
     id: str
     key: str = ""
-    """`call_key` of the call; empty: a result that the fork's user has set, for the call of this id with any parameters."""
+    """`call_key` of the call as it was made; empty: a result that the fork's user has set, for the call of this id with
+    any parameters."""
+    hooked: HookedCall | None = Field(default=None, exclude_if=lambda hooked: hooked is None)
+    """The change of its parameters by hooks, if there was one."""
     ended: Literal["returned", "failed", "rejected"] = "returned"
     value: Json = None
     branch: str | None = None
@@ -75,6 +93,10 @@ class RecordedCall(WireModel):
     """Whether it ended before the point: then a failure or a rejection counts too."""
     decided: bool = False
     """Whether it had an approval request."""
+
+    def has_key(self, key: str, *, decided: bool) -> bool:
+        """Whether a call with this key is the same call. A call that is `decided` has its final parameters."""
+        return key == self.key or (not decided and self.hooked is not None and key == self.hooked.key)
 
     def outcome(self) -> Outcome:
         """Return the outcome of the call."""
@@ -108,7 +130,8 @@ class Fork:
         self._by_key: dict[str, list[str]] = {}
         for each in record.calls:
             if each.key and each.ended == "returned":
-                self._by_key.setdefault(each.key, []).append(each.id)
+                for key in {each.key} | (set() if each.hooked is None else {each.hooked.key}):
+                    self._by_key.setdefault(key, []).append(each.id)
 
     @property
     def title(self) -> str:
@@ -124,12 +147,15 @@ class Fork:
         """Return the recorded answer of a Request before the point."""
         return self._answers.get(number)
 
-    def take(self, call: Call, key: str, *, decided: bool) -> Outcome | None:
+    def take(self, call: Call, key: str, *, decided: bool, checks: CheckBudget | None = None) -> Outcome | None:
         """Return the outcome of the same recorded call, and use it up; `None`: the call has to run.
 
-        `decided`: the call needs no further approval. A decision at the point is made anew.
+        `decided`: the call needs no further approval. A decision at the point is made anew. The call gets the parameters
+        with which the recorded one was made; if they do not fit its tool any more, it is another call.
         """
         found = self._find(call, key, decided=decided)
+        if found is not None and (hooked := found.hooked) is not None:
+            found = found if take_changed(call, hooked.params, checks, by=hooked.by) is None else None
         if found is None:
             return None if self.record.end is None else Failed(CallError("not_recorded", self.end_reason))
         del self._calls[found.id]
@@ -141,9 +167,10 @@ class Fork:
         own = self._calls.get(call.id)
         if own is not None and call.id == self.record.point.call and own.decided and not decided:
             return None
-        if own is not None and own.key in ("", key):
+        if own is not None and (not own.key or own.has_key(key, decided=decided)):
             return own if own.before or own.ended == "returned" else None
-        return next((self._calls[id] for id in self._by_key.get(key, ()) if id in self._calls), None)
+        same = (self._calls[id] for id in self._by_key.get(key, ()) if id in self._calls)
+        return next((each for each in same if each.has_key(key, decided=decided)), None)
 
     def may_answer(self, call: Call) -> bool:
         """Whether the record has a result for the call from before the point, if the call reads the same values."""
@@ -156,13 +183,13 @@ class Fork:
         return self.record.model_copy(update={"answers": answers, "calls": [*self._calls.values()]})
 
 
-def call_key(call: Call, base: Mapping[str, Json]) -> str:
+def call_key(call: Call, base: Mapping[str, Json], params: JsonObject) -> str:
     """Return the digest of a call's tool, resolved parameters and items, and the data of its scopes.
 
-    `base` is the data of the run by kind.
+    `base` is the data of the run by kind. `params` are the parameters of the call, with or without the changes of hooks.
     """
     inputs, spec = call.inputs, call.spec
-    read: list[Json] = [spec.tool_name, spec.output, inputs.params, inputs.items, inputs.item_values]
+    read: list[Json] = [spec.tool_name, spec.output, params, inputs.items, inputs.item_values]
     if spec.scopes:
         read += [
             [*spec.scopes],
@@ -247,7 +274,10 @@ def _began(call: Call) -> str | None:
 
 
 def _recorded(call: Call) -> RecordedCall | None:
-    outcome, decided = call.state.outcome, call.approval is not None
+    outcome, decided, inputs = call.state.outcome, call.approval is not None, call.inputs
+    hooked = None
+    if inputs.unhooked is not None and call.state.key:
+        hooked = HookedCall(key=call.state.written_key, params=inputs.params, by=inputs.changed_by)
     notes = [note.as_json() for note in call.state.notes]
     match outcome:
         case Returned():
@@ -257,6 +287,7 @@ def _recorded(call: Call) -> RecordedCall | None:
             return RecordedCall(
                 id=call.id,
                 key=call.state.key,
+                hooked=hooked,
                 value=outcome.value,
                 branch=outcome.branch,
                 parts=parts,
@@ -269,6 +300,7 @@ def _recorded(call: Call) -> RecordedCall | None:
             return RecordedCall(
                 id=call.id,
                 key=call.state.key,
+                hooked=hooked,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
                 carried_out=bool(carried_out),
@@ -277,7 +309,9 @@ def _recorded(call: Call) -> RecordedCall | None:
                 decided=decided,
             )
         case Rejected(reason):
-            return RecordedCall(id=call.id, key=call.state.key, ended="rejected", reason=reason, decided=decided)
+            return RecordedCall(
+                id=call.id, key=call.state.key, hooked=hooked, ended="rejected", reason=reason, decided=decided
+            )
     return None
 
 
@@ -288,8 +322,8 @@ def _error(written: JsonObject) -> CallError:
 
 
 def _as_decided(answer: RecordedAnswer, known: Mapping[str, Call], edits: Mapping[str, JsonObject]) -> RecordedAnswer:
-    """Return the answer with the edits of people, hooks and the fork's user, without its usage: the other run has paid
-    for it.
+    """Return the answer with the edits of people and the fork's user, without its usage: the other run has paid for it.
+    Changes of hooks are those of recorded calls.
     """
     calls, changed = [*answer.result.calls], False
     for index, written in enumerate(calls):

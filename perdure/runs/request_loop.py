@@ -419,13 +419,14 @@ class RequestLoop:
         further approval, unless a hook has changed it since.
         """
         self._run.note("hooks", answer, now, decided, call=call.id)
+        self._run.note_keys(call)
         approval_queue, by = self._run.approval_queue, ", ".join(answer.by)
         if answer.refused is not None:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
         if answer.changed is not None:
             before = call.inputs.changed
             stay = {name: value for name, value in call.inputs.params.items() if name not in answer.gone}
-            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks)
+            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks, by=by)
             if problem is not None:
                 words = f"the hook {by} gave {call.spec.tool_name} parameters that do not fit: {problem.message}"
                 return Failed(CallError(REFUSED_BY_HOOK, words))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.approvals.queue import ApprovalQueue
+from perdure.approvals.requests import hook_feedback
 from perdure.hooks.events import RunOwner
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import names_files
@@ -358,13 +359,26 @@ class RunState:
 
         `decided`: the call needs no further approval.
         """
-        if self.plan is None or (self.fork is None and self.records.collected is None):
+        self.note_keys(call)
+        if self.plan is None or self.fork is None:
             return None
-        call.state.key = call_key(call, self.plan.home(call).values(call))
-        outcome = None if self.fork is None else self.fork.take(call, call.state.key, decided=decided)
+        params = call.inputs.params
+        outcome = self.fork.take(call, call.state.key, decided=decided, checks=self.plan.checks)
+        if call.inputs.params is not params:
+            self.note_keys(call)
+            self.approval_queue.feedback.append(hook_feedback(call, call.inputs.changed_by))
         if outcome is not None:
             self.note_iterations(call, outcome)
         return outcome
+
+    def note_keys(self, call: Call) -> None:
+        """Note the keys of a call's present form, if a record has them or will have them (R22.1)."""
+        if self.plan is None or (self.fork is None and self.records.collected is None):
+            return
+        values, inputs, state = self.plan.home(call).values(call), call.inputs, call.state
+        state.key = state.written_key = call_key(call, values, inputs.params)
+        if inputs.unhooked is not None:
+            state.written_key = call_key(call, values, inputs.unhooked)
 
     def note_iterations(self, call: Call, outcome: Outcome) -> None:
         """Note the calls of a loop that ends with a recorded outcome: rules count them (R23.1)."""

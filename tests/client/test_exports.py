@@ -13,9 +13,11 @@ import pytest_asyncio
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Media, Perdure, ToolError, tool
+from perdure import Media, Perdure, ToolError, hook, refuse, tool
+from perdure.client.approvals import decide
 from perdure.client.histories import execution_histories
 from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
+from perdure.hooks import BeforeToolCall
 from perdure.hosting.connection import data_converter
 from perdure.queries import SessionReader
 from perdure.sessions.export import SessionExport
@@ -236,6 +238,49 @@ async def test_a_run_is_restored_without_a_model_a_tool_or_a_person(
         exported["restoreRun"].pop("fork")
         with pytest.raises(RunError, match="no record"):
             await perdure.import_run(exported, id="another")
+
+
+async def test_a_restored_run_has_the_calls_that_hooks_have_changed_and_refused(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    @hook("before_tool_call", tools=["pay"])
+    def at_most(event: BeforeToolCall) -> Any:
+        CALLS.append("hook")
+        amount = event.params["amount"]
+        return refuse("too much") if amount > 20 else event.changed(params={"amount": min(5, amount)})
+
+    plan = [
+        {"_tool": "pay", "amount": 9, "_outputPath": "†state.x"},
+        {"_tool": "pay", "amount": 1, "_outputPath": "†state.y"},
+        {"_tool": "pay", "amount": 2, "_outputPath": "†state.z"},
+        {"_tool": "pay", "amount": 3, "_outputPath": "†state.z"},
+    ]
+    async with harness(dev_server.client, [pay, at_most], [{"calls": plan, "output": None}, DONE]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        handle = await it.start(agent("pay"))
+        run = perdure.get_run(handle.id)
+        await it.until_waiting(handle.id, "1.0", "1.1", "1.2", "1.3")
+        for decision in (
+            {"call": "1.0", "decision": "approve"},
+            {"call": "1.2", "decision": "edit", "params": {"amount": 30}},
+            {"call": "1.3", "decision": "reject"},
+            {"call": "1.1", "decision": "edit", "params": {"amount": 8}},
+        ):
+            await decide(it.client, handle.id, decision)
+        await it.until_waiting(handle.id, "1.1")  # a hook has changed it again
+        await decide(it.client, handle.id, {"call": "1.1", "decision": "approve"})
+        await run.result()
+        before = await it.view(handle.id)
+        exported = written(await run.export())
+        CALLS.clear()
+        restored = await perdure.import_run(exported, id=f"{handle.id}-again")
+        await restored.result()
+        view = await restored.view()
+    assert not CALLS
+    assert (view.status, view.output, view.state) == (before.status, before.output, before.state)
+    kept = [[(call.id, call.params, call.status, call.error) for call in each.calls] for each in (view, before)]
+    assert kept[0] == kept[1]
+    assert [call.params["amount"] for call in view.calls] == [5, 5, 30, 3]
 
 
 async def test_a_run_that_did_not_complete_ends_where_its_record_ends(dev_server: WorkflowEnvironment) -> None:

@@ -13,11 +13,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, ToolError, tool
+from perdure import Agent, Perdure, ToolError, hook, tool
 from perdure.client.approvals import change_policy, decide
 from perdure.client.histories import execution_histories
 from perdure.client.recorded_runs import fork_run
 from perdure.errors import RunError
+from perdure.hooks import BeforeToolCall
 from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest
@@ -263,6 +264,71 @@ async def test_a_failure_before_the_point_stays_and_one_behind_it_runs_again(dev
         assert kept.calls[0].error == first.calls[0].error
         await forked(it, first.run_id, "1.0")
     assert BEGUN == [("check", 6)]
+
+
+@pytest.mark.parametrize(("edit", "made"), [({}, (1, 5)), ({"a": 2}, (2, 5)), ({"euros": 3}, (1, 3))])
+async def test_a_call_that_a_hook_has_changed_is_answered_before_its_hooks(
+    dev_server: WorkflowEnvironment, edit: dict[str, Any], made: tuple[int, int]
+) -> None:
+    asked: list[str] = []
+
+    @hook("before_tool_call", tools=["refund"])
+    def at_most(event: BeforeToolCall) -> Any:
+        asked.append(event.run_id)
+        return event.changed(params={**event.params, "euros": min(5, event.params["euros"])})
+
+    calls = [{"_tool": "refund", "a": 1, "euros": 9, "_outputPath": "†state.x"}]
+    document = agent("refund", config={"approval": {"ask": "always" if edit else "never"}})
+    later = {"calls": [{"_tool": "refund", "a": 9, "euros": 9, "_outputPath": "†state.y"}], "output": None}
+    async with harness(
+        dev_server.client, [refund, at_most], [{"calls": calls, "output": None}, DONE, DONE, later, DONE]
+    ) as it:
+        handle = await it.start(document)
+        if edit:
+            await it.until_waiting(handle.id, "1.0")
+            await decide(it.client, handle.id, {"call": "1.0", "decision": "edit", "params": edit})
+        await handle.result()
+        before = await it.view(handle.id)
+        assert [("refund", made)] == BEGUN
+        asked.clear()
+        first = await forked(it, handle.id, "2")
+        second = await forked(it, first.run_id, "2", agent=(agent("refund"), {}))  # a fork of the fork
+        if not edit:  # an edited plan is the model's own
+            assert read(it.model.requests[1]) == read(it.model.requests[2])
+    for view in (first, second):
+        assert view.calls[0].recorded
+        assert (view.calls[0].params, view.state["x"]) == (before.calls[0].params, before.state["x"])
+    assert asked == [second.run_id]
+    assert [("refund", made), ("refund", (9, 5))] == BEGUN
+
+
+async def test_the_calls_hooks_see_an_edited_call_and_decide_again_at_its_point(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    caps = [5, 4, 5]
+
+    @hook("before_tool_call", tools=["pay"])
+    def at_most(event: BeforeToolCall) -> Any:
+        return event.changed(params={"amount": min(caps.pop(0), event.params["amount"])})
+
+    calls = [{"_tool": "pay", "amount": 9, "_outputPath": "†state.paid"}]
+    async with harness(dev_server.client, [pay, at_most], [{"calls": calls, "output": None}, *[DONE] * 3]) as it:
+        handle = await it.start(agent("pay"))
+        await it.until_waiting(handle.id, "1.0")
+        await decide(it.client, handle.id, {"call": "1.0", "decision": "approve"})
+        await handle.result()
+        await (await edited_fork(it, handle.id, "2", {"1.0": {"amount": 8}})).result()
+        assert BEGUN == [("pay", 5), ("pay", 4)]
+        await (await edited_fork(it, handle.id, "1.0", {})).result()
+        assert BEGUN == [("pay", 5), ("pay", 4)]  # decided again: the call that was made
+
+
+async def edited_fork(it: Harness, run_id: str, at: str, edits: dict[str, Any]) -> Any:
+    """Fork the run, and approve the fork's call."""
+    fork = await fork_run(it.client, run_id, at, edits=edits, id=f"fork-{uuid.uuid4().hex[:8]}")
+    await it.until_waiting(fork.id, "1.0")
+    await decide(it.client, fork.id, {"call": "1.0", "decision": "approve"})
+    return fork
 
 
 async def test_loops_and_delegates_are_answered_as_a_whole(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
