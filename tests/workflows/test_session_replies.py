@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ from perdure import Agent, Perdure, Reply, hook, refuse, tool
 from perdure.activities.registry import Registry
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError, NoWorkerError
+from perdure.gateway.api.adapter import api
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import MessageSending, MessageSent
 from perdure.runs.routes import RouteFunction
 from perdure.sessions.wire import END, SessionDeletion
 from perdure.testing.scripted_model import ChatRequest, Turn
-from tests.support import Harness, harness, impatient, registry
+from tests.gateway.support import bearer, gateway, write_agents, write_tokens
+from tests.support import Harness, harness, impatient, perdure, registry
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, desk, idles, users
 
@@ -231,6 +234,47 @@ async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_s
         assert (reply.message_ids, reply.sender) == ([first.message_id], "ann")
         with pytest.raises(MessageRefusedError, match="is delivered; only an unknown delivery can be repeated"):
             await session.redeliver(channel.tried[0], sender="ann")
+
+
+async def test_r24_2_a_command_and_a_request_deliver_an_unknown_reply_again(
+    time_skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    channel = Channel(*[ConnectionError("down")] * 12)
+    who = [("acme", "ann", ["redeliver"]), ("acme", "eve", ["read", "send"]), ("rival", "max", ["*"])]
+    tokens = [bearer(token) for token in write_tokens(tmp_path / "tokens.json", *who)]
+    given = {"agents": write_agents(tmp_path / "agents"), "gateway_tokens": tmp_path / "tokens.json"}
+    async with chat(time_skipping, channel) as (session, it), gateway(it.client, [api], **given) as at:
+        receipts = [await session.send(text, sender="ann", route="chat", mode="followup") for text in ("one", "two")]
+        for tried in range(1, 13):
+            await channel.until_tried(tried)
+            await time_skipping.sleep(130)
+        assert [each["status"] for each in await until_settled(session, 2)] == ["unknown"] * 2
+        first, second = (f"{receipt.run_id}/1" for receipt in receipts)
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host}
+        command = ("session", "redeliver", session.key, first, "--tenant", "acme")
+        done = await perdure(*command, "--json", env=env)
+        await channel.until(1)
+        await until_settled(session, 3)
+        again = await perdure(*command, env=env)
+
+        path = f"/v1/sessions/{session.key}/deliveries"
+        refused = [await at.http.post(path, json={"delivery": second}, headers=each) for each in tokens[1:]]
+        sent = await at.http.post(path, json={"delivery": second}, headers=tokens[0])
+        await channel.until(2)
+        await until_settled(session, 4)
+        repeated = await at.http.post(path, json={"delivery": second}, headers=tokens[0])
+    assert (done.code, json.loads(done.out), done.err) == (0, {"delivery": first}, "")
+    why = "is delivered; only an unknown delivery can be repeated"
+    assert (again.code, again.out) == (1, "")
+    assert f"the delivery {first!r} {why}" in again.err
+    assert [each.status_code for each in refused] == [403, 404]
+    assert (sent.status_code, sent.json()) == (202, {"delivery": second})
+    assert repeated.status_code == 409
+    assert why in repeated.text
+    assert [(key, reply.text) for key, reply in channel.taken.items()] == [
+        (first, "re: ann: one"),
+        (second, "re: ann: two"),
+    ]
 
 
 async def test_the_lane_goes_on_while_a_reply_is_on_its_way_and_their_order_stays(
