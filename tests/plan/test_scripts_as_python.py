@@ -788,6 +788,28 @@ def test_r16_4_what_a_for_adds_may_be_none(text: str) -> None:
         assert check_only_calls_of_python(f"t = []\n{text}\np(x=t)\noutput(t=t)\n", seed)
 
 
+KEYS = {
+    "for q in input.rows:\n    d['k'] = f(x=q.n)": True,
+    "for q in input.rows:\n    if q.ok:\n        d['k'] = q.n": True,
+    "for q in input.rows:\n    if q.ok:\n        d['k'] = q.n\n    else:\n        d['m'] = f(x=q.n).n": True,
+    "for q in input.rows:\n    e = {'n': q.n}\n    e['k'] = f(x=q.n).n\n    p(x=e)": True,
+    "w = 0\nwhile w < 2:\n    d['k'] = w\n    w += 1": True,
+    "w = 0\nwhile w < 2:\n    for q in input.rows:\n        d['k'] = [w, q.n]\n    w += 1": True,
+    "for q in input.rows:\n    d['k'] = q.n\n    d['m'] = q.s": False,
+    "for q in input.rows:\n    d['r']['k'] = q.n": False,
+    "for q in input.rows:\n    d['k'] = d['m'] = q.n": False,
+    "for q in input.rows:\n    for r in input.rows:\n        d['k'] = [q.n, r.n]": False,
+    "for q in input.rows:\n    w = 0\n    while w < 2:\n        d['k'] = q.n\n        w += 1": False,
+}
+
+
+@pytest.mark.parametrize(("text", "is_read"), KEYS.items())
+def test_r16_4_a_key_that_a_for_sets_has_the_last_value_or_is_refused(text: str, is_read: bool) -> None:
+    for seed in range(3):
+        script = f"d = {{'k': 0, 'r': {{}}}}\n{text}\np(x=d)\noutput(d=d)\n"
+        assert check_only_calls_of_python(script, seed) == is_read
+
+
 OUTPUT_FIRST = [
     "output(n=a.n, t=t)\na = g(x=2)\np(x=a.n)",
     "output(n=a.n + 1, t=t)\na = g(x=2)\np(x=a.n)",

@@ -149,6 +149,12 @@ class Block:
         above = self._parent is not None and self._parent.knows(name)
         return name in self.written or name in self._items or above
 
+    def is_outside_for(self, name: str) -> bool:
+        """Whether the name has its value from before the innermost `for`, whose rounds do not see each other."""
+        if name in self.written or name in self.kinds or self._parent is None:
+            return False
+        return self.kind == "for" or self._parent.is_outside_for(name)
+
     def is_sure(self, name: str) -> bool:
         """Whether the name has a value here whatever conditions decide, as an item or by an assignment."""
         above = self._parent is not None and self._parent.is_sure(name)

@@ -434,10 +434,15 @@ class ScriptPlan:
 
     def _assign(self, targets: list[ast.expr], value: ast.expr, block: Block, *, by_truth: bool = False) -> None:
         calls = self._calls
+        parts = [each for each in targets if isinstance(each, ast.Attribute | ast.Subscript)]
+        # A path that a `for` writes is a list afterwards. A key of an object from before the loop is set once.
+        outside = next((each for each in parts if block.is_outside_for(root_name(each))), None)
+        if outside is not None and (len(targets) > 1 or not isinstance(outside, ast.Subscript) or block.kind != "for"):
+            raise NotAllowedError(outside, NOT_CHANGED.format(name=root_name(outside)))
         if (
             len(targets) == 1
             and isinstance(targets[0], ast.Subscript)
-            and not isinstance(targets[0].slice, ast.Constant)
+            and (outside is not None or not isinstance(targets[0].slice, ast.Constant))
         ):
             self._fill(targets[0], value, block)
         elif len(targets) == 1 and isinstance(targets[0], ast.Tuple) and not self._is_call(value, block):
