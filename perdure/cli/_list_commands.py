@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -18,9 +18,9 @@ from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import get_console, make_table, wait_line
 from perdure.cli._execute import INTERRUPTED, USAGE, CommandError, Json, check_choice, connected, one_line_errors
 from perdure.cli._help import Commands
-from perdure.cli._options import built_from
-from perdure.client.selection import STATUSES, ListedRun, Selection, read_since, schedule_id
-from perdure.errors import RunError, pluralize
+from perdure.cli._options import built_from, naming_tenants
+from perdure.client.selection import STATUSES, ListedRun, RunPage, Selection, read_since, schedule_id
+from perdure.errors import RunError, RunNotFoundError, pluralize
 from perdure.values.json import dumps, shorten
 
 if TYPE_CHECKING:
@@ -185,7 +185,19 @@ def list_command(
         if schedule is not None:
             schedule_id(schedule)
     chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query, schedule=schedule, version=version)
-    found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
+
+    async def read(perdure: Perdure) -> RunPage:
+        async def has(other: str) -> bool:
+            return await perdure.count_runs(replace(chosen, tenant=other)) > 0
+
+        found = await perdure.page_of_runs(chosen, size=limit, page=page)
+        if schedule is not None and not found.rows:
+            error = RunNotFoundError(f"there are no such runs of the schedule {schedule!r}")
+            if (hint := await naming_tenants(perdure, error, tenant or "", has)) is not error:
+                print(f"perdure: {hint}", file=sys.stderr)
+        return found
+
+    found = connected(read)
     if as_json:
         print(dumps([row.as_json() for row in found.rows]))
     else:

@@ -6,14 +6,16 @@ import functools
 import getpass
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
 from perdure.cli._execute import USAGE, CommandError, one_line_errors
+from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import (
     CONFIG,
     GATEWAY,
@@ -26,6 +28,9 @@ from perdure.hosting.settings import (
     variable_name,
 )
 from perdure.hosting.settings_display import shown_default
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
 
 ALL: Final = tuple(Settings.model_fields)
 WORKER: Final = tuple(
@@ -139,6 +144,27 @@ def _option(name: str, words: str) -> Any:
         rich_help_panel=setting_info(field).group,
     )
     return Annotated[kind | None, option]
+
+
+def tenant_text(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "no tenant"
+
+
+def tenant_options(tenants: list[str]) -> str:
+    """Return the option for each tenant."""
+    return ", ".join(
+        f"--tenant {shlex.quote(tenant)}" if tenant else "no tenant (without --tenant)" for tenant in tenants
+    )
+
+
+async def naming_tenants(
+    perdure: Perdure, error: RunNotFoundError, tenant: str, has: Callable[[str], Awaitable[bool]]
+) -> RunNotFoundError:
+    """Return the error of what a tenant does not have, with the options for the tenants that have it."""
+    others = [other for other in ["", *await perdure.list_tenants()] if other != tenant and await has(other)]
+    if not others:
+        return error
+    return RunNotFoundError(f"{error} for {tenant_text(tenant)}; found with {tenant_options(others)}")
 
 
 def write_file(path: Path, text: str, mode: int = 0o666) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -27,8 +27,8 @@ from perdure.cli._execute import (
     one_line_errors,
 )
 from perdure.cli._help import Commands
-from perdure.cli._options import with_settings
-from perdure.errors import ScheduleError
+from perdure.cli._options import naming_tenants, with_settings
+from perdure.errors import RunNotFoundError, ScheduleError
 from perdure.hosting.settings import Settings
 from perdure.runs.schedules import OVERLAPS, check_agent_name, with_time
 from perdure.values.json import Json as JsonValue
@@ -37,7 +37,9 @@ from perdure.values.references import MISSING, Missing
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
-    from perdure.client.schedules import ListedSchedule, ScheduleView
+    from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
+
+T = TypeVar("T")
 
 _NEXT: Final = 5
 """The most times and runs that `show` prints."""
@@ -173,7 +175,7 @@ def list_schedules(tenant: Tenant = "", as_json: Json = False) -> None:
 @schedule_app.command("show")
 def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
     """Show a schedule: its agent, its input, its next times, its last runs."""
-    view = connected(lambda perdure: perdure.schedule(name, tenant=tenant).show())
+    view = _on_schedule(name, tenant, lambda schedule: schedule.show())
     if as_json:
         print(dumps(view.as_json()))
         return
@@ -203,14 +205,14 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
 @schedule_app.command("pause")
 def pause(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
     """Start no more runs. Open runs continue."""
-    connected(lambda perdure: perdure.schedule(name, tenant=tenant).pause(note))
+    _on_schedule(name, tenant, lambda schedule: schedule.pause(note))
     _done(name, "paused", as_json)
 
 
 @schedule_app.command("resume")
 def resume(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
     """Start runs at the schedule's times again. 'backfill' starts the missed runs."""
-    connected(lambda perdure: perdure.schedule(name, tenant=tenant).resume(note))
+    _on_schedule(name, tenant, lambda schedule: schedule.resume(note))
     _done(name, "resumed", as_json)
 
 
@@ -220,7 +222,7 @@ def trigger(name: Name, overlap: Overlap = None, tenant: Tenant = "", as_json: J
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
     policy: Any = overlap
-    connected(lambda perdure: perdure.schedule(name, tenant=tenant).trigger(overlap=policy))
+    _on_schedule(name, tenant, lambda schedule: schedule.trigger(overlap=policy))
     _done(name, "triggered", as_json)
 
 
@@ -243,11 +245,11 @@ def backfill(
         check_choice("--overlap", overlap, OVERLAPS)
     policy: Any = overlap
 
-    async def start(perdure: Perdure) -> None:
+    async def start(schedule: Schedule) -> None:
         with _naming_flags():
-            await perdure.schedule(name, tenant=tenant).backfill(first, last, overlap=policy)
+            await schedule.backfill(first, last, overlap=policy)
 
-    connected(start)
+    _on_schedule(name, tenant, start)
     _done(name, "backfilled", as_json)
 
 
@@ -261,8 +263,26 @@ def delete(
     """Delete a schedule. Its runs continue."""
     if not yes and not typer.confirm(f"delete the schedule {name!r}?", err=True):
         raise SystemExit(FAILED)
-    connected(lambda perdure: perdure.schedule(name, tenant=tenant).delete())
+    _on_schedule(name, tenant, lambda schedule: schedule.delete())
     _done(name, "deleted", as_json)
+
+
+def _on_schedule(name: str, tenant: str, do: Callable[[Schedule], Coroutine[Any, Any, T]]) -> T:
+    """Run a command on a tenant's schedule. The error for a missing one names other tenants that have it."""
+
+    async def run(perdure: Perdure) -> T:
+        async def has(other: str) -> bool:
+            with suppress(RunNotFoundError):
+                await perdure.schedule(name, tenant=other).show()
+                return True
+            return False
+
+        try:
+            return await do(perdure.schedule(name, tenant=tenant))
+        except RunNotFoundError as error:
+            raise await naming_tenants(perdure, error, tenant, has) from None
+
+    return connected(run)
 
 
 def _done(name: str, what: str, as_json: bool) -> None:

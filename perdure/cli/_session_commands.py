@@ -33,7 +33,7 @@ from perdure.cli._execute import (
     one_line_errors,
 )
 from perdure.cli._help import CommandGroup, Commands
-from perdure.cli._options import local_user, with_settings
+from perdure.cli._options import local_user, naming_tenants, tenant_options, tenant_text, with_settings
 from perdure.errors import RunError, RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import masked_context
@@ -245,14 +245,9 @@ def show(
         try:
             view = await its.show()
         except RunNotFoundError as error:
-            others = [
-                other
-                for other in ["", *await perdure.list_tenants()]
-                if other != tenant and await perdure.session(session, tenant=other).exists()
-            ]
-            if not others:
-                raise
-            raise RunNotFoundError(f"{error} for {_whose(tenant)}; found with {_others(others)}") from None
+            raise await naming_tenants(
+                perdure, error, tenant, lambda other: perdure.session(session, tenant=other).exists()
+            ) from None
         if whole and view.archived_through:
             view.entries, view.archived_through = await its.read_entries(), 0
         return view
@@ -324,8 +319,8 @@ def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
         )
     if not as_json and (others or tenant):
         there = "these are" if sessions else "there are none"
-        more = f"; others are of {_others(others)}" if others else ""
-        print(f"perdure: {there} of {_whose(tenant)}{more}", file=sys.stderr)
+        more = f"; others are of {tenant_options(others)}" if others else ""
+        print(f"perdure: {there} of {tenant_text(tenant)}{more}", file=sys.stderr)
 
 
 @session_app.command("withdraw")
@@ -468,17 +463,6 @@ def _command(name: str, key: str, sender: str | None, tenant: str, as_json: bool
     print(dumps(receipt.as_json()) if as_json else receipt.done)
     if not as_json:
         _print_aside(receipt)
-
-
-def _whose(tenant: str) -> str:
-    return f"tenant {tenant!r}" if tenant else "no tenant"
-
-
-def _others(tenants: list[str]) -> str:
-    """Return the option for each other tenant."""
-    return ", ".join(
-        f"--tenant {shlex.quote(tenant)}" if tenant else "no tenant (without --tenant)" for tenant in tenants
-    )
 
 
 def _sender(name: str | None) -> str:

@@ -425,6 +425,27 @@ async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> 
         assert (gone.code, gone.err) == (1, f"perdure: there is no schedule {name!r} in namespace 'default'\n")
 
 
+async def test_a_schedule_of_another_tenant_is_named_where_it_can_be_found(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    write(tmp_path, "reporter")
+    name, tenant = unique(), f"shop-{unique()}"
+    async with scheduling(dev_server, tmp_path) as (api, it):
+        schedule = api.schedule(name, tenant=tenant)
+        await schedule.create("reporter", every="1h", paused=True)
+        await schedule.trigger()
+        await until(schedule, lambda view: len(view.runs) == 1)
+        await until_listed(api, Selection(schedule=name, tenant=tenant))
+        for words in (("schedule", "show", name), ("schedule", "trigger", name)):
+            missed = await commands(it.client)(*words)
+            assert (missed.code, missed.out) == (1, "")
+            assert f"for no tenant; found with --tenant {tenant}" in missed.err
+        listed = await commands(it.client)("list", "--schedule", name)
+        assert (listed.code, listed.out) == (0, "no runs\n")
+        assert f"for no tenant; found with --tenant {tenant}" in listed.err
+        await schedule.delete()
+
+
 def commands(client: Client, *before: str) -> Callable[..., Awaitable[Command]]:
     env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
 
