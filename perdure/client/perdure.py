@@ -549,10 +549,10 @@ class Perdure:
         return self._session(address, None, SessionRules(), queue)
 
     async def import_run(self, exported: Json, *, id: str | None = None, task_queue: str | None = None) -> Run[Any]:
-        """Restore a run from an export of `Run.export`, as a run of this namespace that can be shown, forked, undone and promoted.
+        """Restore a run from an export of `Run.export`, as a run of this namespace that can be shown, forked and promoted.
 
         The restored run answers each Request and each call from the record. It calls no model, runs no tool and waits
-        for no person. A run that did not complete fails where its record ends, with its reason. Workers must have its
+        for no person. It has no effects to undo: undo the exported run, where it ran. A run that did not complete fails where its record ends, with its reason. Workers must have its
         tools.
 
         `exported`: the export. `id`: the id of the restored run (default: that of the export). `task_queue`: its task queue (default: that
