@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import json
 import os
+import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ from perdure.cli._session_commands import _sender
 from perdure.cli.app import app
 from perdure.sessions.wire import END
 from tests.forked_cli import ForkedCli
-from tests.support import Command, harness
+from tests.support import Command, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, HOLD, Gate, echo
 
@@ -108,6 +110,31 @@ async def test_r10_1_a_command_that_no_worker_answers_ends_in_time(
         ended = await perdure(*command)
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.startswith(f"perdure: no worker answers for the session '{key}'")
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "silent"])
+async def test_r10_1_a_command_without_a_server_ends_in_time_with_one_line(tmp_path: Path, *, silent: bool) -> None:
+    """Without a server: nobody listens there, or somebody who never answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    if not silent:
+        listener.close()
+    env = {"TEMPORAL_ADDRESS": address}
+    commands = (
+        ("agent", "desk", "hi", "--agent", write(tmp_path, ECHO)),
+        ("session", "withdraw", "desk", "m1"),
+        ("session", "delete", "desk", "--yes"),
+        ("session", "redeliver", "desk", "run-1/1"),
+        ("approve", "run-1", "1.0"),
+    )
+    with contextlib.closing(listener):  # the SDK gives up after 30 s
+        ended = await asyncio.gather(*(perdure(*command, env=env) for command in commands))
+    for command, each in zip(commands, ended, strict=True):
+        assert (each.code, each.out) == (1, ""), command
+        (line,) = each.err.splitlines()
+        assert line.startswith("perdure: "), line
+        assert address in line
+        assert "TEMPORAL_ADDRESS" in line
 
 
 async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -242,7 +242,8 @@ async def test_r24_2_a_command_and_a_request_deliver_an_unknown_reply_again(
     channel = Channel(*[ConnectionError("down")] * 12)
     who = [("acme", "ann", ["redeliver"]), ("acme", "eve", ["read", "send"]), ("rival", "max", ["*"])]
     tokens = [bearer(token) for token in write_tokens(tmp_path / "tokens.json", *who)]
-    given = {"agents": write_agents(tmp_path / "agents"), "gateway_tokens": tmp_path / "tokens.json"}
+    given: dict[str, Any] = {"agents": write_agents(tmp_path / "agents")}
+    given["gateway_tokens"] = tmp_path / "tokens.json"
     async with chat(time_skipping, channel) as (session, it), gateway(it.client, [api], **given) as at:
         receipts = [await session.send(text, sender="ann", route="chat", mode="followup") for text in ("one", "two")]
         for tried in range(1, 13):
