@@ -103,7 +103,7 @@ async def undone_calls(client: Client, run_id: str) -> set[str]:
     found = await read_effects(client, run_id)
     if found.open:
         raise RunError(f"{run_id} is being undone: wait for the end of {found.open}")
-    return {effect.call for effect in found.effects if effect.status == "undone"}
+    return {effect.call for effect in found.effects if effect.status == "undone" and not effect.stays}
 
 
 async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect | None:

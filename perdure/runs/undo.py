@@ -87,6 +87,8 @@ class Effect(WireModel):
     """Whether it is a loop whose iterations depend on those before them."""
     below: list[str] = Field(default_factory=list)
     """The child runs whose effects can be undone, in the order in which they began."""
+    stays: int = Field(default=0, exclude_if=operator.not_)
+    """The number of calls of the child runs that cannot be undone, also where the status is `undone`."""
     blocked: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """The child runs whose effects stay, because a later iteration of a sequential loop may depend on them."""
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
@@ -458,7 +460,7 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
 
     `runs`: in the order in which they began, by id their effects, or the reason why these are not known.
     """
-    standing, below, blocked, reason = list[Standing](), list[str](), list[str](), ""
+    standing, below, blocked, reason, stays = list[Standing](), list[str](), list[str](), "", 0
     for run, known in runs.items():
         effects = [] if isinstance(known, str) else known
         found: list[Standing] = ["unknown"] if isinstance(known, str) else [each.status for each in known]
@@ -466,6 +468,7 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
         if isinstance(known, str):
             reason = reason or known
         for each in effects:
+            stays += each.stays or each.status == "cannot be undone"
             if each.status == "unknown":
                 reason = reason or (each.reason if each.runs else f"{run}/{each.call} {each.tool}: {each.reason}")
         if effect.sequential and not {"unknown", "undoing"}.isdisjoint(found):
@@ -479,9 +482,11 @@ def effect_of_runs(effect: Effect, runs: Mapping[str, list[Effect] | str]) -> Ef
     # An undone run stays undone, whatever of it has no undo: the reason names these calls.
     order: tuple[Standing, ...] = ("undoing", "unknown", "done", "undone")
     status = next((each for each in order if each in standing), "cannot be undone")
-    if count := standing.count("cannot be undone"):
-        reason = reason or f"{count} of its calls cannot be undone"
-    return effect.model_copy(update={"status": status, "below": below, "blocked": blocked, "reason": reason})
+    if stays:
+        reason = reason or f"{stays} of its calls cannot be undone"
+    return effect.model_copy(
+        update={"status": status, "below": below, "stays": stays, "blocked": blocked, "reason": reason}
+    )
 
 
 _UNDO_ID: Final = re.compile(r"(.+)\.undo-[1-9][0-9]*", re.DOTALL)

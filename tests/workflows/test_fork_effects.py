@@ -9,6 +9,7 @@ import pytest
 from perdure import Agent, tool
 from perdure.errors import RunError
 from perdure.testing import LocalRun, run_locally
+from perdure.testing.scripted_model import ChatRequest
 
 pytestmark = pytest.mark.asyncio
 
@@ -65,6 +66,36 @@ async def test_a_call_that_was_undone_runs_again_in_a_fork() -> None:
         assert DID[3:] == [("order", "fig")]
         assert [each.call for each in await fork.effects()] == ["1.1"]  # an undo of the fork leaves the other's pear
         assert [each.status for each in await run.effects()] == ["done", "undone"]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_delegate_that_was_undone_in_part_is_answered_from_the_record_of_a_fork(depth: int) -> None:
+    """Its payment cannot be undone, so no fork makes it again; also where a delegate of the delegate has made it."""
+    clerk = Agent("clerk", instructions="You pay.", tools=[order, pay], approval={"ask": "never"})
+    lead = Agent("lead", instructions="You lead.", tools=[clerk])
+    boss = Agent("boss", instructions="You lead.", tools=[clerk if depth == 1 else lead])
+    seen: dict[str, int] = {}
+
+    def model(request: ChatRequest) -> Any:
+        seen[request.run_id] = turn = seen.get(request.run_id, 0) + 1
+        below = request.run_id.count("/")
+        if turn > 1 or (below == 0 and request.run_id != next(iter(seen))):  # the fork begins with Request 2
+            return DONE
+        if below == depth:
+            return {"calls": [{"_tool": "order", "what": "pear"}, {"_tool": "pay", "euros": 5}]}
+        name = "clerk" if below == depth - 1 else "lead"
+        return {"calls": [{"_tool": name, "request": "go", "_outputPath": "†state.done"}]}
+
+    async with run_locally(boss, model=model) as local:
+        first = await local.run()
+        run = local.perdure.get_run(first.run_id)
+        await (await run.undo()).wait()
+        [effect] = await run.effects()
+        fork = await run.fork("2")
+        view = await fork.wait()
+    assert (effect.status, effect.reason) == ("undone", "1 of its calls cannot be undone")
+    assert [call.recorded for call in view.calls] == [True]
+    assert sorted(name for name, _ in DID) == ["cancel", "order", "pay"]
 
 
 async def test_what_a_run_undid_itself_stays_undone_behind_that_point_and_is_done_again_before_it() -> None:
