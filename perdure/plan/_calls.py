@@ -15,7 +15,7 @@ from perdure.errors import CallError, ReferenceSyntaxError, clip
 from perdure.tools.quorum import Approver
 from perdure.tools.tool import Tool
 from perdure.values.formulas import is_name, readable_formula
-from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.json import Json, JsonObject, dumps, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.provenance import NOWHERE, UNKNOWN_ORIGINS, Origins, Sources
 from perdure.values.references import (
@@ -522,6 +522,16 @@ class CallInputs:
     """Digest of the parameters that a person approved: a worker with its own approval floor checks it (R7.1)."""
     undoes: str = ""
     """`<run id>/<call id>` of the call that it undoes (R23.4)."""
+
+    @property
+    def hooked(self) -> list[str]:
+        """The parameters that have another value than without hooks, or that hooks have removed."""
+        before, now = self.params if self.unhooked is None else self.unhooked, self.params
+        return [
+            name
+            for name in dict.fromkeys([*before, *now])
+            if name not in before or name not in now or dumps(before[name]) != dumps(now[name])
+        ]
 
     def take_resolved(self, values: JsonObject) -> None:
         """Set the parameters, and the items of `_each`, with every reference resolved."""

@@ -25,7 +25,7 @@ from perdure.tools.tool import KEEP, TASK_COMPLETE, UNDO, Tool
 from perdure.values.json import Json, JsonObject, WireModel, dumps, path_step, shorten
 from perdure.values.messages import PlanMessage, ToolMessage, merge_data
 from perdure.values.references import MISSING, Missing, Path, Reference, get, parse_expression, step_into
-from perdure.values.templates import parse_template
+from perdure.values.templates import as_data, parse_template
 
 PROCEDURE: Final = "procedure"
 """Key of an agent's metadata that makes it a procedure."""
@@ -211,10 +211,16 @@ def _references(calls: Iterable[Call], output: Json) -> Iterator[Reference]:
 
 
 def _renumbered(call: Call, known: Mapping[str, int], before: Sequence[Json]) -> JsonObject:
-    """Return a call as it was written, with the procedure's ids, and after the calls of the previous Request."""
-    raw: JsonObject = _with_ids(deepcopy(call.spec.raw), call, known)
-    own = raw.get(_AFTER, [])
-    order = [*(own if isinstance(own, list) else [own])]
+    """Return a call as it was written, with the procedure's ids, and after the calls of the previous Request.
+
+    Parameters that hooks have changed have the values with which the call was made.
+    """
+    hooked, made = call.inputs.hooked, call.inputs.params
+    own = {name: value for name, value in call.spec.raw.items() if name not in hooked or name in made}
+    own |= {name: as_data(made[name]) for name in hooked if name in made}
+    raw: JsonObject = _with_ids(deepcopy(own), call, known)
+    after = raw.get(_AFTER, [])
+    order = [*(after if isinstance(after, list) else [after])]
     order += [each for each in before if each not in order]
     return {key: value for key, value in raw.items() if key != _AFTER} | ({_AFTER: order} if order else {})
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
-from perdure import ToolContext, ToolError, branch
+from perdure import ToolContext, ToolError, branch, hook, refuse
 from perdure.agents.agent import Agent
 from perdure.agents.datasets import recorded_evaluators
 from perdure.approvals.decisions import Decision
@@ -22,6 +22,8 @@ from perdure.client.approvals import change_policy, decide
 from perdure.client.histories import Audit, Exchange, audit_run, execution_histories, kind_of, started_below
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, RunNotFoundError, SettingsError
+from perdure.hooks.answers import BEFORE
+from perdure.hooks.events import BeforeToolCall, HookAnswer
 from perdure.models.requests import KEPT_TEXT
 from perdure.plan import Call, Failed, Returned
 from perdure.runs.caller_context import masked_context
@@ -50,7 +52,8 @@ class Case(dict[str, Any]):
     "tools": {name: definition}, "runs"}`.
     `runs` has the run under `""` and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request",
     "model", "dialect", "usage", "says", "cut"?}], "results": {call id: {"tool", "params", "returns" or "raises",
-    "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
+    "branch"?}}, "decisions", "hooks"?, "calls", "edges", "cut"?}`. `hooks` has the answers of hooks before calls that they
+    have changed or refused: `{call id: {"tool", "answers": [{"refused"} or {"params", "gone"} or null]}}`.
 
     ```python
     case = read_case("tests/cases/order.json")
@@ -200,7 +203,22 @@ def _written(view: RunView, audit: Audit) -> JsonObject:
         "results": {call.id: found for call in audit.calls if (found := _result(call)) is not None},
         "decisions": [found for log in audit.logs for step in log.steps if (found := _decision(step)) is not None],
         **plan_graph(view),
+        **({"hooks": hooks} if (hooks := _hook_answers(audit)) else {}),
         **({"cut": view.cut} if view.cut else {}),
+    }
+
+
+def _hook_answers(audit: Audit) -> JsonObject:
+    """Return the answers of hooks before calls, by call and in their order, of the calls that hooks have changed or refused."""
+    answers: dict[str, list[JsonObject | None]] = {}
+    for step in (step for log in audit.logs for step in log.steps if step.kind == "hooks"):
+        answer: HookAnswer = step.data[0]
+        changed = None if answer.changed is None else {"params": answer.changed["params"], "gone": answer.gone}
+        answers.setdefault(step.call, []).append(changed if answer.refused is None else {"refused": answer.refused})
+    return {
+        call.id: {"tool": call.spec.known_tool.name, "answers": answers[call.id]}
+        for call in audit.calls
+        if any(answers.get(call.id, ()))
     }
 
 
@@ -283,7 +301,8 @@ async def replay(
     """Play a recorded run again, by default with the recorded answers and the recorded agent, and return its view.
 
     `agent`: the present agent. `tools`: the present tools, of which only the definitions count. No tool is called: each
-    call gets the result of the recorded call of the same tool and parameters. `model`: another model, whose plan is
+    call gets the result of the recorded call of the same tool and parameters. No hook is called before a call: the
+    recorded answers of hooks change or refuse it. `model`: another model, whose plan is
     compared with the recorded one. `server`, `timeout`: as for `run_locally`. Raises `CaseDifferenceError`, an
     `AssertionError`, with a diff of the plans as graphs: calls with parameters, statuses and approvals, dependencies,
     status and output. Raises `SettingsError` for a value that is not a case.
@@ -297,6 +316,11 @@ async def replay(
     whole, prices = as_agent(known["agent"] if agent is None else agent), known.get("prices", {})
     today = Agent.of(_replayable(with_conversation(whole.document(), known.get("messages", [])), prices))
     record = _Record(known, f"{today.name}-replay-{uuid.uuid4().hex[:8]}")
+
+    @hook(BEFORE)
+    def recorded_hooks(event: BeforeToolCall) -> Any:
+        return record.hook_answer(event)
+
     definitions = _definitions_replaying(known, whole, tools)
     inline = {name for name, tool in inline_tools(today).items() if tool.get("_activity", name) in definitions}
     fakes = dict.fromkeys({*definitions, *inline}, record.recorded_result)
@@ -306,6 +330,7 @@ async def replay(
             text = dumps(_replayable(document, prices))
             (Path(folder) / f"{name}.json").write_text(text, encoding="utf-8")
         options: dict[str, Any] = {"server": server, "timeout": timeout, "agents": folder}
+        options |= {"hooks": [recorded_hooks]} if record.has_hooks else {}
         async with run_locally(today, model=scripted, tools=definitions.values(), fakes=fakes, **options) as local:
             who = {name: known[name] for name in ("sender", "context") if name in known}
             approval: Any = _without_approver(known.get("approval", {}))
@@ -346,6 +371,24 @@ class _Record:
         self._used: dict[str, JsonObject] = {}
         """The result of each call, by its idempotency key: each attempt of a call has the same one."""
         self._decisions = {path: list(run.get("decisions", [])) for path, run in self.runs.items()}
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether hooks have changed or refused a call."""
+        return any(run.get("hooks") for run in self.runs.values())
+
+    def hook_answer(self, event: BeforeToolCall) -> Any:
+        """Return the recorded answer of hooks to the call of this id and tool."""
+        recorded = self.runs.get(self._path(event.run_id), {}).get("hooks", {}).get(event.call)
+        turn = event.key.rpartition("/")[2]
+        index = int(turn) - 1 if turn.isdigit() else 0
+        if recorded is None or recorded["tool"] != event.tool or index >= len(recorded["answers"]):
+            return None
+        answer = recorded["answers"][index]
+        if answer is None or "refused" in answer:
+            return None if answer is None else refuse(answer["refused"])
+        kept = {name: value for name, value in event.params.items() if name not in answer["gone"]}
+        return event.changed(params={**kept, **answer["params"]})
 
     def _path(self, run_id: str) -> str:
         return run_id.removeprefix(self.run_id).removeprefix("/")

@@ -21,12 +21,15 @@ from perdure import (
     ToolError,
     activity_tool,
     branch,
+    hook,
     notification_route,
+    refuse,
     tool,
     workflow_tool,
 )
 from perdure.client.histories import replay_each, replay_running
 from perdure.errors import RunError, SettingsError
+from perdure.hooks import BeforeToolCall
 from perdure.rules import needs
 from perdure.runs.notifications import notification_routes_of
 from perdure.testing import (
@@ -136,6 +139,50 @@ async def test_r14_6_a_run_is_recorded_and_plays_again_the_same(
     real.clear()
     assert (await replay(path)).output == {"ok": True}
     assert (await replay(case, agent)).state == view.state
+    assert real == []
+
+
+async def test_r14_6_a_replay_changes_and_refuses_the_calls_that_hooks_did(dev_server: WorkflowEnvironment) -> None:
+    @hook("before_tool_call")
+    def at_most(event: BeforeToolCall) -> Any:
+        count = event.params["count"]
+        if count > 20:
+            return refuse("too many")
+        return event.changed(params={"item": "fig", "count": 5}) if count > 5 else None
+
+    calls = [
+        {"_tool": "reserve", "count": 9, "note": "now", "_outputPath": "†state.n"},
+        {"_tool": "reserve", "count": 30, "_outputPath": "†state.m"},
+        {"_tool": "order", "item": "fig", "count": 1, "_outputPath": "†state.order"},
+    ]
+
+    @tool
+    def reserve(count: int, item: str = "", note: str = "") -> str:
+        """Reserve."""
+        real.append("reserve")
+        return f"{count} {item}{note}"
+
+    people = [edit("order", {"count": 8}), approve("order", every=True)]
+    buyer = Agent("buyer", tools=[reserve, order])
+    real.clear()
+    async with run_locally(
+        buyer, model=[{"calls": calls}, LAST], hooks=[at_most], people=people, server=dev_server
+    ) as local:
+        run = await local.start()
+        view = await run.wait()
+    assert [call.params for call in view.calls] == [
+        {"count": 5, "item": "fig"},
+        {"count": 30},
+        {"count": 5, "item": "fig"},
+    ]
+    assert real == ["reserve", "order"]
+    case = await record(run)
+    assert case["runs"][""]["hooks"]["1.2"] == {
+        "tool": "order",
+        "answers": [None, {"params": {"count": 5}, "gone": []}],
+    }
+    real.clear()
+    assert (await replay(json.loads(json.dumps(case)))).state == view.state
     assert real == []
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, ToolError, tool
+from perdure import Agent, ToolError, hook, tool
 from perdure.agents.files import write_procedure
 from perdure.errors import RunError, SettingsError
+from perdure.hooks import BeforeToolCall
 from perdure.testing import run_locally
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -61,6 +62,20 @@ def refunds(customer: str = "Ann", euros: float = 30) -> list[dict[str, Any]]:
             "output": {"paid": "†state.paid"},
         },
     ]
+
+
+async def test_a_promoted_call_has_the_parameters_with_which_it_was_made() -> None:
+    @hook("before_tool_call", tools=["refund"])
+    def at_most(event: BeforeToolCall) -> BeforeToolCall:
+        return event.changed(params={"customer": "†ann", "euros": min(5, event.params["euros"])})
+
+    async with run_locally(SHOP, model=refunds(), hooks=[at_most]) as local:
+        view = await local.run({"request": "Refund Ann."})
+        run = local.perdure.get_run(view.run_id)
+        made = await run.promote("refunds", parameters={"euros": "1.1.euros"})
+    assert made.inputs == {"euros": 5}
+    plan = next(each["plan"] for each in made.agent["context"] if each["type"] == "plan")
+    assert (plan[1]["customer"], plan[1]["euros"]) == ("††ann", "†input.euros")
 
 
 async def test_a_promoted_run_makes_the_same_calls_with_other_inputs_and_no_model() -> None:
