@@ -265,7 +265,7 @@ def print_result(console: Console, view: RunView) -> None:
     cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
         Text(
-            f"{pluralize(view.requests, 'Request')} · {pluralize(len(view.calls), 'call')} · errors: {len(view.errors)} · "
+            f"{pluralize(view.requests, 'Request')} · {pluralize(len(view.calls), 'call')} · errors: {_errors(view)} · "
             f"tokens: {_tokens(usage)}{cost}",
             style="dim",
         )
@@ -275,6 +275,13 @@ def print_result(console: Console, view: RunView) -> None:
             cost = "" if used.cost is None else f", ${used.cost:.4f}"
             line = f"  {model}: {pluralize(used.requests, 'Request')}, {_tokens(used)}{cost}"
             console.print(Text(line, style="dim"))
+
+
+def _errors(view: RunView) -> int:
+    """Return the number of errors: those that the model has received, and those of calls that it has yet to receive."""
+    received = {error.get("call") for error in view.errors}
+    failed = [call for call in view.calls if call.status in ("failed", "invalid") and "[" not in call.id]
+    return len(view.errors) + sum(call.id not in received for call in failed)
 
 
 def _last_problem(view: RunView) -> str | None:

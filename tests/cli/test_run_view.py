@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from perdure.approvals.requests import WaitingEntry
-from perdure.cli._run_view import _lines, waiting_lines
-from perdure.runs.wire import CallView
+from perdure.cli._run_view import _lines, print_result, waiting_lines
+from perdure.runs.wire import CallView, RunView
 
 
 def test_a_request_is_a_sentence_on_one_line_and_the_commands_that_decide() -> None:
@@ -41,3 +45,15 @@ def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
     assert r"ann\u202egro.live@\u200bexample.com" in asked
     assert lines[0] == r'1.0 tool_call: send({"to": "ann\u202egro.live@\u200bexample.com"})'
     assert lines[1] == r"    result: a\u2066b"
+
+
+def test_a_failed_call_counts_as_an_error_before_the_model_has_received_it() -> None:
+    call = {"tool": "look", "params": {}, "error": {"code": "gone", "message": "no"}}
+    calls = [
+        CallView.model_validate(call | {"id": id, "status": status})
+        for id, status in (("1.0", "failed"), ("1.1", "failed"), ("1.1[].0", "failed"), ("1.2", "done"))
+    ]
+    view = RunView(run_id="r", calls=calls, errors=[{"type": "error", "call": "1.0", "error": {"message": "no"}}])
+    console = Console(file=io.StringIO(), width=100)
+    print_result(console, view)
+    assert "4 calls · errors: 2 ·" in console.file.getvalue()  # type: ignore[attr-defined]
