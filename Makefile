@@ -149,7 +149,7 @@ bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency 
 	@.venv-load/bin/python -m pip install -q --disable-pip-version-check locust==2.47.0
 	@touch $@
 
-histories: $(DEV) ## Record a history of each kind of run anew, until their version is released.
+histories: $(DEV) ## Record histories of code that is not released anew; ARGS names parts.
 	@$(BIN)/python -m scripts.record_histories $(ARGS)
 
 replay-coverage: $(DEV) ## Say how much of workflows/ the recorded histories replay, and which lines none reaches.

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
+from temporalio.client import Client, WorkflowExecution, WorkflowFailureError, WorkflowHandle, WorkflowHistory
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
@@ -33,6 +34,7 @@ class Recorder:
         self.tools = tools
         self.server = server
         self.client = server.client
+        self.impatient_server = impatient
         self.impatient = impatient.client
 
     async def play(self, name: str, document: dict[str, Any], script: list[Any], **more: Any) -> None:
@@ -99,8 +101,39 @@ class Recorder:
         for number, id in enumerate(ids, 1):
             await self._save(client.get_workflow_handle(id), kind, number)
 
+    async def play_test(
+        self,
+        kind: str,
+        test: Callable[..., Awaitable[None]],
+        server: WorkflowEnvironment,
+        given: dict[str, Any],
+        *,
+        most: int = 8,
+    ) -> None:
+        """Run a test that uses this server, and write down the executions that it started, at most so many of each type."""
+        before = await self._executions(server.client)
+        await test(**given)
+        new = [run for key, run in (await self._executions(server.client)).items() if key not in before]
+        counts: dict[str, int] = {}
+        for run in sorted(new, key=lambda run: run.start_time):
+            number = counts[run.workflow_type] = counts.get(run.workflow_type, 0) + 1
+            if number <= most:
+                handle = server.client.get_workflow_handle(run.id, run_id=run.run_id)
+                await self._save(handle, f"{kind}.{run.workflow_type.lower()}", number)
+
+    async def _executions(self, client: Client) -> dict[str, WorkflowExecution]:
+        """Return all executions of Perdure's workflows. A server lists executions in the order of their starts."""
+        last = await client.start_workflow("last", id=f"last-{uuid.uuid4().hex}", task_queue="nowhere")
+        async with asyncio.timeout(60):
+            while not [run async for run in client.list_workflows(f"WorkflowId = '{last.id}'")]:
+                pass
+        await last.terminate()
+        return {run.run_id: run async for run in client.list_workflows() if run.workflow_type in WORKFLOWS}
+
     async def _save(self, handle: WorkflowHandle[Any, Any], kind: str, number: int) -> None:
         history = await handle.fetch_history()
+        if not any(each.HasField("workflow_task_completed_event_attributes") for each in history.events):
+            return  # it has begun, and no worker has taken it: a replay would wait for ever
         target = self.folder / f"{kind}{'' if number == 1 else f'.{number}'}.json"
         content = {"workflowId": handle.id, **plain(history)}
         target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -108,13 +141,15 @@ class Recorder:
 
 
 def plain(history: WorkflowHistory) -> Any:
-    """Without what tells of the machine, and no replay reads: stack traces and worker identities."""
+    """Return a history without stack traces, workers' identities and the names of their sticky queues: they name the machine, and no replay reads them."""
 
     def strip(value: Any) -> Any:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if not isinstance(value, dict):
             return value
+        if value.get("kind") == "TASK_QUEUE_KIND_STICKY":
+            value = value | {"name": "sticky"}
         return {key: strip(item) for key, item in value.items() if key not in ("stackTrace", "identity")}
 
     return strip(json.loads(history.to_json()))

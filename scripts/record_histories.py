@@ -6,6 +6,9 @@
 
 Histories stand under the version that made them. Those of a released version are never written again: a history that no longer
 replays is a finding, and the change that broke it is a rule of `perdure/runs/version_switches.py` (R13.7).
+
+After a release, `tests/histories/unreleased` has histories of code that no version has yet (`scripts/history_tests.py`). They may be recorded
+anew. When the next version gets its number, all parts are recorded under it, and the folder is deleted.
 """
 
 from __future__ import annotations
@@ -58,15 +61,15 @@ from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Tu
 from perdure.testing.toolbox import Workers
 from scripts import history_scenarios as scenarios
 from scripts.history_recorder import Recorder
+from scripts.history_tests import record_since
 from scripts.release import is_released, write_digests
+from scripts.replay_coverage import HISTORIES, ROOT, UNRELEASED
 from tests.support import DONE, Harness, agent, harness, registry
 from tests.workflows.test_session import ECHO, HOLD, Gate, echo, idles
 from tests.workflows.test_session_replies import Channel, having
 from tests.workflows.test_temporal_tools import AGENT as KEEPER
 from tests.workflows.test_temporal_tools import plan, shop
 
-ROOT: Final = Path(__file__).parents[1]
-HISTORIES: Final = ROOT / "tests" / "histories"
 STARTS: Final = 5
 """Attempts to start a server: it has five seconds for each."""
 IMPATIENT: Final = {"limit.historyCount.suggestContinueAsNew": 60}
@@ -706,16 +709,16 @@ async def main() -> int:
         "notifications": scenarios.record_notifications,
         "notification_slots": scenarios.record_notification_slots,
         "informed_again": scenarios.record_informed_again,
+        "since": record_since,
     }
     parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
     parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")
-    parser.add_argument("--into", type=Path, default=HISTORIES / current, metavar="FOLDER")
+    released = is_released(current, ROOT / "CHANGELOG.md")
+    folder = HISTORIES / (UNRELEASED if released else current)
+    parser.add_argument("--into", type=Path, default=folder, metavar="FOLDER")
     args = parser.parse_args()
-    if args.into == HISTORIES / current and is_released(current, ROOT / "CHANGELOG.md"):
-        print(
-            f"{current} is released: its histories stay as they are; give the next version its number first",
-            file=sys.stderr,
-        )
+    if args.into.resolve() == HISTORIES / current and released:
+        print(f"{current} is released: its histories stay as they are", file=sys.stderr)
         return 1
     if unknown := set(args.part) - set(parts):
         parser.error(f"unknown: {', '.join(sorted(unknown))}. Use one of: {', '.join(parts)}")
@@ -723,7 +726,7 @@ async def main() -> int:
     if not args.part:
         for old in args.into.glob("*.json"):
             old.unlink()
-    for part in args.part or parts:
+    for part in args.part or (["since"] if args.into == HISTORIES / UNRELEASED else parts):
         await record_part(parts[part], args.into)
     write_digests(args.into)
     return 0

@@ -60,6 +60,10 @@ def problems(version: str, changelog: str, histories: Path) -> list[str]:
             f"tests/histories/{version} is not as it was recorded: {', '.join(changed)}; `make histories` records it "
             "anew for a version that is not released, and a released one's stay as they are"
         )
+    if (histories / "unreleased").exists():
+        found.append(
+            f"tests/histories/unreleased is there: delete it after `make histories` has recorded all histories of {version}"
+        )
     return found
 
 

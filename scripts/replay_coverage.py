@@ -1,6 +1,6 @@
-"""Measures how much of `workflows/` the recorded histories of a version replay, and which lines none of them reaches (R24.1).
+"""Measures how much of `workflows/` the recorded histories replay, and which lines none of them reaches (R24.1).
 
-python -m scripts.replay_coverage [VERSION]
+python -m scripts.replay_coverage [FOLDER …]   # of tests/histories; by default the newest version, and what is not released
 """
 
 from __future__ import annotations
@@ -16,20 +16,30 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORIES: Final = ROOT / "tests" / "histories"
+UNRELEASED: Final = "unreleased"
+"""The folder of histories of code since the last release."""
 _NEVER_REPLAYED: Final = (
     r"@workflow\.query",
     r"@payloads_query",
-    r"def (_?payload|context|details|view|fate|at_hand)\(",
+    r"def call\(self: Any, \*sent: Json\) -> R",
+    r"def (_?payload|_effects|at_hand|carried|context|details|fate|recorded|spent_by|view|view_as|view_of)\(",
+    r"^def keep_log\(",
     r"@\w+\.validator",
-    r"def check(_policy)?\(self, sent\b",
+    r"def check(_policy|_withdrawal)?\(self, sent\b",
     r"@property",
     r"^def tell\(",
     r"^def (_bounded|_emit)\(",
     r"^class (\w+Interceptor|_\w+(Inbound|Outbound))\b",
 )
-"""Functions that answer whoever asks, count for operators, or stand round activities: no replay runs them, and they emit no commands."""
+"""Functions that answer queries, keep the log of a what-if, count for operators, or wrap activities: no replay runs them, and they emit no commands."""
 _OTHERS: Final = ("versioning.py",)
 """The classes of workers with versions or hooks, which have no code of their own."""
+
+
+def newest() -> list[Path]:
+    """Return the folders of the newest version's histories, and of code that is not released."""
+    *_, version = sorted(path for path in HISTORIES.iterdir() if path.name != UNRELEASED)
+    return [version, *(path for path in (HISTORIES / UNRELEASED,) if path.is_dir())]
 
 
 async def replay_all(files: Sequence[Path]) -> list[str]:
@@ -70,13 +80,14 @@ def measure(files: Sequence[Path]) -> tuple[list[str], float, dict[str, str]]:
 
 def main() -> int:
     """Print what was found; ends with 1 where a history breaks."""
-    version = sys.argv[1] if len(sys.argv) > 1 else max(path.name for path in HISTORIES.iterdir())
-    broken, percent, lacking = measure(sorted((HISTORIES / version).glob("*.json")))
+    folders = [HISTORIES / name for name in sys.argv[1:]] or newest()
+    broken, percent, lacking = measure([path for folder in folders for path in sorted(folder.glob("*.json"))])
     for line in broken:
         print(line)
     for name, lines in lacking.items():
         print(f"{name}: {lines}")
-    print(f"{percent:.1f} % of workflows/ are replayed by the histories of {version}")
+    names = " and ".join(folder.name for folder in folders)
+    print(f"{percent:.1f} % of workflows/ are replayed by the histories of {names}")
     return 1 if broken else 0
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.history_tests import TESTS
 from scripts.release import changed_histories, is_released, problems, write_digests
-from scripts.replay_coverage import replay_all
+from scripts.replay_coverage import UNRELEASED, replay_all
 from tests.support import ROOT
 
 HISTORIES = sorted((Path(__file__).parent / "histories").rglob("*.json"))
@@ -32,9 +33,9 @@ LATER = KINDS | {
     "session-ended", "session-held-back", "session-informs", "session-kept", "session-left", "left-loops", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
     "session-withdrawn", "shut-down", "standing", "standing-ledger", "steered", "moved", "notified", "notified-later", "quorum", "audit", "audited", "ledger", "rules", "server-input", "budgets", "turns", "uncached", "undone", "undone-below", "unnotified",
 }  # fmt: skip
-"""What every version since leaves a history of: everything that emits commands (R24.1)."""
+"""What 0.2.0 left a history of, and every later version leaves one of, beside `TESTS`: everything that emits commands (R24.1)."""
 LEAST = 90
-"""Percent of the statements of `workflows/`, but for queries and validators, that the newest version's histories replay: it only grows."""
+"""Percent of the statements of `workflows/`, but for queries and validators, that the newest histories replay."""
 BELOW = ("delegate.agent", "each.loop", "until.loop", "long-each.loop.2", "continued.2")
 LATER_BELOW = (
     "session-archived.sessionsegment",
@@ -49,24 +50,28 @@ async def test_a_recorded_history_replays(path: Path) -> None:
     assert await replay_all([path]) == []
 
 
-@pytest.mark.soak
 def test_r24_1_recorded_histories_replay_most_workflow_code() -> None:
-    """In a process of its own: what this one has imported already would count as not run."""
-    newest = max(path.parent.name for path in HISTORIES)
-    found = subprocess.run(
-        [sys.executable, "-m", "scripts.replay_coverage", newest], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    """A process of its own replays them: modules that this one has imported would count as not run.
+
+    Where it fails, code has come that no history reaches: add a test to `scripts/history_tests.py`, then `make histories`.
+    """
+    found = subprocess.run([sys.executable, "-m", "scripts.replay_coverage"], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     percent = float(found.stdout.splitlines()[-1].split(" %")[0])
-    assert newest == "0.1.0" or percent > LEAST, found.stdout
+    assert percent >= LEAST, found.stdout
 
 
 def test_every_version_has_a_history_of_every_kind() -> None:
     versions = {path.parent for path in HISTORIES}
     assert versions
+    tests = set(TESTS)
     for folder in versions:
+        found = {path.name.split(".")[0] for path in folder.glob("*.json")}
+        if folder.name == UNRELEASED:
+            assert found == tests
+            continue
         first = folder.name == "0.1.0"
-        assert {path.name.split(".")[0] for path in folder.glob("*.json")} == (KINDS | MORE if first else LATER)
+        assert found == (KINDS | MORE if first else LATER if folder.name == "0.2.0" else LATER | tests)
         for below in BELOW + (() if first else LATER_BELOW):
             assert (folder / f"{below}.json").is_file()
 
@@ -90,6 +95,7 @@ def test_the_histories_of_a_released_version_are_not_written_again(tmp_path: Pat
     assert not is_released("0.1.0", changelog)
     changelog.write_text("# Changelog\n\n## [0.1.0] - 2027-01-01\n", encoding="utf-8")
     assert is_released("0.1.0", changelog)
-    assert problems("0.1.0", changelog.read_text(), HISTORIES[0].parents[1]) == []
+    (unreleased,) = problems("0.1.0", changelog.read_text(), HISTORIES[0].parents[1])
+    assert unreleased.startswith("tests/histories/unreleased is there: delete it after")
     assert "CHANGELOG.md" in problems("0.1.1", changelog.read_text(), HISTORIES[0].parents[1])[0]
     assert is_released("0.1.0", ROOT / "CHANGELOG.md"), "released: its histories stay"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.replay_coverage import newest
 from tests.support import ROOT
 
 CHANGES = [
@@ -37,6 +38,20 @@ CHANGES = [
     ("undo", "id=start.id,", "id=start.id + 'x',", "undone-below"),
     # An address is not informed of a run's status.
     ("session_driver", 'self._pushes.send(wanted, "")', "pass", "session-informs"),
+    # Held calls that are kept together have room in the task in which a message held them.
+    ("calls", "if task_number() != task and self._follows(STEERED_RUNS_GO_ON):", "if False:", "held-calls.agent"),
+    # A change of policy does not reach an undo run.
+    ("undo", "with children.running(handle, changes) if follows else nullcontext():", "with nullcontext():", "undo-policy.agent.3"),
+    # A program that a change of policy names is not asked.
+    ("approvals", "if new_approver != approver and self._agent_run.prepared.follows(JUDGED_ANEW):", "if False:", "other-program.agent"),
+    # A call that never begins keeps what it has reserved.
+    ("reservations", "self._unused += [Settlement", "_ = [Settlement", "unused-sums.agent"),
+    # A cancelled session does not wait for its run.
+    ("session_driver", "if not is_cancelled_exception(error) or not workflow.patched(CANCEL_ENDS_PATCH):", "if True:", "session-cancelled.session"),
+    # A ledger continues as new before the audit log has its changes.
+    ("ledger", "while self._has_unsent_changes() or not self._is_due():", "while not self._is_due():", "audited-ledger.ledger"),
+    # An attempt of a delivery whose worker is shut down counts as the last.
+    ("notifications", "if kind == INTERRUPTED:", "if False:", "session-shut-down.session"),
 ]  # fmt: skip
 """Module of `workflows/`, its text, the text in its place, and the history that breaks."""
 REPLAY = """
@@ -61,9 +76,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(tree: Path, history: str) -> subprocess.CompletedProcess[str]:
-    newest = max(path for path in (ROOT / "tests" / "histories").iterdir())
+    (path,) = [path for folder in newest() if (path := folder / f"{history}.json").is_file()]
     return subprocess.run(
-        [sys.executable, "-c", REPLAY, str(newest / f"{history}.json")],
+        [sys.executable, "-c", REPLAY, str(path)],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -78,11 +93,9 @@ def test_the_line_that_is_changed_is_there(module: str, text: str) -> None:
     assert whole.count(text) == 1, f"{module}.py has no such line any more: name another one here"
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(("module", "text", "other", "history"), CHANGES)
 def test_r24_1_a_changed_line_does_not_replay(copied: Path, module: str, text: str, other: str, history: str) -> None:
-    whole = replay(copied, history)
-    assert whole.returncode == 0, whole.stdout + whole.stderr
+    """Without the change it replays, as `tests/test_replay.py` sees."""
     path = copied / "workflows" / f"{module}.py"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace(text, other), encoding="utf-8")
