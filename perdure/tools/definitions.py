@@ -173,6 +173,11 @@ _ABOUT: Final = frozenset({"description", "format", "example", "nullable", "read
 """Keys beside the parameters of a flat map that describe it as a whole."""
 
 
+_ACCEPTED: Final = (
+    'the parameters are an object: a JSON Schema with "properties", or a map such as {"city": {"type": "string"}}'
+)
+
+
 def plain_definition(definition: JsonObject) -> JsonObject:
     """Return the definition in Perdure's form: the parameters' schema beside the name, with JSON Schema's own types.
 
@@ -184,9 +189,13 @@ def plain_definition(definition: JsonObject) -> JsonObject:
     """
     definition = _unwrapped(definition)
     keys = [key for key in _SCHEMAS if isinstance(definition.get(key), dict)]
-    if not keys or "properties" in definition:
+    if "properties" in definition:
         return definition
     try:
+        if not keys:
+            if (wrong := next((key for key in _SCHEMAS if key in definition), None)) is not None:
+                raise _lost((wrong,), definition[wrong], _ACCEPTED)
+            return definition
         schema = _schema_of_parameters(definition, keys)
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"tool {definition.get('name')!r}: {error}") from None

@@ -278,6 +278,12 @@ def test_the_tools_of_a_worker_are_listed_beside_the_one_that_was_meant() -> Non
         ({}, "needs a 'name'"),
         ({"name": "perdure.x"}, "cannot be a tool's name"),
         ({"name": "x", "params": {}}, "unknown key 'params'"),
+        (
+            {"name": "x", "parameters": [{"name": "a", "type": "string"}]},
+            'tool \'x\': $.parameters is [{"name": "a", "type": "string"}]; the parameters are an object: a JSON Schema',
+        ),
+        ({"function": {"name": "x", "parameters": "a, b"}}, '$.parameters is "a, b"; the parameters are an object'),
+        ({"name": "x", "inputSchema": None}, "$.inputSchema is null; the parameters are an object"),
         ({"name": "x", "_aproval": 1}, '"_aproval" is not a known key; did you mean "_approval"? at $._aproval'),
         ({"name": "x", "properties": {"a": {"type": "nope"}}}, "its schema is not a JSON Schema"),
         ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),
