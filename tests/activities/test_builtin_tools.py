@@ -469,6 +469,24 @@ async def test_an_answer_that_cannot_be_decoded(encoding: str, body: bytes, code
         assert await refusal(ask, url=url) == code
 
 
+@pytest.mark.parametrize(("method", "carried_out"), [("POST", None), ("GET", False)])
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\nx"])
+async def test_whether_a_sent_request_took_effect_is_not_known(
+    method: str, carried_out: bool | None, sent: bytes
+) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+
+    ask = tools(http_hosts=["127.0.0.1"], http_private=True)["http_request"]
+    async with raw_server(answer) as (url, _):
+        with pytest.raises(ToolError) as caught:
+            await call(ask, url=url, method=method)
+    assert caught.value.carried_out is carried_out
+    with pytest.raises(ToolError) as caught:
+        await call(ask, url=url, method=method)  # nobody listens there any more
+    assert (caught.value.code, caught.value.carried_out) == ("not_reachable", False)
+
+
 async def test_an_encoded_answer_is_read() -> None:
     async def answer(writer: asyncio.StreamWriter) -> None:
         body = zlib.compress(gzip.compress("grün".encode()))
