@@ -9,7 +9,8 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -461,6 +462,41 @@ async def test_several_runs_are_waited_for_at_once_and_each_is_decided_once() ->
         views = await asyncio.gather(*(run.wait() for run in runs))
         assert len(local.executions("pay")) == 6
     assert [view.status for view in views] == ["completed"] * 6
+
+
+async def test_r14_5_a_wait_for_many_runs_reads_each_open_run_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waiter read the histories of all runs, ended ones too: 900 runs took two hundred times as long as 18."""
+    read: Counter[str] = Counter()
+    looks = 0
+    look = Clock.look
+
+    class Counted(OutboundInterceptor):
+        def fetch_workflow_history_events(self, input: FetchWorkflowHistoryEventsInput) -> Any:
+            read[input.id] += 1
+            return super().fetch_workflow_history_events(input)
+
+    class Counting(Interceptor):
+        def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+            return Counted(next)
+
+    async def counted_look(clock: Clock, workflow_ids: Iterable[str]) -> WaitingState:
+        nonlocal looks
+        looks += 1
+        return await look(clock, workflow_ids)
+
+    people = [approve("pay", after="1h", every=True)]
+    async with run_locally(payer, model=lambda _: PLAN, people=people) as local:
+        client = Client(local.client.service_client, interceptors=[Counting()])
+        monkeypatch.setattr(local.following.clock, "_client", client)
+        monkeypatch.setattr(Clock, "look", counted_look)
+        runs = [await local.start() for _ in range(12)]
+        await asyncio.gather(*(run.wait() for run in runs))
+        many, looks_of_many = read.copy(), looks
+        read.clear()
+        last = await local.run()
+    assert set(many) == {run.id for run in runs}
+    assert max(many.values()) <= looks_of_many  # however many waiters there are
+    assert set(read) == {last.run_id}  # the ended runs cost nothing
 
 
 @pytest.mark.asyncio(loop_scope="session")
