@@ -302,7 +302,14 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def _read(
-        cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False, rollouts: bool = True
+        cls,
+        path: str | Path,
+        *,
+        output: Any = None,
+        folder: Path = AGENTS,
+        alone: bool = False,
+        rollouts: bool = True,
+        tools: Mapping[str, JsonObject] | None = None,
     ) -> Agent[Any]:
         if not isinstance(path, str | os.PathLike):
             raise AgentError(
@@ -310,7 +317,7 @@ class Agent(Generic[OutputT]):
             )
         if names_module(str(path)) and not Path(path).is_file():
             return cls._of_module(str(path), output=output, alone=alone)
-        _, document = read_agent(str(path), folder, alone=alone)
+        _, document = read_agent(str(path), folder, alone=alone, known=tools or {})
         agent = cls.of(document, output=output, source=str(path))
         file = agent_path(str(path), folder)
         rollout = read_rollouts(file.parent).get(file.stem) if rollouts else None
@@ -397,16 +404,24 @@ class Agent(Generic[OutputT]):
         return agent
 
     @classmethod
-    def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS, rollouts: bool = True) -> Agent[Any]:
+    def read_to_run(
+        cls,
+        path: str | Path,
+        *,
+        folder: Path = AGENTS,
+        rollouts: bool = True,
+        tools: Mapping[str, JsonObject] | None = None,
+    ) -> Agent[Any]:
         """Read an agent that runs by itself, as on a command line: its policy may name only its own tools.
 
-        `rollouts`: whether a `rollouts.toml` beside the file counts.
+        `rollouts`: whether a `rollouts.toml` beside the file counts. `tools`: definitions of a worker's tools, by name.
+        An error of an agent file then also has the parameters of these tools that rules name and that do not exist.
 
         ```python
         shopper = Agent.read_to_run("agents/shopper.json")
         ```
         """
-        return cls._read(path, folder=folder, alone=True, rollouts=rollouts)
+        return cls._read(path, folder=folder, alone=True, rollouts=rollouts, tools=tools)
 
     @overload
     @classmethod

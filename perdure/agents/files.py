@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeGuard
 
 from perdure.agents.json_files import AGENTS, read_json
+from perdure.agents.modules import names_module
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution, ToolDelta
@@ -202,10 +203,13 @@ def agent_path(name: str, folder: Path = AGENTS) -> Path:
     return by_name
 
 
-def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[AgentSpec, JsonObject]:
+def read_agent(
+    name: str, folder: Path = AGENTS, *, alone: bool = False, known: Mapping[str, JsonObject] = MappingProxyType({})
+) -> tuple[AgentSpec, JsonObject]:
     """Read an agent by file, or by name in the folder; return it and its document.
 
-    With `alone` it runs by itself: all its tools are its own. Raise `SettingsError` when there is no such file or it is
+    With `alone` it runs by itself: all its tools are its own. `known`: a worker's tools, for the parameters that rules
+    name; an error has these problems too. Raise `SettingsError` when there is no such file or it is
     not JSON, `AgentError` with every problem, each with its line, when it is not an agent.
     """
     path = agent_path(name, folder)
@@ -221,24 +225,34 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
     else:
         problems += malformed_outputs(agent)
     if problems:
+        problems = [*dict.fromkeys([*problems, *(_own_problems(document, known) if alone else [])])]
         raise AgentError.of(_with_lines(problems, path, bare=isinstance(written, list)))
     return agent, document
 
 
-def _own_problems(document: Json) -> list[Problem]:
-    """Return the problems of tools that the file defines, and of its policy for them."""
+def _own_problems(document: Json, known: Mapping[str, JsonObject] = MappingProxyType({})) -> list[Problem]:
+    """Return the problems of tools that the file defines, and of its policy for them and for the `known` ones."""
     found: list[Problem] = []
     tools: list[Tool] = []
     context = document.get("context") if isinstance(document, dict) else None
     for index, message in enumerate(context if isinstance(context, list) else []):
         if not isinstance(message, dict) or message.get("type") != "tool":
             continue
-        if isinstance(tool := message.get("tool"), dict):
+        tool = message.get("tool")
+        if isinstance(tool := known.get(tool) if isinstance(tool, str) else tool, dict):
             try:
-                tools.append(offline_tool(tool, []))
+                tools.append(offline_tool(tool, known))
             except ProtocolError as error:
                 found.append(problem_at(("context", index, "tool"), str(error)))
     return policy_problems(document, tools) + found
+
+
+def with_lines(problems: Iterable[Problem], name: str, folder: Path = AGENTS) -> list[Problem]:
+    """Return the problems of an agent with file and line. Those of an agent in Python have none."""
+    if names_module(name) and not Path(name).is_file():
+        return [*problems]
+    path = agent_path(name, folder)
+    return _with_lines(problems, path, bare=isinstance(read_json(path), list))
 
 
 def _with_lines(problems: Iterable[Problem], path: Path, *, bare: bool) -> list[Problem]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.agents.agent import Agent as AgentInPython
-from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan
+from perdure.agents.files import Planned, native_calls, output_problems, plan_of, planned_for, read_plan, with_lines
 from perdure.agents.folder import AgentFolder
 from perdure.agents.json_files import parse_json, read_bytes
 from perdure.approvals.policy import Guard, policy_problems
@@ -68,7 +68,7 @@ def check_plan_file(
     found = AgentSpec(name=path.stem)
     in_python: dict[str, JsonObject] = {}
     if agent is not None:
-        given = AgentInPython.read_to_run(agent, folder=agents)
+        given = AgentInPython.read_to_run(agent, folder=agents, tools=known)
         found, in_python = given.parsed, given.delegates()
         known = {**{each.name: each.definition for each in given.functions}, **known}
     elif native_calls(written) is not None:
@@ -85,7 +85,7 @@ def check_plan_file(
         raise _no_plan(path)
     planned = _planned(found, read, known, run_input, state, complete=complete, delegates=delegates)
     if agent is not None and (wrong := policy_problems(given.document(), planned.tools.values())):
-        raise AgentError.of(wrong, f"agent {found.name!r}")
+        raise AgentError.of(with_lines(wrong, agent, agents), f"agent {found.name!r}")
     problems = [*delegate_problems, *output_problems(found, read, planned.checked()), *file_problems(found)]
     if complete:
         problems += _tool_problems(planned.context.tools, known)

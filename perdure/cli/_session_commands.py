@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import tools_of
+from perdure.agents.files import tools_of, with_lines
 from perdure.agents.folder import AgentFolder
 from perdure.approvals.policy import policy_problems
 from perdure.cli._console import get_console, make_table, strip_control_characters
@@ -203,11 +203,13 @@ def check(
 
     with one_line_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command prints them itself
-        found = Agent.read_to_run(agent, folder=settings.agents_folder)
-        known = {each.name: each.definition for each in found.functions} | registry_of(settings).definitions()
+        of_worker = registry_of(settings).definitions()
+        found = Agent.read_to_run(agent, folder=settings.agents_folder, tools=of_worker)
+        known = {each.name: each.definition for each in found.functions} | of_worker
     tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
     delegates, problems = AgentFolder(settings.agents_folder).delegates_of(found.parsed, found.delegates())
-    problems += map(str, policy_problems(found.document(), tools_of(found.parsed, known, delegates)))
+    wrong = policy_problems(found.document(), tools_of(found.parsed, known, delegates))
+    problems += map(str, with_lines(wrong, agent, settings.agents_folder))
     facts: JsonObject = {
         "agent": found.name,
         "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],

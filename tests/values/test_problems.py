@@ -131,7 +131,16 @@ def test_an_agents_check_finds_parameters_that_the_workers_tools_cannot_have(
     (file := tmp_path / "a.json").write_text(json.dumps({"config": {"rules": rules}, "context": context}))
     found = CliRunner().invoke(app, ["agent", "check", str(file), "--tools", "till_of_the_check"])
     assert found.exit_code == 1
-    assert '$.config.rules[0]: "euro" is not a known parameter of pay; did you mean "euros"?' in found.stdout
+    unknown = f'{file}:1: $.config.rules[0]: "euro" is not a known parameter of pay; did you mean "euros"?'
+    assert unknown in found.stdout.splitlines()
+    (planned := tmp_path / "plan.json").write_text('[{"_tool": "pay", "euros": 1}]')
+    validate = ["plan", "validate", str(planned), "--agent", str(file), "--input", '{"order": "x"}']
+    found = CliRunner().invoke(app, [*validate, "--tools", "till_of_the_check"])
+    assert (found.exit_code, unknown in found.stderr) == (2, True), found.output
+    file.write_text(json.dumps({"config": {"rules": rules, "paralel": 1}, "context": context}))
+    for command in (["agent", "check", str(file)], validate):
+        found = CliRunner().invoke(app, [*command, "--tools", "till_of_the_check"])
+        assert (found.exit_code, unknown in found.stderr, "paralel" in found.stderr) == (2, True, True), found.output
 
 
 def test_r23_1_a_rule_of_runs_names_tools_that_there_are(tmp_path: Path) -> None:
