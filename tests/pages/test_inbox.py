@@ -154,7 +154,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
             await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1.0: rejected")
             await expect(page.get_by_role("heading", name="remove path /elsewhere")).to_be_visible()
             await it.client.get_workflow_handle(run_id).signal("approve", {"call": "1.1"})
-            await expect(page.get_by_text("already has a decision")).to_be_visible()
+            await expect(page.get_by_text("This request no longer waits")).to_be_visible()
             await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
             view = await result(it, run_id)
         await page.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from perdure.activities.queries import GONE, fetch
 from perdure.approvals.requests import STEER
 from perdure.errors import DecisionRefusedError
 from perdure.models.dialects.registry import DIALECTS
+from perdure.pages.adapter import pages, sign_in
 from perdure.runs.claim_check import CONTEXT
 from perdure.runs.wire import RunView
 from perdure.testing.scripted_model import ChatRequest, Turn, write_answer
 from perdure.values.limits import MAX_COMMANDS
+from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
 from tests.timeouts import HANG
 
@@ -321,7 +324,9 @@ async def test_r10_5_an_offer_stays_with_its_call_and_counts_once_it_is_kept(dev
     assert statuses(view) == {"1.0": "done", "1.1": "skipped", "1.2": "done", "2.0": "done"}
 
 
-async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(dev_server: WorkflowEnvironment) -> None:
+async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
     world = World()
     drops = {"_tool": "keep", "drop": ["1.0"]}
     slow = {"calls": [drops, {"_tool": "slow", "text": "x"}], "output": {"ok": True}}
@@ -334,6 +339,12 @@ async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(d
         await it.until_waiting(handle.id)
         with pytest.raises(DecisionRefusedError, match=r"1\.0 no longer waits: dropped by Request 3"):
             await run.approve("1.0")
+        (somebody,) = write_tokens(tmp_path / "tokens.json", ("", "ann", ["*"]))
+        given: dict[str, Any] = {"agents": write_agents(tmp_path / "agents")}
+        given["gateway_tokens"] = tmp_path / "tokens.json"
+        async with gateway(it.client, [sign_in, pages], **given) as at:
+            paths = (f"/inbox/?run={handle.id}&call=1.0", f"/runs/{handle.id}")
+            inbox, page = [(await at.http.get(path, headers=bearer(somebody))).text for path in paths]
         world.go.set()
         result = await asyncio.wait_for(handle.result(), HANG)
         events = [each.data async for each in run.events() if (each.topic, each.phase) == ("approval", "end")]
@@ -343,6 +354,8 @@ async def test_r10_5_that_an_approval_was_dropped_is_told_to_whoever_was_asked(d
     assert (result.output, result.requests, world.effects) == ({"ok": True}, 3, ["slow x"])
     assert "did not say what is to become of 1.0" in asked
     reason = "dropped by Request 3"
+    assert "This request no longer waits: it has a decision, its call was dropped, or its run has ended." in inbox
+    assert reason in page
     assert events == [{"call": "1.0", "tool": "send", "decision": "dropped", "by": "model", "reason": reason}]
     assert f"nobody decided: {reason}" in " ".join(shown.out.split())
 
