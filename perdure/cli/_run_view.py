@@ -144,6 +144,9 @@ def _lines(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> l
                 overflow="ellipsis",
             )
         )
+    if call.hooked:
+        words = one_visible_line(f"{call.hooked_by} has changed {', '.join(call.hooked)}")
+        lines.append(Text(f"{call.id} the hook {words}", style="dim"))
     if note := _note(call, run_id, waiting):
         lines.append(Text(f"{call.id} {note}", style="dim"))
     return lines

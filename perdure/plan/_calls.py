@@ -526,12 +526,15 @@ class CallInputs:
     @property
     def hooked(self) -> list[str]:
         """The parameters that have another value than without hooks, or that hooks have removed."""
-        before, now = self.params if self.unhooked is None else self.unhooked, self.params
-        return [
+        if self.unhooked is None:
+            return []
+        before, now = self.unhooked, self.params
+        same = {
             name
-            for name in dict.fromkeys([*before, *now])
-            if name not in before or name not in now or dumps(before[name]) != dumps(now[name])
-        ]
+            for name in before.keys() & now.keys()
+            if before[name] is now[name] or dumps(before[name]) == dumps(now[name])
+        }
+        return [name for name in dict.fromkeys([*before, *now]) if name not in same]
 
     def take_resolved(self, values: JsonObject) -> None:
         """Set the parameters, and the items of `_each`, with every reference resolved."""

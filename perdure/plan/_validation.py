@@ -507,7 +507,7 @@ def take_changed(
         call.inputs.params = before
         return problem
     call.inputs.unhooked = before if call.inputs.unhooked is None else call.inputs.unhooked
-    call.inputs.changed_by = ", ".join(dict.fromkeys([*filter(None, [call.inputs.changed_by]), by]))
+    call.inputs.changed_by = ", ".join(dict.fromkeys(filter(None, f"{call.inputs.changed_by}, {by}".split(", "))))
     origins = call.inputs.origins
     mixed = join(origins.written, origins.all)
     sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}

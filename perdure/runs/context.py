@@ -288,7 +288,7 @@ def _reasons(messages: Iterable[JsonObject]) -> list[str]:
         elif message["type"] in ("note", "message"):
             found.append(message["text"])
         elif message["type"] == "feedback":
-            found.append(f"a person decided: {dumps({key: value for key, value in message.items() if key != 'type'})}")
+            found.append(f"decided: {dumps({key: value for key, value in message.items() if key != 'type'})}")
     return [clip(each, 300) for each in found[:5]]
 
 

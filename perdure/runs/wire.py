@@ -229,6 +229,10 @@ class CallView(WireModel):
     """Whether its tool has returned although the call is not done: its result cannot be used."""
     recorded: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the run is a fork, and the call was answered from the other run's record: its tool was not begun."""
+    hooked: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """The parameters that hooks have changed."""
+    hooked_by: str = Field(default="", exclude_if=operator.not_)
+    """The hooks that have changed them."""
     reason: str | None = None
     """The reason why it was skipped, or waits."""
     error: JsonObject | None = None

@@ -41,7 +41,9 @@ def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
             "shown": "a\u2066b",
         }
     )
+    call.hooked, call.hooked_by = ["to"], "only_ann"
     lines = [line.plain for line in _lines(call, "r", {})]
+    assert lines[2] == "1.0 the hook only_ann has changed to"
     assert r"ann\u202egro.live@\u200bexample.com" in asked
     assert lines[0] == r'1.0 tool_call: send({"to": "ann\u202egro.live@\u200bexample.com"})'
     assert lines[1] == r"    result: a\u2066b"

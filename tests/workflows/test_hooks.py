@@ -134,6 +134,10 @@ async def test_a_hook_changes_what_a_call_is_made_with_and_the_model_is_told_whi
     assert seen[0].key == f"{view.run_id}/1.0/before_tool_call"
     assert seen[0].sources == {"text": ["model"]}
     assert "a hook has changed text" in told
+    by = view.calls[0].hooked_by
+    assert view.calls[0].hooked == ["text"]
+    assert [each.rpartition(".")[2] for each in by.split(", ")] == ["politely", "shorter"]
+    assert view.log[1].because[0].startswith("decided: {")
     assert names == ["perdure.request", "perdure.hook", "send", "perdure.request"]  # both in one
 
 
