@@ -386,6 +386,34 @@ def looked_at(_: BeforeToolCall) -> None:
     """See what waits for a person then."""
 
 
+async def test_r9_5_a_call_that_a_hook_sees_waits_for_its_person_longer_than_the_deadline(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    """The clock did not pause behind a hook: the run ended while it waited, once without the call."""
+    removed: list[str] = []
+
+    @tool(name="remove", dangerous=True)
+    def removes(what: str) -> None:
+        removed.append(what)
+
+    calls = [{"_tool": "remove", "what": "it"}, {"_tool": "remove", "what": "that"}]
+    async with harness(time_skipping.client, [removes, looked_at], [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("remove", config={"deadline": 600}))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await time_skipping.sleep(5 * 3600)
+        run = Perdure(it.client).get_run(handle.id)
+        await run.approve("1.0")
+        await it.until_waiting(handle.id, "1.1")
+        await time_skipping.sleep(5 * 3600)
+        await run.approve("1.1")
+        await asyncio.wait_for(handle.result(), HANG)
+        view = await it.view(handle.id)
+        it.model.check()
+    assert (view.status, view.stop_reason) == ("completed", "output")
+    assert removed == ["it", "that"]
+    assert view.worked < 600
+
+
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 async def test_r9_5_in_whatever_order_nothing_but_the_runs_own_work_counts(
     order: tuple[int, ...], time_skipping: WorkflowEnvironment, tmp_path: Path
