@@ -855,7 +855,9 @@ def test_r5_1_no_call_below_a_statement_that_may_end_the_script_is_made(line: st
 def test_a_return_inside_a_definition_ends_no_script() -> None:
     solution, refused = read("def h(x):\n    return x\np(x=1)\n")
     assert len(refused) == 1
-    assert "_after" not in solution.calls[-1]
+    last = solution.calls[-1]
+    assert isinstance(last, dict)
+    assert "_after" not in last
 
 
 NO_ROUND = [
