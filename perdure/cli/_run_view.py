@@ -179,10 +179,11 @@ def _note(call: CallView, run_id: str, waiting: Mapping[str, WaitingView]) -> st
         return f"waits for a person: {_decide_command(run_id, call.id, question, request)}"
     if approval.decision == "dropped":
         return f"nobody decided: {why}"
-    by = f" by {approval.by}" if approval.by else ""
-    return (
-        f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
-    )
+    decided = [
+        f"{each.decision}{f' by {each.by}' if each.by else ''}{f' ({each.reason})' if each.reason else ''}"
+        for each in (*approval.earlier_changes, approval)
+    ]
+    return "; ".join([*decided, *([why] if why else [])])
 
 
 def decision_commands(run_id: str, one: WaitingEntry | WaitingView) -> str:

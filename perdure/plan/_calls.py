@@ -46,6 +46,9 @@ DecisionKind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answe
 """The decisions of a person (R7.2)."""
 
 
+_CHANGES: Final = ("edit", "replace")
+
+
 class Approval(BaseModel):
     """The approval of one call, as `run --json` prints it.
 
@@ -70,12 +73,18 @@ class Approval(BaseModel):
     approvers: list[Approver] = Field(default_factory=list)  # R24.6
     """The persons who have approved it so far, if a quorum decides; else not printed."""
     earlier: list[Approval] = Field(default_factory=list)
-    """Earlier decisions whose senders named a channel: on the call's plan, or of a quorum; else not printed."""
+    """Earlier decisions that have changed the call, and those whose senders named a channel: on the call's plan, or of a
+    quorum; else not printed."""
 
     @property
     def channel_decisions(self) -> list[Approval]:
         """Every decision whose sender named a channel, the oldest first."""
-        return [*self.earlier, self] if self.via else self.earlier
+        return [each for each in (*self.earlier, self) if each.via]
+
+    @property
+    def earlier_changes(self) -> list[Approval]:
+        """Earlier decisions that have changed the call, the oldest first."""
+        return [each for each in self.earlier if each.decision in _CHANGES]
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -84,8 +93,10 @@ class Approval(BaseModel):
 
 
 def again(before: Approval | None, time: str) -> Approval:
-    """Return the approval of a call that is shown now. It keeps the decisions on its plan."""
-    return Approval(requested_at=time, earlier=before.channel_decisions if before is not None else [])
+    """Return the approval of a call that is shown now. It keeps the decisions on its plan, and those that have changed
+    the call."""
+    known = [] if before is None else [*before.earlier, before.model_copy(update={"earlier": []})]
+    return Approval(requested_at=time, earlier=[each for each in known if each.via or each.decision in _CHANGES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from perdure.approvals.requests import WaitingEntry
 from perdure.cli._run_view import _lines, print_result, waiting_lines
+from perdure.plan import Approval
 from perdure.runs.wire import CallView, RunView
 
 
@@ -44,6 +45,9 @@ def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
     call.hooked, call.hooked_by = ["to"], "only_ann"
     lines = [line.plain for line in _lines(call, "r", {})]
     assert lines[2] == "1.0 the hook only_ann has changed to"
+    edited = Approval(requested_at="", decision="edit", by="bob")
+    call.approval = Approval(requested_at="", decision="approve", by="ann", reason="fine", earlier=[edited])
+    assert _lines(call, "r", {})[3].plain == "1.0 edit by bob; approve by ann (fine)"
     assert r"ann\u202egro.live@\u200bexample.com" in asked
     assert lines[0] == r'1.0 tool_call: send({"to": "ann\u202egro.live@\u200bexample.com"})'
     assert lines[1] == r"    result: a\u2066b"

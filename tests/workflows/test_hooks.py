@@ -223,8 +223,11 @@ async def test_a_hook_is_called_before_a_person_is_asked_and_what_is_approved_is
         await run.execute_update(DECIDE, {"call": "1.0", "decision": "edit", "params": {"amount": 500}, "by": "bob"})
         offer = (await it.until_waiting(handle.id, "1.0")).waiting[0]  # the hook has changed it once more
         assert offer.params == {"amount": 100, "to": "ann"}
-        await run.execute_update(DECIDE, {"call": "1.0", "decision": "edit", "params": {"amount": 50}, "by": "bob"})
+        await run.execute_update(DECIDE, {"call": "1.0", "decision": "edit", "params": {"amount": 50}, "by": "ann"})
         await handle.result()
+        approval = (await it.view(handle.id)).calls[0].approval
+    assert approval is not None
+    assert [(each.decision, each.by) for each in (*approval.earlier, approval)] == [("edit", "bob"), ("edit", "ann")]
     assert sent == ["50 to ann"]  # the worker's floor took the approval for these parameters
     assert rounds == [("before_tool_call", 250), ("2", 500), ("3", 50)]
 
