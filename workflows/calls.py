@@ -482,7 +482,9 @@ class CallRunner:
             if not free:
                 self._budget_share.settle(call.id, usage)
             has_begun = usage.started if run.prepared.follows(UNUSED_SHARES_RETURN) else not call.hold.queued
-            if (lent := run.rules.lent_to(call)) and has_begun:
+            lent = run.rules.lent_to(call) if has_begun else []
+            run.note_child_calls(call, lent, usage.rule_record)
+            if lent:
                 run.note("taken_back", usage.rule_record, lent, call=call.id)
                 run.rules.take_back(usage.rule_record, lent)
 

@@ -176,12 +176,14 @@ class LoopDriver:
     @property
     def spent(self) -> SpentBudget:
         """The usage of the iterations so far."""
-        state = self.state
-        unknown = None if self._is_open or self._children.names else False
+        state, is_running = self.state, bool(self._is_open or self._children.names)
+        unknown, record = None if is_running else False, state.rule_record
+        if is_running and record is not None:  # the calls of the iterations that run are not in it yet
+            record = record.model_copy(update={"lost": True})
         return SpentBudget(
             usage=state.usage,
             sent=state.sent,
-            rule_record=state.rule_record,
+            rule_record=record,
             changed=state.changed,
             some_done=True if state.well else unknown,
         )

@@ -593,7 +593,9 @@ class CallState:
     recorded: bool = False
     """Whether its result is from the record of another run."""
     iterations: Sequence[Call] = ()
-    """The calls of its iterations, if the record of another run answers the whole loop."""
+    """The calls of its iterations, where a what-if plays a loop that ran in child workflows."""
+    child_calls: JsonObject | None = None
+    """`perdure.rules.ChildCalls` of its child run, in a replay for a fork and in a fork; `None`: not known."""
 
     @property
     def ended(self) -> bool:

@@ -3,6 +3,7 @@
 from perdure.rules.enforcement import (
     RULE_BROKEN,
     Breach,
+    ChildCalls,
     RuleBook,
     RuleRecord,
     broken_rules,
@@ -37,6 +38,7 @@ __all__ = [
     "RULE_BROKEN",
     "AtMost",
     "Breach",
+    "ChildCalls",
     "CountAtMost",
     "FollowedBy",
     "NamedParameter",

@@ -104,6 +104,17 @@ class RuleRecord(WireModel):
         return RuleRecord(entries={key: dict(self.entries[key]) for key in keys if key in self.entries})
 
 
+class ChildCalls(WireModel):
+    """The calls of the child run of a call, as a fork's rules count them."""
+
+    rules: list[str] = Field(default_factory=list)
+    """The keys of all rules of the run."""
+    lent: list[str] = Field(default_factory=list)
+    """The keys of the rules that the child run used exclusively."""
+    record: RuleRecord | None = None
+    """The child run's record; `None`: it is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Breach:
     """A rule that a call would violate."""
@@ -283,6 +294,27 @@ class RuleBook:
                 self._note_event(each, "unknown", self.record)
         if call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
+
+        if self.counts_each and call.state.recorded:
+            self._take_back_recorded(call)
+
+    def _take_back_recorded(self, call: Call) -> None:
+        """Count the calls of the child run of a call that the record of another run answers. The worst case is assumed for
+        the rules of a loop's tools that the other run did not have.
+        """
+        used = call.state.child_calls
+        known = ChildCalls() if used is None else ChildCalls.model_validate(used)
+        if used is not None:
+            self.take_back(known.record, [rule for rule in self._recorded if rule.key in known.lent])
+        if call.far:
+            tools = (each.spec.tool for each in call.written() if each.spec.loop is None)
+            names = [name for tool in tools if tool is not None for name in names_of(tool)]
+            self.take_back(None, [rule for rule in self.touched(names) if rule.key not in known.rules])
+
+    def child_calls(self, lent: Sequence[Rule], record: RuleRecord | None) -> ChildCalls:
+        """Return what a fork has to count of a child run that has used the `lent` rules exclusively."""
+        rules = [rule.key for rule in self.rules]
+        return ChildCalls(rules=rules, lent=[rule.key for rule in lent], record=record)
 
     def _counted(self, call: Call) -> Sequence[Call]:
         """Return the calls that use a tool in place of this one: itself, or the iterations of a loop that the record of

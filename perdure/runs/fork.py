@@ -11,7 +11,6 @@ It is answered before its hooks would see it, and has the parameters with which 
 from __future__ import annotations
 
 import hashlib
-import operator
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
@@ -85,8 +84,10 @@ class RecordedCall(WireModel):
     sources: list[str] = Field(default_factory=list)
     recalled: bool = False
     error: JsonObject | None = None
-    carried_out: bool = Field(default=False, exclude_if=operator.not_)
+    carried_out: bool | None = Field(default=False, exclude_if=lambda carried_out: carried_out is False)
     some_done: bool | None = Field(default=False, exclude_if=lambda some_done: some_done is False)
+    child_calls: JsonObject | None = Field(default=None, exclude_if=lambda child_calls: child_calls is None)
+    """`ChildCalls` of its child run."""
     reason: str = ""
     notes: list[JsonObject] = Field(default_factory=list)
     before: bool = False
@@ -161,6 +162,7 @@ class Fork:
         del self._calls[found.id]
         call.state.recorded = True
         call.state.notes, call.state.some_done = [_error(note) for note in found.notes], found.some_done
+        call.state.child_calls = found.child_calls
         return found.outcome()
 
     def _find(self, call: Call, key: str, *, decided: bool) -> RecordedCall | None:
@@ -247,7 +249,10 @@ def record_fork(
                 own_undone |= _undone_by(each)
     lost = {*undone} - own_undone
     recorded = [each for each in recorded if each.id not in lost and (each.before or not _is_undo(known[each.id]))]
-    recorded += [RecordedCall(id=call_id, value=value, before=True) for call_id, value in results.items()]
+    recorded += [
+        RecordedCall(id=call_id, value=value, child_calls=known[call_id].state.child_calls, before=True)
+        for call_id, value in results.items()
+    ]
     whole = [_as_decided(each, known, edits) for each in kept.values()]
     return ForkRecord(run_id=run_id, point=point, answers=whole, calls=recorded)
 
@@ -293,6 +298,7 @@ def _recorded(call: Call) -> RecordedCall | None:
                 parts=parts,
                 sources=sorted(outcome.sources),
                 recalled=outcome.recalled,
+                child_calls=call.state.child_calls,
                 notes=notes,
                 decided=decided,
             )
@@ -303,8 +309,9 @@ def _recorded(call: Call) -> RecordedCall | None:
                 hooked=hooked,
                 ended="failed",
                 error=error.as_json() | ({"problems": [*error.problems]} if error.problems else {}),
-                carried_out=bool(carried_out),
+                carried_out=carried_out,
                 some_done=call.state.some_done,
+                child_calls=call.state.child_calls,
                 sources=sorted(sources),
                 decided=decided,
             )

@@ -6,7 +6,7 @@ Plain data and rules; the workflow drives it. For each Request: `begin_request`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.models.usage import Usage
 from perdure.plan import LAZY_READS, Call, Failed, Outcome, Plan, Returned, recorded_iterations
-from perdure.rules import RuleRecord
+from perdure.rules import Rule, RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.context import (
@@ -367,8 +367,6 @@ class RunState:
         if call.inputs.params is not params:
             self.note_keys(call)
             self.approval_queue.feedback.append(hook_feedback(call, call.inputs.changed_by))
-        if outcome is not None:
-            self.note_iterations(call, outcome)
         return outcome
 
     def note_keys(self, call: Call) -> None:
@@ -380,8 +378,13 @@ class RunState:
         if inputs.unhooked is not None:
             state.written_key = call_key(call, values, inputs.unhooked)
 
+    def note_child_calls(self, call: Call, lent: Sequence[Rule], record: RuleRecord | None) -> None:
+        """Note the calls of a call's child run for a fork: its rules count them (R23.1)."""
+        if self.records.collected is not None:
+            call.state.child_calls = self.rules.child_calls(lent, record).as_json()
+
     def note_iterations(self, call: Call, outcome: Outcome) -> None:
-        """Note the calls of a loop that ends with a recorded outcome: rules count them (R23.1)."""
+        """Note the calls of a loop that ends with a recorded outcome: new rules count them (R22.2)."""
         ran = isinstance(outcome, Returned | Failed)
         if ran and self.plan is not None and call.spec.loop is not None and self.rules.rules:
             call.state.iterations = recorded_iterations(call, self.plan.home(call).values(call), outcome)

@@ -167,6 +167,77 @@ async def test_a_recorded_loop_of_many_items_counts_for_rules_by_item(
     assert ([("pay", 2)] if limit == 103 else []) == BEGUN
 
 
+CHECKED = {"_tool": "check", "amount": "†item"}
+COSTS_TWO = [
+    {"_tool": "add", "a": 1, "b": 1, "_outputPath": "†state.n"},
+    {"_tool": "refund", "a": "†item", "euros": "†state.n"},
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "refused"),
+    [
+        ([CHECKED, {"_tool": "pay", "amount": "†item"}], {"rule": "precedes", "first": "check", "then": "refund"}, 6),
+        ([{**CHECKED, "_if": {"_expr": "item < 3"}}], {"rule": "precedes", "first": "check", "then": "refund"}, 3),
+        (
+            [{"_tool": "_for", "_each": ["†item"], "_body": [CHECKED]}, {"_tool": "pay", "amount": "†item"}],
+            {"rule": "never_after", "call": "refund", "after": "check", "event": "done"},
+            5,
+        ),
+        (COSTS_TWO, {"rule": "at_most", "of": "refund.euros", "sum": 203}, 2),
+    ],
+    ids=["failed", "skipped", "inner loop", "read parameter"],
+)
+async def test_a_fork_counts_the_calls_of_a_recorded_loop_as_the_run_did(
+    dev_server: WorkflowEnvironment, body: list[Any], rule: dict[str, Any], refused: int
+) -> None:
+    """More than 100 items run in child workflows, which the fork's own record does not have."""
+    loop = {"_tool": "_for", "_each": [*range(101)], "_body": body}
+    same = {} if rule["rule"] == "at_most" else {"same": {"amount": "a"}}
+    document = agent("add", "pay", "check", "refund", config={"approval": {"ask": "never"}, "rules": [rule | same]})
+    more = {"calls": [{"_tool": "refund", "a": refused, "euros": 2}], "output": None}
+    tools: list[Any] = [add, pay, check, refund]
+    async with harness(dev_server.client, tools, [{"calls": [loop]}, more, DONE, more, DONE, DONE]) as it:
+        first = await it.run(document)
+        view = await forked(it, first.run_id, "2")
+    ends = [[(call.id, call.status) for call in run.calls if call.id == "2.0"] for run in (first, view)]
+    assert ends == [[("2.0", "invalid")]] * 2
+    assert view.calls[0].recorded
+
+
+async def test_a_fork_takes_a_loop_with_much_to_compute_from_the_record(dev_server: WorkflowEnvironment) -> None:
+    heavy = {"_expr": "sum(1 for x in range(18) for y in range(18) for z in range(18)) + item"}
+    loop = {"_tool": "pay", "_each": [*range(130)], "amount": heavy, "_outputPath": "†state.paid"}
+    rule = {"rule": "count_at_most", "count": 131, "of": "pay"}
+    document = agent("pay", config={"approval": {"ask": "never"}, "rules": [rule]})
+    async with harness(dev_server.client, [pay], [{"calls": [loop]}, DONE, DONE]) as it:
+        first = await it.run(document)
+        view = await forked(it, first.run_id, "2")
+        history = await it.client.get_workflow_handle(view.run_id).fetch_history()
+    assert (view.status, view.calls[0].recorded) == ("completed", True)
+    assert not any(event.HasField("workflow_task_failed_event_attributes") for event in history.events)
+
+
+@pytest.mark.parametrize("carried_out", [True, None])
+async def test_a_fork_keeps_whether_a_failed_call_took_effect(
+    dev_server: WorkflowEnvironment, carried_out: bool | None
+) -> None:
+    @tool(retries=0)
+    def send() -> str:
+        """Send."""
+        raise ToolError("lost", "the connection was lost", carried_out=carried_out)
+
+    rule = {"rule": "never_after", "call": "add", "after": "send", "event": "done"}
+    more = {"calls": [{"_tool": "add", "a": 1, "b": 1}], "output": None}
+    script = [{"calls": [{"_tool": "send"}]}, more, DONE, more, DONE, DONE]
+    async with harness(dev_server.client, [send, add], script) as it:
+        first = await it.run(agent("send", "add", config={"rules": [rule]}))
+        view = await forked(it, first.run_id, "2")
+    assert [[(call.id, call.status) for call in run.calls][:2] for run in (first, view)] == [
+        [("1.0", "failed"), ("2.0", "invalid")]
+    ] * 2
+
+
 async def test_a_changed_result_reaches_those_that_read_it(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, DONE]) as it:
         first = await it.run(agent("add"))

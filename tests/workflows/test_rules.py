@@ -874,6 +874,31 @@ async def test_what_a_terminated_delegate_has_done_counts(dev_server: WorkflowEn
     assert sorted(map(str, begun)) == ["('refund', 9.0)", "('send_mail', 'x')", "('send_mail', 'x')"]
 
 
+async def test_the_open_part_of_a_terminated_loop_counts(dev_server: WorkflowEnvironment) -> None:
+    working = asyncio.Event()
+
+    @tool(safe=True)
+    async def look(at: int) -> str:
+        """Look."""
+        if at == 50:
+            working.set()
+            await asyncio.sleep(HANG)
+        return "seen"
+
+    boss = Agent("boss", tools=[look], rules=[count_at_most("look", 110)])
+    loop = {"_tool": "look", "_each": [*range(101)], "_parallel": 1, "at": "†item"}
+    more = {"_tool": "look", "_each": [*range(60, 80)], "at": "†item"}
+    async with harness(dev_server.client, [look], [{"calls": [loop]}, {"calls": [more]}, DONE]) as it:
+        run = await Perdure(it.client, task_queue=it.task_queue).start(boss, "look")
+        await asyncio.wait_for(working.wait(), HANG)
+        await it.client.get_workflow_handle(f"{run.id}/1.0").terminate()
+        await run.wait()
+        view = await run.view()
+    assert [(call.id, call.status) for call in view.calls][:1] == [("1.0", "failed")]
+    assert {call.status for call in view.calls[1:]} == {"invalid"}
+    assert "the limit is 110" in json.dumps([call.error for call in view.calls[1:]])
+
+
 async def test_a_call_that_has_to_follow_is_in_the_plan_and_no_message_drops_it(
     time_skipping: WorkflowEnvironment,
 ) -> None:
