@@ -336,7 +336,7 @@ def wrong(written: str) -> list[str]:
     """What does not exist of `plan draw|validate FILE --svg OUT`; nothing where it is all there."""
     there = commands()
     first, second, *_ = [*written.replace("\\|", "|").split(), "", ""]
-    if first == "agent" and second != "wait":
+    if first == "agent" and f"agent {second}" not in there:
         second = "say"  # what is said needs no word before it
     named = (
         [f"{first} {word}" for word in second.split("|")]
