@@ -582,6 +582,15 @@ SHARED = [
     "[q.update({'n': 7}) for q in input.rows]\np(x=input.rows)",
     "a = [1]\nb = [2]\na, b = b, a\nc = a\nc.append(3)\np(x=a)\np(x=b)",
     "a = f(x=1)\nif a.ok:\n    b = a\nelse:\n    b = f(x=2)\nb['n'] = 7\np(x=a)",
+    "t = 'a b'.split()\nu = t\nt.append('c')\np(x=u)",
+    "q = None\nrows = [f(x=1), f(x=2)]\nfor q in rows:\n    r = q\n    r['n'] = 7\np(x=rows)",
+    "t = [1]\nu = t\nt.append(2)\np(x=[u for u in t])\np(x=[[u for u in t], u])",
+    "rows = [f(x=1), f(x=2)]\nd = dict(zip(['k', 'm'], rows))\nr = d['k']\nr['n'] = 7\np(x=rows)",
+    "t = [1]\nd = dict([['k', t]])\nu = d['k']\nu.append(2)\np(x=t)",
+    "t = [1, 2, 3]\nu = t\ndel t[0]\np(x=t[1])\np(x=u[0])",
+    "t = [1]\nu = t\nw = 0\nwhile w < 2:\n    t += [w]\n    w += 1\np(x=u)",
+    "t = [1]\nu = t\nv = list(input.rows)\nt += v\np(x=u)",
+    "t = [1]\nu = [t]\nif input.rows[0].ok:\n    t = []\nif input.rows[1].ok:\n    t = []\nt.append(2)\np(x=u)",
 ]
 NOT_SHARED = [
     "t = []\nfor q in input.rows:\n    r = [q.n]\n    r.append(f(x=q.n).n)\n    t.append(r)\np(x=t)",
@@ -593,6 +602,17 @@ NOT_SHARED = [
     "b = input.rows[0]\nb['m'] = 7\np(x=[b.m, input.rows[1], input.rows[0].n])",
     "t = []\nu = t\nt = [1]\nt.append(2)\np(x=[t, u])",
     "r = input.rows\nr.append(4)\nr = [1]\np(x=r)",
+    "t = [q.n for q in input.rows]\nn = sum(t)\nt.append(f(x=n).n)\np(x=[t, n])",
+    "t = [q.n for q in input.rows]\nlow = min(t)\nhigh = max(t, key=lambda n: n)\nt += [9]\np(x=[low, high])",
+    "r = f(x=0)\nn = r.n\nw = 0\nwhile w < 2:\n    n += f(x=w).n\n    w += 1\np(x=[n, r.n, r])",
+    "t = input.rows[0].s\nw = 0\nwhile w < 2:\n    t += f(x=w).s\n    w += 1\np(x=[t, input.rows[0].s])",
+    "r = f(x=1)\nt = r.s if r.ok else 'no'\nw = 0\nwhile w < 2:\n    t += f(x=w).s\n    w += 1\np(x=[t, r])",
+    "d = {'n': 0}\nbase = d['n']\nw = 0\nwhile w < 2:\n    d['n'] += f(x=w).n\n    w += 1\np(x=[d, base])",
+    "t = []\nr = []\nw = 0\nwhile w < 5:\n    r.append(f(x=w).n)\n    if len(r) == 2:\n        t.append(r)\n        r = []\n    w += 1\np(x=[t, r])",
+    "t = []\nr = [1]\nif f(x=1).n < 9:\n    t.append(r)\n    r = []\nr.append(f(x=2).n)\np(x=[t, r])",
+    "t = []\nr = [1]\nd = {'first': r}\nif f(x=1).n < 9:\n    r = []\n    r.append(2)\np(x=[d, r])",
+    "rows = [f(x=1), f(x=2)]\nfor q in rows:\n    r = q\n    r['m'] = 7\n    p(x=q.n)",
+    "t = [1]\nu = t\nt.append(2)\np(x=[u for u in t])",
 ]
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from perdure.errors import clip
 from perdure.models.dialects._script_syntax import MUTATING_METHODS, find_changed, loaded
 from perdure.models.dialects._script_values import NotAllowedError
-from perdure.values.formulas import is_method
 from perdure.values.references import DAGGER
 from perdure.values.templates import parse_template
 
 ValuePath: TypeAlias = tuple[str, ...]
 """A name, and keys inside its value."""
+Links: TypeAlias = dict[tuple[ValuePath, ValuePath], int]
+"""Pairs of paths that may lead to the same object, and when each was found."""
 Parts: TypeAlias = dict[tuple[ValuePath, ValuePath], None]
 """Pairs of keys and a path: the part of a value under the keys may be the object at the path."""
+Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 ANY: Final = "*"
 """An unknown key or place of a path."""
@@ -24,9 +27,9 @@ _MAX_FOUND: Final = 100
 """Objects that are followed for one value or name, so that a long script is read in linear time."""
 _MAX_KEYS: Final = 12
 _SAME_ITEMS: Final = frozenset({"sorted", "list", "tuple", "set", "dict", "reversed", "values", "copy"})
-_ONE_ITEM: Final = frozenset({"min", "max", "next", "sum"})
+_ONE_ITEM: Final = frozenset({"min", "max", "next", "get", "pop", "setdefault"})
 _PAIRS: Final = frozenset({"zip", "enumerate", "items"})
-_PLAIN: Final = frozenset({"len", "str", "int", "float", "bool", "abs", "round", "any", "all", "range"})
+_LISTS: Final = frozenset({"sorted", "list", "set", "dict", "copy", "split", "splitlines"})
 _STALE: Final = (
     "{name} may have another value here: a line above changes it in place, perhaps under another name. Give the changed value "
     "a name of its own, such as rows2 = sorted(rows) or rows2 = [*rows, row], and read that name"
@@ -39,21 +42,22 @@ class SharedValues:
 
     def __init__(self, is_tool: Callable[[ast.AST], bool]) -> None:
         self._is_tool = is_tool
-        self._links: dict[str, Parts] = {}
-        """By the first name of a path: the path, and one that may lead to the same object."""
-        self._stale: dict[str, dict[ValuePath, None]] = {}
-        """By name, the keys of the values that the plan does not know."""
-        self._plain: set[str] = set()
-        """Names of numbers and texts, which cannot be changed in place."""
-        self._replaced: list[tuple[str, str]] = []
-        """Names that were assigned again, and the names under which their earlier values are followed."""
-        self._conditions = 0
+        self._links: dict[str, Links] = {}
+        """The links of paths, by the first name of their first path."""
+        self._stale: dict[str, dict[ValuePath, int]] = {}
+        """By name, the keys of the values that the plan does not know, and when each was found."""
+        self._lists: set[str] = set()
+        """Names of values that are certainly lists, dicts or sets: `+=` changes them in place."""
+        self._time = 0
+        self._start = 0
+        self._before: list[tuple[str, Links, dict[ValuePath, int], bool]] = []
+        """The names that a branch or loop assigns from `_start` on, with their links, stale keys and type before it."""
         self._loops = 0
         self._problem: NotAllowedError | None = None
 
     def follow(self, statement: ast.stmt) -> None:
         """Follow the statement's assignments and changes."""
-        self._problem = None
+        self._problem, self._start, self._before, self._loops = None, 0, [], 0
         self._statement(statement)
 
     def check_reads(self) -> None:
@@ -70,65 +74,84 @@ class SharedValues:
             changed, keys = target, list[str]()
             if isinstance(target, ast.Attribute | ast.Subscript) and not isinstance(target.ctx, ast.Load):
                 changed, keys = target.value, [_key(target)]
+                if isinstance(target.ctx, ast.Del) and keys[0].lstrip("-").isdecimal():
+                    keys = [ANY]  # the later items of a list get other places
             for path in self._objects(changed):
                 found.update(dict.fromkeys((*each, *keys) for each in self._sharing(path)))
         return list(found)
 
     def mark_stale(self, path: ValuePath) -> None:
         """Refuse later reads of this path, until its name is assigned."""
-        self._stale.setdefault(path[0], {})[path[1:]] = None
+        stale = self._stale.setdefault(path[0], {})
+        depth = max(1, len(path) - len(stale) // _MAX_FOUND)  # many keys of one object stand for all of them
+        stale.setdefault(path[1:depth], self._time)
+
+    def forget(self, path: ValuePath) -> None:
+        """Follow a value no more whose only other name is as unknown."""
+        if len(path) == 1 and len(self._links.get(path[0], ())) == 1:
+            self._unlink(path[0])
 
     # Statements, in their order.
 
     def _statement(self, node: ast.AST) -> None:
         if isinstance(node, ast.expr):
             self._read(node)
-        elif isinstance(node, ast.Assign):
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             self._read(node.value)
-            self._assign(node.targets, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            self._read(node.value)
-            self._assign([node.target], node.value)
+            self._assign(node.targets if isinstance(node, ast.Assign) else [node.target], node.value)
         elif isinstance(node, ast.AugAssign):
             self._augment(node)
         elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
             self._loop(node)
         else:
-            for child in ast.iter_child_nodes(node):
-                under = not isinstance(child, ast.expr)
-                self._conditions += under
-                self._statement(child)
-                self._conditions -= under
+            for _, value in ast.iter_fields(node):
+                with self._maybe():
+                    for child in value if isinstance(value, list) else [value]:
+                        if isinstance(child, ast.AST):
+                            self._statement(child)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
-        replaced = len(self._replaced)
-        for _ in range(1 if self._loops else 2):  # the second round sees the names of the first
-            self._loops += 1
-            if isinstance(node, ast.While):
-                self._read(node.test)
-            else:
-                self._read(node.iter)
-                self._bind([node.target], _part(self._parts(node.iter), ANY))
-            for each in [*node.body, *node.orelse]:
-                self._statement(each)
-            self._loops -= 1
-        for name, earlier in self._replaced[replaced:]:  # there may be no round
-            self._link((name,), (earlier,))
+        if not isinstance(node, ast.While):
+            self._read(node.iter)
+        with self._maybe(stale=False):
+            for _ in range(1 if self._loops else 2):  # the second round sees the names of the first
+                self._loops += 1
+                if isinstance(node, ast.While):
+                    self._read(node.test)
+                else:
+                    self._bind([node.target], _part(self._parts(node.iter), ANY))
+                for each in [*node.body, *node.orelse]:
+                    self._statement(each)
+                self._loops -= 1
+
+    @contextmanager
+    def _maybe(self, *, stale: bool = True) -> Iterator[None]:
+        """Follow statements that may not run. Later a name may have its value from before, `stale`: with its stale keys."""
+        self._time += 1
+        outer = self._start, self._before
+        self._start, self._before = self._time, []
+        yield
+        before, (self._start, self._before) = self._before, outer
+        for name, links, keys, was_list in before:
+            for (first, second), time in links.items():
+                self._link(first, second, time)
+            if keys and stale:
+                self._stale.setdefault(name, {}).update(keys)
+            if not was_list:
+                self._lists.discard(name)
 
     def _augment(self, node: ast.AugAssign) -> None:
         read = loaded(node.target)
-        self._read(read)
-        self._read(node.value)
         made = ast.BinOp(read, node.op, node.value)
-        if isinstance(node.op, ast.Mult) or self._is_plain(made):
-            self._assign([node.target], made)
-        else:
+        self._read(made)
+        if not isinstance(node.op, ast.Mult) and (self._is_list(read) or self._is_list(node.value)):
             self._change(read, self._parts(made))
+        else:
+            self._assign([node.target], made)
 
     def _change(self, target: ast.expr, added: Parts) -> None:
         """Follow a change of a value in place, which the plan makes under one name only."""
-        objects = self._objects(target)
-        for path in objects:
+        for path in self._objects(target):
             self._change_object(path)
             for keys, other in added:
                 self._link((*path, *keys), other)
@@ -141,29 +164,21 @@ class SharedValues:
     # Names.
 
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
-        is_plain, parts = self._is_plain(value), self._parts(value)
-        self._bind(targets, parts)
-        names = [name for target in targets for name in _names(target)]
-        if not is_plain:
-            self._plain.difference_update(names)
-        elif not self._conditions:
-            self._plain.update(names)
-        for target in targets[1:]:  # a = b = []
-            if isinstance(target, ast.Name) and isinstance(targets[0], ast.Name):
-                self._link((target.id,), (targets[0].id,))
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        lists = names if self._is_list(value) else []
+        self._bind(targets, self._parts(value))
+        self._lists.update(lists)
+        for name in names[1:]:  # a = b = []
+            self._link((name,), (names[0],))
 
     def _bind(self, targets: Sequence[ast.expr], parts: Parts) -> None:
         """Assign a value with these parts."""
-        if not self._conditions:
-            renamed = {name: self._replace(name) for target in targets for name in _names(target)}
-            parts = {(keys, (renamed.get(path[0], path[0]), *path[1:])): None for keys, path in parts}
+        renamed = {name: self._replace(name) for target in targets for name in _names(target)}
+        parts = {(keys, (renamed.get(path[0], path[0]), *path[1:])): None for keys, path in parts}
         for target in targets:
             for each, its in _unpacked(target, parts):
-                places: list[ValuePath]
-                if isinstance(each, ast.Name):
-                    places = [(each.id,)]
-                else:
-                    assert isinstance(each, ast.Attribute | ast.Subscript)
+                places: list[ValuePath] = [(each.id,)] if isinstance(each, ast.Name) else []
+                if isinstance(each, ast.Attribute | ast.Subscript):
                     objects = self._objects(each.value)
                     for path in objects:
                         self._change_object(path, _key(each))
@@ -174,22 +189,29 @@ class SharedValues:
 
     def _replace(self, name: str) -> str:
         """Forget a name that is assigned again, and return the name under which its earlier value is followed."""
-        self._stale.pop(name, None)
-        links = self._links.pop(name, None)
-        if not links:
-            return name
-        earlier = f"{name} {len(self._replaced)}"
-        self._replaced.append((name, earlier))
-        for first, second in links:
-            self._links.get(second[0], {}).pop((second, first), None)
-            self._link((earlier, *first[1:]), (earlier, *second[1:]) if second[0] == name else second)
+        self._time += 1
+        earlier = f"{name} {self._time}"
+        was_list, stale, links = name in self._lists, self._stale.pop(name, {}), self._unlink(name)
+        self._lists.discard(name)
+        for (first, second), time in links.items():
+            self._link((earlier, *first[1:]), (earlier, *second[1:]) if second[0] == name else second, time)
+        links = {pair: time for pair, time in links.items() if time < self._start}
+        stale = {keys: time for keys, time in stale.items() if time < self._start}
+        self._before.append((name, links, stale, was_list))
         return earlier
 
-    def _link(self, first: ValuePath, second: ValuePath) -> None:
+    def _unlink(self, name: str) -> Links:
+        links = self._links.pop(name, {})
+        for first, second in links:
+            self._links.get(second[0], {}).pop((second, first), None)
+        return links
+
+    def _link(self, first: ValuePath, second: ValuePath, time: int | None = None) -> None:
         for one, other in ((first, second), (second, first)):
             links = self._links.setdefault(one[0], {})
             if one != other and len(links) < _MAX_FOUND:
-                links[one, other] = None
+                found = self._time if time is None else time
+                links[one, other] = min(found, links.get((one, other), found))
 
     def _sharing(self, path: ValuePath) -> list[ValuePath]:
         """Return the paths that may lead to the object at this path; it is the first of them."""
@@ -209,41 +231,31 @@ class SharedValues:
     def _read(self, node: ast.expr) -> None:
         """Check the names that an expression reads, then follow its assignments and changes."""
         parts = list(ast.walk(node))
-        own = {
-            each.arg if isinstance(each, ast.arg) else each.id
-            for part in parts
-            if isinstance(part, ast.comprehension | ast.arguments)
-            for each in ast.walk(part.target if isinstance(part, ast.comprehension) else part)
-            if isinstance(each, ast.arg | ast.Name)
-        }
         for path, where in self._reads(node) if self._stale else ():
-            if path[0] not in own and any(_overlap(keys, path[1:]) for keys in self._stale.get(path[0], ())):
+            if any(_overlap(keys, path[1:]) for keys in self._stale.get(path[0], ())):
                 name = where.value if isinstance(where, ast.Constant) else ast.unparse(where)
                 self._problem = self._problem or NotAllowedError(where, _STALE.format(name=clip(str(name), 80)))
-        changes = [each for each in parts if self._is_change(each)]
-        self._conditions += 1
-        for part in parts:
-            if isinstance(part, ast.NamedExpr):
-                self._assign([part.target], part.value)
-            elif isinstance(part, ast.comprehension) and changes:
-                self._bind([part.target], _part(self._parts(part.iter), ANY))
-        self._conditions -= 1
-        for call in changes:
-            assert isinstance(call, ast.Call)
-            assert isinstance(call.func, ast.Attribute)
-            given = [self._parts(each) for each in call.args]
-            if call.func.attr in ("extend", "update"):
-                given = [_part(each, ANY) for each in given]
-            self._change(call.func.value, _below(ANY, *given))
-
-    def _is_change(self, node: ast.AST) -> bool:
-        is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not self._is_tool(node)
-        return is_method and node.func.attr in MUTATING_METHODS  # type: ignore[attr-defined]
+        changes = [
+            (part, part.func)
+            for part in parts
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and not self._is_tool(part)
+            if part.func.attr in MUTATING_METHODS
+        ]
+        with self._maybe(stale=False):
+            for part in parts:
+                if isinstance(part, ast.NamedExpr):
+                    self._assign([part.target], part.value)
+                elif isinstance(part, ast.comprehension) and changes:
+                    self._bind([part.target], _part(self._parts(part.iter), ANY))
+            for call, func in changes:
+                given = [self._parts(each) for each in call.args]
+                if func.attr in ("extend", "update"):
+                    given = [_part(each, ANY) for each in given]
+                self._change(func.value, _below(ANY, *given))
 
     def _reads(self, node: ast.AST) -> Iterator[tuple[ValuePath, ast.AST]]:
         if isinstance(node, ast.Constant):
-            for path in _references(node):
-                yield path, node
+            yield from ((path, node) for path in _references(node))
         elif isinstance(node, ast.expr) and (chain := _chain(node)) is not None:
             yield chain, node
             while isinstance(node, ast.Attribute | ast.Subscript):
@@ -251,32 +263,30 @@ class SharedValues:
                     yield from self._reads(node.slice)
                 node = node.value
         else:
+            own: set[str] = set()
             children: Iterable[ast.AST] = ast.iter_child_nodes(node)
             if isinstance(node, ast.Call):
                 method = isinstance(node.func, ast.Attribute) and not self._is_tool(node)
                 children = [*([node.func.value] if method else []), *node.args, *node.keywords]  # type: ignore[attr-defined]
+            elif isinstance(node, ast.Lambda):
+                own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+            elif isinstance(node, Comprehension):
+                first = node.generators[0]
+                own = {name for each in node.generators for name in _names(each.target)}
+                children = [*first.ifs, *(each for each in children if each is not first)]
+                yield from self._reads(first.iter)  # outside of the comprehension's own names
             for child in children:
-                yield from self._reads(child)
+                yield from (each for each in self._reads(child) if each[0][0] not in own)
 
-    def _is_plain(self, node: ast.expr) -> bool:
-        """Whether the value is a number, a text or a truth value."""
+    def _is_list(self, node: ast.expr) -> bool:
+        """Whether the value is certainly a list, a dict or a set."""
         if isinstance(node, ast.Name):
-            return node.id in self._plain
-        if isinstance(node, ast.Constant):
-            return not _references(node)
-        if isinstance(node, ast.BinOp):
-            plain = map(self._is_plain, (node.left, node.right))
-            return (
-                all(plain)
-                if isinstance(node.op, ast.Mult)
-                else not isinstance(node.op, ast.Add | ast.BitOr) or any(plain)
-            )
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute):
-                name = node.func.attr
-                return is_method(name) and name not in ("get", "keys", "values", "items") and not self._is_tool(node)
-            return isinstance(node.func, ast.Name) and node.func.id in _PLAIN
-        return isinstance(node, ast.JoinedStr | ast.Compare | ast.UnaryOp)
+            return node.id in self._lists
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod):
+            return self._is_list(node.left) or self._is_list(node.right)
+        if isinstance(node, ast.Call) and not self._is_tool(node):
+            return getattr(node.func, "attr", getattr(node.func, "id", "")) in _LISTS
+        return isinstance(node, ast.List | ast.Set | ast.Dict | ast.ListComp | ast.SetComp | ast.DictComp)
 
     def _objects(self, node: ast.expr) -> list[ValuePath]:
         """Return the paths of the objects that the expression may give."""
@@ -290,8 +300,6 @@ class SharedValues:
             return self._parts(child, own)
 
         found: Parts = {}
-        if self._is_plain(node):
-            return found
         if isinstance(node, ast.Name):
             found = own.get(node.id, {((), (node.id,)): None})
         elif isinstance(node, ast.Constant):
@@ -307,7 +315,7 @@ class SharedValues:
             found = {pair: None for each in either for pair in of(each)}
         elif isinstance(node, ast.BinOp):
             found = _below(ANY, _part(of(node.left), ANY), _part(of(node.right), ANY))
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        elif isinstance(node, Comprehension):
             found = self._parts_of_comprehension(node, own)
         elif isinstance(node, ast.Call) and not self._is_tool(node):
             found = self._parts_of_call(node, of)
@@ -315,9 +323,7 @@ class SharedValues:
             found = _parts_of_display(node, of)
         return dict(list(found.items())[:_MAX_FOUND])
 
-    def _parts_of_comprehension(
-        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, own: Mapping[str, Parts]
-    ) -> Parts:
+    def _parts_of_comprehension(self, node: Comprehension, own: Mapping[str, Parts]) -> Parts:
         inner = dict(own)
         for part in node.generators:
             for target, its in _unpacked(part.target, _part(self._parts(part.iter, inner), ANY)):
@@ -326,26 +332,20 @@ class SharedValues:
         return _below(ANY, self._parts(node.value if isinstance(node, ast.DictComp) else node.elt, inner))
 
     def _parts_of_call(self, node: ast.Call, of: Callable[[ast.expr], Parts]) -> Parts:
-        if isinstance(node.func, ast.Attribute):
-            name, given = node.func.attr, [node.func.value]
-        elif isinstance(node.func, ast.Name):
-            name, given = node.func.id, node.args
-        else:
-            return {}
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = [node.func.value] if isinstance(node.func, ast.Attribute) else node.args
         items = [_part(of(each), ANY) for each in given]
         if name in _SAME_ITEMS:
-            return _below(ANY, *items)
+            pairs = items if name == "dict" else []
+            return _below(ANY, *items, *(_part(each, "1") for each in pairs))
         if name in _PAIRS:
             return _below(ANY, _below(ANY, *items))
-        if name in ("get", "pop", "setdefault"):
-            return {pair: None for each in (*items, *map(of, node.args[1:])) for pair in each}
+        if name == "sum":
+            return _below(ANY, *(_part(each, ANY) for each in items[:1]), *items[1:])
         if name in _ONE_ITEM:
-            more = [of(each) for each in [*given, *(keyword.value for keyword in node.keywords)]]
-            return {
-                pair: None
-                for each in (*items, *more, _below(ANY, *(_part(each, ANY) for each in items)))
-                for pair in each
-            }
+            first = map(of, given) if name in ("min", "max") and len(given) > 1 else items[:1]
+            more = map(of, [*node.args[1:], *(keyword.value for keyword in node.keywords)])
+            return {pair: None for each in (*first, *more) for pair in each}
         return {}
 
 

@@ -160,8 +160,12 @@ def find_end(statement: ast.stmt, is_tool: Callable[[ast.AST], bool]) -> ast.AST
         node = left.pop()
         if isinstance(node, ast.Return | ast.Raise | ast.Assert):
             return node
-        if isinstance(node, ast.Call) and not is_tool(node) and ast.unparse(node.func) in _EXITS:
-            return node
+        if isinstance(node, ast.Call) and not is_tool(node):
+            func, name = node.func, getattr(node.func, "id", "")
+            if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+                name = f"{func.value.id}.{func.attr}"
+            if name in _EXITS:
+                return node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             left += ast.iter_child_nodes(node)
     return None
