@@ -613,6 +613,7 @@ NOT_SHARED = [
     "t = []\nr = [1]\nd = {'first': r}\nif f(x=1).n < 9:\n    r = []\n    r.append(2)\np(x=[d, r])",
     "rows = [f(x=1), f(x=2)]\nfor q in rows:\n    r = q\n    r['m'] = 7\n    p(x=q.n)",
     "t = [1]\nu = t\nt.append(2)\np(x=[u for u in t])",
+    "n = 0\nr = [1]\nt = []\nt.append(n)\nt.append(r)\nr.append(2)\np(x=[n, r])",
 ]
 
 

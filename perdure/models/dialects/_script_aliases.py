@@ -29,7 +29,9 @@ _MAX_KEYS: Final = 12
 _SAME_ITEMS: Final = frozenset({"sorted", "list", "tuple", "set", "dict", "reversed", "values", "copy"})
 _ONE_ITEM: Final = frozenset({"min", "max", "next", "get", "pop", "setdefault"})
 _PAIRS: Final = frozenset({"zip", "enumerate", "items"})
-_LISTS: Final = frozenset({"sorted", "list", "set", "dict", "copy", "split", "splitlines"})
+_IS_LIST: Final = dict.fromkeys(("sorted", "list", "set", "dict", "copy", "split", "splitlines"), True) | dict.fromkeys(
+    ("len", "str", "int", "float", "bool", "abs", "round", "any", "all"), False
+)
 _STALE: Final = (
     "{name} may have another value here: a line above changes it in place, perhaps under another name. Give the changed value "
     "a name of its own, such as rows2 = sorted(rows) or rows2 = [*rows, row], and read that name"
@@ -46,11 +48,10 @@ class SharedValues:
         """The links of paths, by the first name of their first path."""
         self._stale: dict[str, dict[ValuePath, int]] = {}
         """By name, the keys of the values that the plan does not know, and when each was found."""
-        self._lists: set[str] = set()
-        """Names of values that are certainly lists, dicts or sets: `+=` changes them in place."""
-        self._time = 0
-        self._start = 0
-        self._before: list[tuple[str, Links, dict[ValuePath, int], bool]] = []
+        self._is_list: dict[str, bool | None] = {}
+        """By name, whether the value is a list, a dict or a set; `False` for a number or a text, `None` if unknown."""
+        self._time = self._start = 0
+        self._before: list[tuple[str, Links, dict[ValuePath, int], bool | None]] = []
         """The names that a branch or loop assigns from `_start` on, with their links, stale keys and type before it."""
         self._loops = 0
         self._problem: NotAllowedError | None = None
@@ -90,8 +91,6 @@ class SharedValues:
         """Follow a value no more whose only other name is as unknown."""
         if len(path) == 1 and len(self._links.get(path[0], ())) == 1:
             self._unlink(path[0])
-
-    # Statements, in their order.
 
     def _statement(self, node: ast.AST) -> None:
         if isinstance(node, ast.expr):
@@ -137,14 +136,14 @@ class SharedValues:
                 self._link(first, second, time)
             if keys and stale:
                 self._stale.setdefault(name, {}).update(keys)
-            if not was_list:
-                self._lists.discard(name)
+            if self._is_list.get(name) is not was_list:
+                self._is_list.pop(name, None)
 
     def _augment(self, node: ast.AugAssign) -> None:
         read = loaded(node.target)
         made = ast.BinOp(read, node.op, node.value)
         self._read(made)
-        if not isinstance(node.op, ast.Mult) and (self._is_list(read) or self._is_list(node.value)):
+        if not isinstance(node.op, ast.Mult) and True in map(self._check_list, (read, node.value)):
             self._change(read, self._parts(made))
         else:
             self._assign([node.target], made)
@@ -161,13 +160,11 @@ class SharedValues:
             if not _overlap(path, changed):
                 self.mark_stale((*path, *keys))
 
-    # Names.
-
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         names = [target.id for target in targets if isinstance(target, ast.Name)]
-        lists = names if self._is_list(value) else []
+        is_list = self._check_list(value)
         self._bind(targets, self._parts(value))
-        self._lists.update(lists)
+        self._is_list.update(dict.fromkeys(names, is_list))
         for name in names[1:]:  # a = b = []
             self._link((name,), (names[0],))
 
@@ -179,10 +176,9 @@ class SharedValues:
             for each, its in _unpacked(target, parts):
                 places: list[ValuePath] = [(each.id,)] if isinstance(each, ast.Name) else []
                 if isinstance(each, ast.Attribute | ast.Subscript):
-                    objects = self._objects(each.value)
-                    for path in objects:
+                    for path in self._objects(each.value):
                         self._change_object(path, _key(each))
-                    places = [(*path, _key(each)) for path in objects]
+                        places.append((*path, _key(each)))
                 for place in places:
                     for keys, path in its:
                         self._link((*place, *keys), path)
@@ -191,8 +187,7 @@ class SharedValues:
         """Forget a name that is assigned again, and return the name under which its earlier value is followed."""
         self._time += 1
         earlier = f"{name} {self._time}"
-        was_list, stale, links = name in self._lists, self._stale.pop(name, {}), self._unlink(name)
-        self._lists.discard(name)
+        was_list, stale, links = self._is_list.pop(name, None), self._stale.pop(name, {}), self._unlink(name)
         for (first, second), time in links.items():
             self._link((earlier, *first[1:]), (earlier, *second[1:]) if second[0] == name else second, time)
         links = {pair: time for pair, time in links.items() if time < self._start}
@@ -225,8 +220,6 @@ class SharedValues:
                         found[same] = None
                         left.append(same)
         return list(found)
-
-    # Expressions.
 
     def _read(self, node: ast.expr) -> None:
         """Check the names that an expression reads, then follow its assignments and changes."""
@@ -278,15 +271,19 @@ class SharedValues:
             for child in children:
                 yield from (each for each in self._reads(child) if each[0][0] not in own)
 
-    def _is_list(self, node: ast.expr) -> bool:
-        """Whether the value is certainly a list, a dict or a set."""
+    def _check_list(self, node: ast.expr) -> bool | None:
+        """Return whether the value is a list, a dict or a set; `False` for a number or a text, `None` if this is unknown."""
         if isinstance(node, ast.Name):
-            return node.id in self._lists
+            return self._is_list.get(node.id)
         if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod):
-            return self._is_list(node.left) or self._is_list(node.right)
-        if isinstance(node, ast.Call) and not self._is_tool(node):
-            return getattr(node.func, "attr", getattr(node.func, "id", "")) in _LISTS
-        return isinstance(node, ast.List | ast.Set | ast.Dict | ast.ListComp | ast.SetComp | ast.DictComp)
+            sides = [self._check_list(node.left), self._check_list(node.right)]
+            return True in sides or (None if isinstance(node.op, ast.Mult) or False not in sides else False)
+        if isinstance(node, ast.Call):
+            return None if self._is_tool(node) else _IS_LIST.get(_function_name(node))
+        if isinstance(node, ast.List | ast.Set | ast.Dict | ast.ListComp | ast.SetComp | ast.DictComp):
+            return True
+        plain = isinstance(node, ast.Constant | ast.JoinedStr | ast.Compare | ast.UnaryOp)
+        return False if plain and not _references(node) else None
 
     def _objects(self, node: ast.expr) -> list[ValuePath]:
         """Return the paths of the objects that the expression may give."""
@@ -301,7 +298,7 @@ class SharedValues:
 
         found: Parts = {}
         if isinstance(node, ast.Name):
-            found = own.get(node.id, {((), (node.id,)): None})
+            found = own.get(node.id, {} if self._is_list.get(node.id) is False else {((), (node.id,)): None})
         elif isinstance(node, ast.Constant):
             found = {((), path): None for path in _references(node)}
         elif isinstance(node, ast.Attribute | ast.Subscript):
@@ -332,12 +329,11 @@ class SharedValues:
         return _below(ANY, self._parts(node.value if isinstance(node, ast.DictComp) else node.elt, inner))
 
     def _parts_of_call(self, node: ast.Call, of: Callable[[ast.expr], Parts]) -> Parts:
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        name = _function_name(node)
         given = [node.func.value] if isinstance(node.func, ast.Attribute) else node.args
         items = [_part(of(each), ANY) for each in given]
         if name in _SAME_ITEMS:
-            pairs = items if name == "dict" else []
-            return _below(ANY, *items, *(_part(each, "1") for each in pairs))
+            return _below(ANY, *items, *(_part(each, "1") for each in items if name == "dict"))
         if name in _PAIRS:
             return _below(ANY, _below(ANY, *items))
         if name == "sum":
@@ -407,8 +403,12 @@ def _chain(node: ast.expr) -> ValuePath | None:
     return _normal((node.id, *reversed(keys)))
 
 
-def _references(node: ast.Constant) -> list[ValuePath]:
-    if not isinstance(node.value, str) or DAGGER not in node.value:
+def _function_name(node: ast.Call) -> str:
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+def _references(node: ast.expr) -> list[ValuePath]:
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or DAGGER not in node.value:
         return []
     return [_normal((each.kind, *map(str, each.path))) for each in parse_template(node.value)[0].references()]
 
