@@ -283,7 +283,7 @@ def print_result(console: Console, view: RunView) -> None:
 
 def _errors(view: RunView) -> int:
     """Return the number of errors: those that the model has received, and those of calls that it has yet to receive."""
-    received = {error.get("call") for error in view.errors}
+    received = {call.get("_id") for error in view.errors if isinstance(call := error.get("call"), dict)}
     failed = [call for call in view.calls if call.status in ("failed", "invalid") and "[" not in call.id]
     return len(view.errors) + sum(call.id not in received for call in failed)
 

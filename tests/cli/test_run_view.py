@@ -59,7 +59,11 @@ def test_a_failed_call_counts_as_an_error_before_the_model_has_received_it() -> 
         CallView.model_validate(call | {"id": id, "status": status})
         for id, status in (("1.0", "failed"), ("1.1", "failed"), ("1.1[].0", "failed"), ("1.2", "done"))
     ]
-    view = RunView(run_id="r", calls=calls, errors=[{"type": "error", "call": "1.0", "error": {"message": "no"}}])
+    view = RunView(
+        run_id="r",
+        calls=calls,
+        errors=[{"type": "error", "call": {"_tool": "look", "_id": "1.0"}, "error": {"message": "no"}}],
+    )
     console = Console(file=io.StringIO(), width=100)
     print_result(console, view)
     assert "4 calls · errors: 2 ·" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from tests.runs.random_runs import POLICIES, random_run
 from tests.soak import share, times
 
 FOLDER = Path(__file__).parents[1] / "histories"
-REFUSED_AT_START = {"cancelled-delegate.agent", "unnotified"}
+REFUSED_AT_START = {"cancelled-delegate.agent", "unnotified", "by-hand-version.agent"}
 """Runs that ended before they began, beside `refused` and `hooked` ones: there is nothing to play."""
 
 
