@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,7 @@ from perdure.values.json import shorten
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
+from perdure.workflows.internal_activities import CONVERSION_ERRORS
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.notifications import NotificationWorkflow
@@ -356,9 +358,12 @@ async def _answers(converter: DataConverter, history: WorkflowHistory) -> dict[t
             [request] = await converter.decode(scheduled.input.payloads, [RequestInput])
             asked[event.event_id] = request
         elif completed.scheduled_event_id in asked:
-            [answer] = await converter.decode(completed.result.payloads, [RequestResult])
             request = asked[completed.scheduled_event_id]
-            answers[request.number, request.earlier_attempts] = answer
+            with suppress(
+                *CONVERSION_ERRORS
+            ):  # someone has completed the activity by hand: the run has no answer either
+                [answer] = await converter.decode(completed.result.payloads, [RequestResult])
+                answers[request.number, request.earlier_attempts] = answer
     return answers
 
 

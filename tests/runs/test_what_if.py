@@ -61,7 +61,14 @@ async def test_r22_2_without_a_change_nothing_differs_in_any_recorded_history(ve
     assert [run.run_id for run in reports if run.problem is None and run.differs] == []
     unplayed = {run.run_id for run in reports if run.problem is not None}
     assert {name for name in unplayed if name.split(".")[0] not in ("refused", "hooked")} <= REFUSED_AT_START
-    assert len(reports) - len(unplayed) > share(50)
+    assert len(reports) - len(unplayed) > share(40)
+
+
+async def test_r22_2_a_run_whose_request_someone_has_completed_with_a_text_is_read() -> None:
+    recorded = await read(next(FOLDER.glob("*/by-hand-request.agent.json")))
+    assert recorded is not None
+    report = what_if(recorded, same(recorded))
+    assert (report.problem, report.differs) == (None, False)
 
 
 async def test_r22_2_any_policy_gives_a_report_of_each_recorded_history() -> None:
