@@ -193,30 +193,32 @@ def _at(error: Exception) -> str:
     return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 
 
-def tool_failure(error: Exception, *, carried_out: bool | None = False) -> ApplicationError:
+def tool_failure(error: Exception, *, carried_out: bool = False) -> ApplicationError:
     """Return a tool's failure: final if the tool declares it final, else retried by the tool's policy. Its class name
-    is the code. `carried_out`: the tool had returned, or its own error says that it took effect, so it is not repeated.
+    is the code. `carried_out`: the tool had returned. Then, or if its own error says that the call took effect, it is not
+    repeated.
     """
-    if isinstance(error, ToolError):
-        carried_out = carried_out or error.carried_out
-    details = [] if carried_out is False else [{CARRIED_OUT: carried_out}]
+    took_effect: bool | None = carried_out or (isinstance(error, ToolError) and error.carried_out)
+    details = [] if took_effect is False else [{CARRIED_OUT: took_effect}]
     if isinstance(error, ToolError):
         # Benign: a tool's own error is an answer, not a fault of the worker, and should not fill its log.
         return _failure(
             error.message,
             *details,
-            type=_own_code(_text(error.code), carried_out=bool(carried_out)),
-            non_retryable=bool(carried_out) or not error.retry,
+            type=_own_code(_text(error.code), carried_out=carried_out),
+            non_retryable=bool(took_effect) or not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
     # A value that cannot be encoded or decoded fails again the next time.
-    final = bool(carried_out) or isinstance(error, UnicodeError | RecursionError)
+    final = carried_out or isinstance(error, UnicodeError | RecursionError)
     words = str(error) or type(error).__name__
     return _failure(words, *details, type=_own_code(type(error).__name__), non_retryable=final)
 
 
 def _own_code(code: str, *, carried_out: bool = False) -> str:
-    """Return a tool's code, which must not look like the engine's own. After the tool has returned, a hook may withhold the result."""
+    """Return a tool's code, which must not look like the engine's own. `carried_out`: the tool had returned, so it may be
+    the code of a hook that withholds the result.
+    """
     is_reserved = code in RESERVED_CODES and not (carried_out and code == REFUSED_BY_HOOK)
     return f"tool.{code}" if is_reserved else code
 

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PAUSE: Final = 1.0
 """Seconds until a failed storage or codec is tried again."""
 _SHARE: Final = 0.9
-"""Share of the attempt's time left that the storage may take, so that the failure is reported in time."""
+"""Share of the attempt's remaining time that the storage may take, so that a failure is reported in time."""
 
 
 class EncodedResult(ToolResult):

@@ -205,8 +205,8 @@ def parse_failure(call: Call, error: ActivityError, attempts: int) -> tuple[int,
     if isinstance(cause, ApplicationError):
         began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
         # Workers of 0.2.0 send no such detail. Only a hook that withholds a result fails an activity with this type.
-        carried_out: bool | None = {CARRIED_OUT: True} in cause.details or cause.type == REFUSED_BY_HOOK
-        carried_out = None if {CARRIED_OUT: None} in cause.details else carried_out
+        is_certain = {CARRIED_OUT: True} in cause.details or cause.type == REFUSED_BY_HOOK
+        carried_out = None if {CARRIED_OUT: None} in cause.details else is_certain
         return began, Failed(_own(call, cause), carried_out=carried_out)
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:

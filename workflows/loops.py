@@ -176,16 +176,17 @@ class LoopDriver:
     @property
     def spent(self) -> SpentBudget:
         """The usage of the iterations so far."""
-        state, is_running = self.state, bool(self._is_open or self._children.names)
-        unknown, record = None if is_running else False, state.rule_record
-        if is_running and record is not None:  # the calls of the iterations that run are not in it yet
+        state = self.state
+        record = state.rule_record
+        some_run = self._is_open or bool(self._children.names)
+        if some_run and record is not None:  # their calls are not in it yet
             record = record.model_copy(update={"lost": True})
         return SpentBudget(
             usage=state.usage,
             sent=state.sent,
             rule_record=record,
             changed=state.changed,
-            some_done=True if state.well else unknown,
+            some_done=True if state.well else None if some_run else False,
         )
 
     async def _settle(self) -> None:

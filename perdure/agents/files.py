@@ -239,7 +239,9 @@ def _own_problems(document: Json, known: Mapping[str, JsonObject] = MappingProxy
         if not isinstance(message, dict) or message.get("type") != "tool":
             continue
         tool = message.get("tool")
-        if isinstance(tool := known.get(tool) if isinstance(tool, str) else tool, dict):
+        if isinstance(tool, str):
+            tool = known.get(tool)
+        if isinstance(tool, dict):
             try:
                 tools.append(offline_tool(tool, known))
             except ProtocolError as error:

@@ -359,9 +359,8 @@ async def _answers(converter: DataConverter, history: WorkflowHistory) -> dict[t
             asked[event.event_id] = request
         elif completed.scheduled_event_id in asked:
             request = asked[completed.scheduled_event_id]
-            with suppress(
-                *CONVERSION_ERRORS
-            ):  # someone has completed the activity by hand: the run has no answer either
+            # Someone may have completed the activity by hand, with a value that is no answer for the run either.
+            with suppress(*CONVERSION_ERRORS):
                 [answer] = await converter.decode(completed.result.payloads, [RequestResult])
                 answers[request.number, request.earlier_attempts] = answer
     return answers

@@ -46,7 +46,8 @@ DecisionKind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answe
 """The decisions of a person (R7.2)."""
 
 
-_CHANGES: Final = ("edit", "replace")
+_CHANGES: Final[tuple[DecisionKind, ...]] = ("edit", "replace")
+"""The decisions that change a call."""
 
 
 class Approval(BaseModel):
@@ -121,7 +122,9 @@ class Failed:
     sources: Sources = NOWHERE
     """The provenance of the error's text beside its tool and its parameters."""
     carried_out: bool | None = False
-    """Whether the call took effect, although its result cannot be used: a hook withholds it, it is too large or no JSON. `None`: that is not known."""
+    """Whether the call took effect, although its result cannot be used: a hook withholds it, or it is too large or no JSON.
+    `None`: that is not known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,8 +530,8 @@ class CallInputs:
     """Parameters that a hook has changed since a person decided about the call (R10.17)."""
     unhooked: JsonObject | None = None
     """The parameters as they would be without the changes of hooks, if a hook has changed them."""
-    changed_by: str = ""
-    """The hooks that have changed them."""
+    changed_by: Sequence[str] = ()
+    """The names of the hooks that have changed them."""
     approved: str | None = None
     """Digest of the parameters that a person approved: a worker with its own approval floor checks it (R7.1)."""
     undoes: str = ""
@@ -551,7 +554,7 @@ class CallInputs:
         """Set the parameters, and the items of `_each`, with every reference resolved."""
         self.params = {key: value for key, value in values.items() if key != "_each"}
         self.items = values.get("_each")
-        self.unhooked, self.changed_by = None, ""
+        self.unhooked, self.changed_by = None, ()
 
 
 @dataclass(slots=True, eq=False)

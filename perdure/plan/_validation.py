@@ -486,7 +486,7 @@ def replace_call(call: Call, revised: Call) -> None:
 
 
 def take_changed(
-    call: Call, params: JsonObject, checks: CheckBudget | None = None, *, by: str = ""
+    call: Call, params: JsonObject, checks: CheckBudget | None = None, *, by: Sequence[str] = ()
 ) -> CallError | None:
     """Set the parameters that the hooks `by` have changed on a ready call (R10.17). Return their problem; the call is
     then unchanged.
@@ -507,7 +507,7 @@ def take_changed(
         call.inputs.params = before
         return problem
     call.inputs.unhooked = before if call.inputs.unhooked is None else call.inputs.unhooked
-    call.inputs.changed_by = ", ".join(dict.fromkeys(filter(None, f"{call.inputs.changed_by}, {by}".split(", "))))
+    call.inputs.changed_by = [*dict.fromkeys([*call.inputs.changed_by, *by])]
     origins = call.inputs.origins
     mixed = join(origins.written, origins.all)
     sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}

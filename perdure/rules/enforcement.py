@@ -288,13 +288,10 @@ class RuleBook:
                 self._note_event(each, "done", self.record)
             if each.state.status == "failed" or (each is call and some_failed):  # it may count as both
                 self._note_event(each, "failed", self.record)
-            if each.state.carried_out is None or (
-                each is call and some_done is None
-            ):  # the worst case is assumed: no `precedes` relies on it
+            if each.state.carried_out is None or (each is call and some_done is None):
                 self._note_event(each, "unknown", self.record)
         if call.id in self._begun and not call.state.executed and call.state.status in _NEVER_RAN:
             self._give_back(call)
-
         if self.counts_each and call.state.recorded:
             self._take_back_recorded(call)
 
@@ -317,16 +314,20 @@ class RuleBook:
         return ChildCalls(rules=rules, lent=[rule.key for rule in lent], record=record)
 
     def _counted(self, call: Call) -> Sequence[Call]:
-        """Return the calls that use a tool in place of this one: itself, or the iterations of a loop that the record of
-        another run answers. The iterations of other loops are calls of their own.
+        """Return the calls that use a tool in place of this one: itself, or the iterations of a loop that a what-if plays
+        as a whole. The iterations of other loops are calls of their own.
         """
         if self.counts_each and call.spec.loop is not None:
             return call.state.iterations
         return () if self.counts_each and call.inputs.items == [] else (call,)
 
     def _note_event(self, call: Call, event: str, record: RuleRecord) -> None:
+        """Record the event for the rules of an order. `unknown`: the call may be done, so `never_after` counts it as
+        each event, and `precedes` not at all.
+        """
         if not self._by_event:
             return
+        # Of a failed iteration that `recorded_iterations` has made, no outcome tells which of its calls are done.
         may_be_done = call.state.status == "failed" and call.state.outcome is None
         for name in names_of(call.spec.known_tool):
             for rule in self._by_event.get(name, ()):

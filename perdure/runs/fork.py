@@ -64,8 +64,8 @@ class HookedCall(WireModel):
     """`call_key` of the call without the changes of hooks."""
     params: JsonObject
     """The parameters with which it was made."""
-    by: str
-    """The hooks."""
+    by: list[str]
+    """The names of the hooks."""
 
 
 class RecordedCall(WireModel):
@@ -282,7 +282,7 @@ def _recorded(call: Call) -> RecordedCall | None:
     outcome, decided, inputs = call.state.outcome, call.approval is not None, call.inputs
     hooked = None
     if inputs.unhooked is not None and call.state.key:
-        hooked = HookedCall(key=call.state.written_key, params=inputs.params, by=inputs.changed_by)
+        hooked = HookedCall(key=call.state.written_key, params=inputs.params, by=[*inputs.changed_by])
     notes = [note.as_json() for note in call.state.notes]
     match outcome:
         case Returned():

@@ -50,7 +50,7 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
         carried_out=bool(call.state.carried_out),
         recorded=call.state.recorded,
         hooked=(hooked := call.inputs.hooked),
-        hooked_by=call.inputs.changed_by if hooked else "",
+        hooked_by=", ".join(call.inputs.changed_by) if hooked else "",
         reason=call.state.reason or (call.state.retried if call.state.status == "running" else "") or None,
         error=cut_to(call.state.error.as_json(), SHOWN_PARAMS) if call.state.error else None,
         approval=call.approval,

@@ -426,7 +426,7 @@ class RequestLoop:
         if answer.changed is not None:
             before = call.inputs.changed
             stay = {name: value for name, value in call.inputs.params.items() if name not in answer.gone}
-            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks, by=by)
+            problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks, by=answer.by)
             if problem is not None:
                 words = f"the hook {by} gave {call.spec.tool_name} parameters that do not fit: {problem.message}"
                 return Failed(CallError(REFUSED_BY_HOOK, words))

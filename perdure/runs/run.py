@@ -18,7 +18,7 @@ from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.models.usage import Usage
-from perdure.plan import LAZY_READS, Call, Failed, Outcome, Plan, Returned, recorded_iterations
+from perdure.plan import LAZY_READS, Call, Outcome, Plan
 from perdure.rules import Rule, RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
@@ -366,7 +366,7 @@ class RunState:
         outcome = self.fork.take(call, call.state.key, decided=decided, checks=self.plan.checks)
         if call.inputs.params is not params:
             self.note_keys(call)
-            self.approval_queue.feedback.append(hook_feedback(call, call.inputs.changed_by))
+            self.approval_queue.feedback.append(hook_feedback(call, ", ".join(call.inputs.changed_by)))
         return outcome
 
     def note_keys(self, call: Call) -> None:
@@ -382,12 +382,6 @@ class RunState:
         """Note the calls of a call's child run for a fork: its rules count them (R23.1)."""
         if self.records.collected is not None:
             call.state.child_calls = self.rules.child_calls(lent, record).as_json()
-
-    def note_iterations(self, call: Call, outcome: Outcome) -> None:
-        """Note the calls of a loop that ends with a recorded outcome: new rules count them (R22.2)."""
-        ran = isinstance(outcome, Returned | Failed)
-        if ran and self.plan is not None and call.spec.loop is not None and self.rules.rules:
-            call.state.iterations = recorded_iterations(call, self.plan.home(call).values(call), outcome)
 
     def may_answer(self, call: Call) -> bool:
         """Whether the record that a fork begins with may answer the call, before other calls begin (R22.1)."""

@@ -17,7 +17,7 @@ from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedD
 from perdure.errors import DecisionError, PerdureError
 from perdure.hooks.events import HookAnswer
 from perdure.models.requests import RequestContext, RequestResult
-from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
+from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned, recorded_iterations
 from perdure.rules import RULE_BROKEN
 from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
 from perdure.runs.context import accept, withdraw
@@ -729,8 +729,10 @@ class _RunPlayer:
 
         Return the refusal of the first iteration that a new rule forbids. An approval that one requires is assumed.
         """
-        rules = self._run.rules
-        self._run.note_iterations(call, outcome)
+        rules, loop = self._run.rules, self._loop
+        assert loop is not None
+        if isinstance(outcome, Returned | Failed):
+            call.state.iterations = recorded_iterations(call, loop.plan.home(call).values(call), outcome)
         for each in call.state.iterations:
             is_known = each.inputs.params.keys() == each.spec.params.keys()
             for breach in (each for each in rules.breaches(each) if is_known and each.rule.key in new):

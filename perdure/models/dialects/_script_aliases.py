@@ -50,15 +50,18 @@ class SharedValues:
         """By name, the keys of the values that the plan does not know, and when each was found."""
         self._is_list: dict[str, bool | None] = {}
         """By name, whether the value is a list, a dict or a set; `False` for a number or a text, `None` if unknown."""
-        self._time = self._start = 0
-        self._before: list[tuple[str, Links, dict[ValuePath, int], bool | None]] = []
-        """The names that a branch or loop assigns from `_start` on, with their links, stale keys and type before it."""
+        self._step = 0
+        """The number of assignments and bodies so far: when a link or a stale key was found."""
+        self._body_start = 0
+        """The step at which the innermost branch or loop began; 0 outside of both."""
+        self._values_before: list[tuple[str, Links, dict[ValuePath, int], bool | None]] = []
+        """The names that this branch or loop assigns, with their links, stale keys and type before it."""
         self._loops = 0
         self._problem: NotAllowedError | None = None
 
     def follow(self, statement: ast.stmt) -> None:
         """Follow the statement's assignments and changes."""
-        self._problem, self._start, self._before, self._loops = None, 0, [], 0
+        self._problem, self._body_start, self._values_before, self._loops = None, 0, [], 0
         self._statement(statement)
 
     def check_reads(self) -> None:
@@ -85,10 +88,10 @@ class SharedValues:
         """Refuse later reads of this path, until its name is assigned."""
         stale = self._stale.setdefault(path[0], {})
         depth = max(1, len(path) - len(stale) // _MAX_FOUND)  # many keys of one object stand for all of them
-        stale.setdefault(path[1:depth], self._time)
+        stale.setdefault(path[1:depth], self._step)
 
-    def forget(self, path: ValuePath) -> None:
-        """Follow a value no more whose only other name is as unknown."""
+    def unlink_if_pair(self, path: ValuePath) -> None:
+        """Remove the link of a stale name that has only one: the other name is stale too, so nothing more follows from it."""
         if len(path) == 1 and len(self._links.get(path[0], ())) == 1:
             self._unlink(path[0])
 
@@ -104,7 +107,7 @@ class SharedValues:
             self._loop(node)
         else:
             for _, value in ast.iter_fields(node):
-                with self._maybe():
+                with self._uncertain_body():
                     for child in value if isinstance(value, list) else [value]:
                         if isinstance(child, ast.AST):
                             self._statement(child)
@@ -112,7 +115,7 @@ class SharedValues:
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         if not isinstance(node, ast.While):
             self._read(node.iter)
-        with self._maybe(stale=False):
+        with self._uncertain_body(stale=False):
             for _ in range(1 if self._loops else 2):  # the second round sees the names of the first
                 self._loops += 1
                 if isinstance(node, ast.While):
@@ -124,13 +127,16 @@ class SharedValues:
                 self._loops -= 1
 
     @contextmanager
-    def _maybe(self, *, stale: bool = True) -> Iterator[None]:
-        """Follow statements that may not run. Later a name may have its value from before, `stale`: with its stale keys."""
-        self._time += 1
-        outer = self._start, self._before
-        self._start, self._before = self._time, []
+    def _uncertain_body(self, *, stale: bool = True) -> Iterator[None]:
+        """Follow the statements of a branch or loop, which may not run: later its names may have their values from before.
+
+        `stale`: whether the stale keys of these values count again.
+        """
+        self._step += 1
+        outer = self._body_start, self._values_before
+        self._body_start, self._values_before = self._step, []
         yield
-        before, (self._start, self._before) = self._before, outer
+        before, (self._body_start, self._values_before) = self._values_before, outer
         for name, links, keys, was_list in before:
             for (first, second), time in links.items():
                 self._link(first, second, time)
@@ -185,14 +191,14 @@ class SharedValues:
 
     def _replace(self, name: str) -> str:
         """Forget a name that is assigned again, and return the name under which its earlier value is followed."""
-        self._time += 1
-        earlier = f"{name} {self._time}"
+        self._step += 1
+        earlier = f"{name} {self._step}"
         was_list, stale, links = self._is_list.pop(name, None), self._stale.pop(name, {}), self._unlink(name)
         for (first, second), time in links.items():
             self._link((earlier, *first[1:]), (earlier, *second[1:]) if second[0] == name else second, time)
-        links = {pair: time for pair, time in links.items() if time < self._start}
-        stale = {keys: time for keys, time in stale.items() if time < self._start}
-        self._before.append((name, links, stale, was_list))
+        links = {pair: time for pair, time in links.items() if time < self._body_start}
+        stale = {keys: time for keys, time in stale.items() if time < self._body_start}
+        self._values_before.append((name, links, stale, was_list))
         return earlier
 
     def _unlink(self, name: str) -> Links:
@@ -205,7 +211,7 @@ class SharedValues:
         for one, other in ((first, second), (second, first)):
             links = self._links.setdefault(one[0], {})
             if one != other and len(links) < _MAX_FOUND:
-                found = self._time if time is None else time
+                found = self._step if time is None else time
                 links[one, other] = min(found, links.get((one, other), found))
 
     def _sharing(self, path: ValuePath) -> list[ValuePath]:
@@ -234,7 +240,7 @@ class SharedValues:
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and not self._is_tool(part)
             if part.func.attr in MUTATING_METHODS
         ]
-        with self._maybe(stale=False):
+        with self._uncertain_body(stale=False):
             for part in parts:
                 if isinstance(part, ast.NamedExpr):
                     self._assign([part.target], part.value)

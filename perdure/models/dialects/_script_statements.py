@@ -351,7 +351,7 @@ class ScriptPlan:
             self._end = self._end or f"†state.{self._top.counter.name('end')}"
             paths[self._end] = None
         for path in changes.values:
-            self._values.forget(path)
+            self._values.unlink_if_pair(path)
             if path[0] in self._top.kinds:
                 self._values.mark_stale(path)
             elif " " not in path[0]:
