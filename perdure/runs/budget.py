@@ -209,7 +209,8 @@ class BudgetPool:
             more = share.plus(free)
             level = _Amount(min(equal.tokens, more.tokens), min(equal.cost, more.cost))
             level = _Amount(max(level.tokens, share.tokens), max(level.cost, share.cost))
-            if level.tokens > share.tokens * _WORTH or level.cost > share.cost * _WORTH:
+            is_more = level.tokens > share.tokens * _WORTH or level.cost > share.cost * _WORTH
+            if is_more and level.budget() != share.budget():  # a share of a few tokens is rounded up
                 self._taken[name], raised[name] = level, level.budget()
                 free = self._free(self.budget.left(usage))
         return raised

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -42,6 +42,7 @@ def test_r18_6_what_cannot_be_divided_is_no_budget(sent: dict[str, Any]) -> None
     st.integers(1, 8),
     st.integers(0, 12),
 )
+@example(budget=5, request=1, holders=[(1, False), (1, False)], at_once=1, early=1)  # from 1.25 to 1.67 tokens
 def test_all_together_have_no_more_than_is_left(
     budget: int, request: int, holders: list[tuple[int, bool]], at_once: int, early: int
 ) -> None:
